@@ -1,0 +1,1 @@
+"""Sources, panels, features, splits, the store."""

@@ -1,0 +1,1 @@
+"""Metrics, backtests and statistics."""

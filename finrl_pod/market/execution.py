@@ -1,0 +1,111 @@
+"""The one accounting: the only place where cash, shares, fees and fills change.
+
+Pure and batched over any leading dimensions, in the dtype of its inputs: the environments call it in float32, the
+backtester in float64. With fractional shares and proportional buys it is differentiable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from finrl_pod.types import Tensor
+
+Order = Literal["proportional", "sequential"]
+
+
+@dataclass(frozen=True)
+class ExecutionRules:
+    """How orders fill.
+
+    cost_rate: cost of a trade as a share of its value, each side (10 basis points = 0.001).
+    whole_shares: fills are truncated to whole shares. short: sales may go below zero shares.
+    order: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by descending
+    priority, ties by asset index, each as far as the cash goes (FinRL's rule).
+    borrow: cash may fall to -borrow * equity (leverage - 1).
+    """
+
+    cost_rate: float = 0.001
+    whole_shares: bool = False
+    short: bool = False
+    order: Order = "proportional"
+    borrow: float = 0.0
+
+
+class Fills(NamedTuple):
+    """After the fills: cash [...], shares [..., N], cost [...] currency, traded [...] sum of |value| traded."""
+
+    cash: Tensor
+    shares: Tensor
+    cost: Tensor
+    traded: Tensor
+
+
+def equity(cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
+    """cash [...] + shares [..., N] valued at prices [..., N] -> [...] currency."""
+    return cash + (shares * prices).sum(-1)
+
+
+def trades_to_weights(weights: Tensor, cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
+    """Share changes [..., N] that move the holdings to `weights` [..., N] of the equity at the decision's prices."""
+    return weights * equity(cash, shares, prices).unsqueeze(-1) / prices - shares
+
+
+def execute(
+    cash: Tensor,
+    shares: Tensor,
+    trades: Tensor,
+    prices: Tensor,
+    rules: ExecutionRules,
+    priority: Tensor | None = None,
+) -> Fills:
+    """Fill wanted share changes at `prices`: sells first, then buys as far as the cash goes, fees included.
+
+    cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
+    order="sequential" (larger first; the trades themselves when None). Prices must be positive and finite; a trade of
+    an asset that cannot be traded must be zero. Without `borrow` and `short`, cash and shares never go negative.
+    """
+    if rules.whole_shares:
+        trades = torch.trunc(trades)
+    sell = (-trades).clamp(min=0)
+    if not rules.short:
+        sell = torch.minimum(sell, shares)
+    proceeds = (sell * prices).sum(-1)
+    held = shares - sell
+    funds = cash + proceeds * (1 - rules.cost_rate)
+    floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+    want = trades.clamp(min=0)
+    if rules.order == "sequential":
+        buy = _sequential(funds - floor, want, prices, rules, trades if priority is None else priority)
+    else:
+        buy = _proportional(funds - floor, want, prices, rules)
+    spent = (buy * prices).sum(-1)
+    left = funds - spent * (1 + rules.cost_rate)
+    # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
+    left = torch.maximum(left, torch.minimum(floor, funds))
+    traded = proceeds + spent
+    return Fills(left, held + buy, traded * rules.cost_rate, traded)
+
+
+def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:
+    """One factor for all buys, so that their cost with fees is at most `funds`."""
+    need = (want * prices).sum(-1) * (1 + rules.cost_rate)
+    tiny = torch.finfo(need.dtype).tiny
+    scale = (funds.clamp(min=0) / need.clamp(min=tiny)).clamp(max=1)
+    buy = want * scale.unsqueeze(-1)
+    return torch.floor(buy) if rules.whole_shares else buy
+
+
+def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
+    """Buys one asset after the other, largest priority first, each as far as the remaining funds go."""
+    order = torch.argsort(priority, dim=-1, descending=True, stable=True)
+    wants, units = want.gather(-1, order), prices.gather(-1, order) * (1 + rules.cost_rate)
+    funds, fills = funds.clamp(min=0), []
+    for i in range(order.shape[-1]):
+        affordable = funds / units[..., i]
+        fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, wants[..., i])
+        funds = (funds - fill * units[..., i]).clamp(min=0)
+        fills.append(fill)
+    return torch.zeros_like(want).scatter(-1, order, torch.stack(fills, -1))

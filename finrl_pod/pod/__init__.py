@@ -1,0 +1,1 @@
+"""Pods, leaderboard, tournament, runs on disk."""

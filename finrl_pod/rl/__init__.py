@@ -1,0 +1,1 @@
+"""Networks and learners, batched over a population."""

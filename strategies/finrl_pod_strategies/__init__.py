@@ -1,0 +1,1 @@
+"""Strategies: baselines and trained policies."""
