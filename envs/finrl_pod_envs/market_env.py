@@ -1,0 +1,243 @@
+"""What every market environment shares: windows, accounts, fills, rewards, auto-reset.
+
+State is a day for each group of environments and an account for each environment; the market itself is one table that
+all of them read. A subclass says how an action becomes share trades and in what units the account is observed.
+
+Shapes inside: [P, G] for what a group shares, [P, G, A] for accounts, [P, G, A, N] for holdings; at the edge the last
+two are flattened to [P, E] and [P, E, N] with E = G * A.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.execution import ExecutionRules, equity, execute
+from finrl_pod.streams import generators
+from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.rewards import reward
+
+RUIN = 0.01  # an account that fell to this share of its starting cash is ruined: its episode is terminated
+START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after so many episodes
+
+
+class EnvState(NamedTuple):
+    """day, left (steps to the window's end), round (which start comes next): [P, G]; cash [P, G, A];
+    shares [P, G, A, N]; memory [2, P, G, A] of the reward, or None."""
+
+    day: Tensor
+    left: Tensor
+    round: Tensor
+    cash: Tensor
+    shares: Tensor
+    memory: Tensor | None
+
+
+def check(config: EnvironmentConfig, market: MarketTensor) -> None:
+    """Raises ConfigError for a setting out of its range, or one that the market was not built for."""
+    ranges = {
+        "cost_bps": 0 <= config.cost_bps < 10_000,
+        "cash": config.cash > 0,
+        "window": config.window >= 1,
+        "leverage": config.leverage > 0,
+        "hmax": config.hmax > 0,
+        "turbulence_limit": config.turbulence_limit >= 0,
+        "envs": config.envs >= 1,
+        "group": config.group >= 1,
+    }
+    for name, good in ranges.items():
+        if not good:
+            raise ConfigError(f"environment.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    if (config.fill == "same_close") != (market.fill_rule == "same_close"):
+        raise ConfigError(
+            f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "
+            "build the market with the same rule"
+        )
+    if config.turbulence_limit > 0 and market.turbulence is None:
+        raise ConfigError("environment.turbulence_limit needs a market with turbulence; set it to 0 or add the feature")
+
+
+class MarketEnv(ABC):
+    """P members times E accounts on one market. Implements the VecEnv protocol."""
+
+    def __init__(
+        self,
+        market: MarketTensor,
+        config: EnvironmentConfig,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        members: Sequence[int] = (0,),
+        envs: int | None = None,
+        group: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Decisions are taken at bars first..last (of `market`, inclusive; as far as fills exist).
+
+        members: the ids whose random streams the P members use. envs, group: override the config's.
+        """
+        check(config, market)
+        self.market, self.config, self.dtype = market, config, dtype
+        self.member_ids = tuple(members)
+        self.members, self.envs = len(self.member_ids), envs or config.envs
+        self.accounts = group or min(config.group, self.envs)
+        if self.envs % self.accounts:
+            raise ConfigError(
+                f"environment.envs must be a multiple of environment.group, got {self.envs} and {self.accounts}"
+            )
+        self.groups = self.envs // self.accounts
+        self.assets = market.shape[1]
+        self.device = market.close.device
+        self.first = max(market.first if first is None else first, market.first)
+        self.last = min(market.steps - 1 if last is None else last, market.steps - 1)
+        if self.last < self.first:
+            raise ConfigError(
+                "an environment needs at least one decision bar with two later fills, got bars "
+                f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
+            )
+        self.window = min(config.window, self.last - self.first + 1)
+        self._close = market.close.to(dtype)
+        self._fill = market.fill.to(dtype)
+        self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
+        self._reward = reward(config.reward)
+        self.rules = ExecutionRules(
+            cost_rate=config.cost_bps / 1e4,
+            whole_shares=config.whole_shares,
+            short=config.short,
+            order=config.order,
+            borrow=max(config.leverage - 1.0, 0.0),
+        )
+        self.state: EnvState | None = None
+        self._starts = torch.empty(0)
+
+    action_size: int
+
+    @abstractmethod
+    def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Share changes wanted [P, G, A, N] and the priority of buys, from actions [P, G, A, action_size]."""
+
+    @abstractmethod
+    def scale(self, worth: Tensor) -> Tensor | float:
+        """What cash and holdings are divided by in the observation; worth: [P, G, A] currency."""
+
+    # ---------------------------------------------------------------- VecEnv
+
+    def reset(self, seed: int, *, stagger: bool = True) -> Observation:
+        """Draw every group's windows and put every account into cash.
+
+        stagger: a first episode of random length spreads the resets over time; False starts with a whole window.
+        """
+        p, g, a = self.members, self.groups, self.accounts
+        top = self.last - self.window + 2
+        # Drawn on the CPU, so that every device plays the same episodes.
+        starts = [
+            torch.randint(self.first, top, (START_ROUNDS, g), generator=stream)
+            for stream in generators(seed, self.member_ids, "starts")
+        ]
+        self._starts = torch.stack(starts).to(self.device)
+        lengths = [
+            torch.randint(0, self.window if stagger else 1, (g,), generator=stream)
+            for stream in generators(seed, self.member_ids, "first episode")
+        ]
+        offsets = torch.stack(lengths).to(self.device)
+        day = self._starts[:, 0] + offsets
+        self.state = EnvState(
+            day,
+            self.window - offsets,
+            torch.ones_like(day),
+            torch.full((p, g, a), self.config.cash, dtype=self.dtype, device=self.device),
+            torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
+            self._fresh_memory((p, g, a)),
+        )
+        return self.observe(self.state)
+
+    def step(self, action: Tensor) -> EnvStep:
+        """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
+
+        Raises InputError for an action of another shape, and before the first reset.
+        """
+        if self.state is None:
+            raise InputError("call reset(seed) before step(action)")
+        expected = (self.members, self.envs, self.action_size)
+        if tuple(action.shape) != expected:
+            raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
+        self.state, outcome = self.transition(self.state, action)
+        return outcome
+
+    # ---------------------------------------------------------------- the pure part
+
+    def transition(self, state: EnvState, action: Tensor) -> tuple[EnvState, EnvStep]:
+        """One step as a pure function of state and action: differentiable, compilable."""
+        p, g, a = self.members, self.groups, self.accounts
+        day, nxt = state.day, state.day + 1
+        close, fill = self._close[day].unsqueeze(2), self._fill[day].unsqueeze(2)  # [P, G, 1, N]
+        close_next, fill_next = self._close[nxt].unsqueeze(2), self._fill[nxt].unsqueeze(2)
+        tradable = self.market.tradable[day].unsqueeze(2)
+        trades, priority = self.trades(action.to(self.dtype).reshape(p, g, a, -1), state, close, tradable)
+        trades = self._allowed(trades, state, day)
+        before = equity(state.cash, state.shares, fill)
+        done = execute(state.cash, state.shares, trades, fill, self.rules, priority)
+        after = equity(done.cash, done.shares, fill_next)
+        gain, memory = self._reward(before, after, state.memory)
+        worth = equity(done.cash, done.shares, close_next)
+        ruined = worth <= RUIN * self.config.cash
+        left = state.left - 1
+        over = left <= 0  # [P, G]
+        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory)
+        fresh = self._reset_where(reached, over, ruined)
+        flat = (p, g * a)
+        outcome = EnvStep(
+            observation=self.observe(fresh),
+            reward=gain.reshape(flat),
+            terminated=ruined.reshape(flat),
+            truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
+            final_observation=self.observe(reached, worth),
+            equity=worth.reshape(flat),
+            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat),
+            cost=done.cost.reshape(flat),
+        )
+        return fresh, outcome
+
+    def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
+        """Day and account at the close of the state's bar."""
+        close = self._close[state.day].unsqueeze(2)
+        values = state.shares * close
+        worth = state.cash + values.sum(-1) if worth is None else worth
+        account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
+        return Observation(state.day, account.reshape(self.members, self.envs, self.assets + 1))
+
+    def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
+        """Trades after the market's own limits: what cannot fill is zero, what has ended or must be sold is sold."""
+        if not self._all_fillable:
+            fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
+            trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
+        if self.config.turbulence_limit > 0 and self.market.turbulence is not None:
+            stormy = (self.market.turbulence[day] > self.config.turbulence_limit)[..., None, None]
+            sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
+            trades = torch.where(stormy, sold, trades)
+        return trades
+
+    def _reset_where(self, state: EnvState, over: Tensor, ruined: Tensor) -> EnvState:
+        """Groups whose window is over move to their next window; their accounts, and ruined ones, start in cash."""
+        rounds = state.round % START_ROUNDS
+        start = self._starts.gather(1, rounds.unsqueeze(1)).squeeze(1)
+        again = over.unsqueeze(-1) | ruined  # [P, G, A]
+        memory = None if state.memory is None else torch.where(again, torch.zeros_like(state.memory), state.memory)
+        return EnvState(
+            torch.where(over, start, state.day),
+            torch.where(over, self.window, state.left),
+            state.round + over,
+            torch.where(again, self.config.cash, state.cash),
+            torch.where(again.unsqueeze(-1), 0.0, state.shares),
+            memory,
+        )
+
+    def _fresh_memory(self, shape: tuple[int, int, int]) -> Tensor | None:
+        if self.config.reward != "differential_sharpe":
+            return None
+        return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)

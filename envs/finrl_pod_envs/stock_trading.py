@@ -1,0 +1,26 @@
+"""StockTradingEnv: an action is the number of shares to trade of each asset, scaled by hmax (FinRL's environment)."""
+
+from __future__ import annotations
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod_envs.market_env import EnvState, MarketEnv
+
+
+class StockTradingEnv(MarketEnv):
+    """Shares to trade, in [-1, 1] times `hmax`.
+
+    action: [P, E, N], clipped to [-1, 1]. observation.account: cash and holdings as shares of the starting cash.
+    With order="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
+    """
+
+    def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
+        super().__init__(market, config or EnvironmentConfig(kind="stock_trading"), **kwargs)  # type: ignore[arg-type]
+        self.action_size = self.assets
+
+    def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
+        action = action.clamp(-1, 1)
+        return action * self.config.hmax, action
+
+    def scale(self, worth: Tensor) -> float:
+        return self.config.cash

@@ -1,0 +1,222 @@
+"""Policies over the shared market table, each with its parameters as [P, ...].
+
+A policy is a pure function of parameters, the table's rows for K groups, and A accounts a group. It returns the mean
+of a Gaussian over scores, the logarithm of its standard deviation, and the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from finrl_pod.types import Tensor
+
+WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
+LOG_STD_START = 0.0
+
+
+class PolicyOutput(NamedTuple):
+    """mean: [P, K, A, D] of the scores; log_std: [P, D] or [P, 1]; value: [P, K, A]."""
+
+    mean: Tensor
+    log_std: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What sets a policy's shapes: assets N, features F of the table, action size D (N + 1: cash first; N: no cash)."""
+
+    kind: str
+    assets: int
+    features: int
+    action_size: int
+    hidden: tuple[int, ...]
+
+    @property
+    def has_cash_score(self) -> bool:
+        return self.action_size == self.assets + 1
+
+
+class Policy(Protocol):
+    """A pure function with named parameters."""
+
+    spec: PolicySpec
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial tensors of one member."""
+        ...
+
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        """features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None when all are."""
+        ...
+
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """The value alone: [P, K, A]."""
+        ...
+
+
+def _orthogonal(rows: int, cols: int, gain: float, stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Orthogonal initialisation (Saxe et al. 2014) of a [rows, cols] matrix."""
+    weight = torch.empty(rows, cols, dtype=dtype)
+    torch.nn.init.orthogonal_(weight, gain, generator=stream)
+    return weight
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x: [P, ..., I] @ weight [P, I, O] + bias [P, O] -> [P, ..., O], one batched product over P."""
+    flat = x.reshape(x.shape[0], -1, x.shape[-1])  # [P, B, I]
+    return torch.baddbmm(bias.unsqueeze(1), flat, weight).view(*x.shape[:-1], weight.shape[-1])
+
+
+def _mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
+    """Mean over N of [P, K, N, H], over the tradable assets alone."""
+    if tradable is None:
+        return x.mean(2)
+    mask = tradable.unsqueeze(-1).to(x.dtype)
+    return (x * mask).sum(2) / mask.sum(2).clamp(min=1)
+
+
+class EquivariantPolicy:
+    """One network for every asset; the order and the number of assets do not matter.
+
+    A row's features are encoded for each asset and pooled into a context: once a group, not once an account. An
+    account adds its holding to the asset's encoding. The score of an asset is
+
+        score_n = w . tanh(code_n + holding_n u) + v . x_n + inertia * log(holding_n)
+
+    so that with inertia near 1 the account drifts towards a target and with 0 it jumps there. Holdings are counted in
+    units of 1/N. The score of cash comes from the context and from the cash held. Scores of assets that cannot be
+    traded are ignored by the environment; their noise still counts in the log-probability, which cancels in ratios.
+    Log-probability, entropy and KL are sums over the D scores.
+
+    Distribution: Gaussian with one learned standard deviation for all scores, so it has no asset order either.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        f, h = self.spec.features, self.spec.hidden[0]
+        k = self.spec.hidden[-1]
+        tanh = 5 / 3
+        return {
+            "encode_w": _orthogonal(f, h, tanh, stream, dtype),
+            "encode_b": torch.zeros(h, dtype=dtype),
+            "code_w": _orthogonal(h, k, 1.0, stream, dtype),
+            "context_w": _orthogonal(h, k, 1.0, stream, dtype),
+            "code_b": torch.zeros(k, dtype=dtype),
+            "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
+            "score_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
+            "linear_w": torch.zeros(f, dtype=dtype),
+            "inertia": torch.zeros(1, dtype=dtype),
+            "cash_w": torch.zeros(h, dtype=dtype),
+            "cash_b": torch.zeros(1, dtype=dtype),
+            "log_std": torch.full((1,), LOG_STD_START, dtype=dtype),
+            "value_encode_w": _orthogonal(f, h, tanh, stream, dtype),
+            "value_encode_b": torch.zeros(h, dtype=dtype),
+            "value_context_w": _orthogonal(h, k, 1.0, stream, dtype),
+            "value_holding_w": _orthogonal(h, k, 1.0, stream, dtype),
+            "value_b": torch.zeros(k, dtype=dtype),
+            "value_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
+            "value_out_b": torch.zeros(1, dtype=dtype),
+        }
+
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        p, k, n, _ = features.shape
+        a, size = account.shape[2], params["score_w"].shape[1]
+        holding = account[..., 1:]  # [P, K, A, N]
+        relative = holding * n
+        code = torch.tanh(_affine(features, params["encode_w"], params["encode_b"]))  # [P, K, N, H]
+        context = _mean_over_assets(code, tradable)  # [P, K, H]
+        shared = _affine(context, params["context_w"], params["code_b"])
+        code = torch.baddbmm(
+            shared.reshape(p, k, 1, size).expand(p, k, n, size).reshape(p, k * n, size),
+            code.reshape(p, k * n, -1),
+            params["code_w"],
+        ).view(p, k, 1, n, size)
+        linear = torch.bmm(features.reshape(p, k * n, -1), params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
+        hidden = torch.tanh(
+            torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, size))
+        )  # [P, K, A, N, H]
+        scores = torch.bmm(hidden.view(p, k * a * n, size), params["score_w"].unsqueeze(-1)).view(p, k, a, n)
+        scores = scores + linear + params["inertia"].view(p, 1, 1, 1) * (relative.clamp(min=WEIGHT_FLOOR)).log()
+        if self.spec.has_cash_score:
+            cash = _affine(context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1)
+            held = (account[..., 0] * n).clamp(min=WEIGHT_FLOOR).log() * params["inertia"].view(p, 1, 1)
+            scores = torch.cat([(cash + held).unsqueeze(-1), scores], -1)
+        return PolicyOutput(scores, params["log_std"], self.value(params, features, account, tradable))
+
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """[P, K, A]: the pooled market, and the market as weighted by the holdings."""
+        p, k, n, _ = features.shape
+        holding = account[..., 1:]
+        a = holding.shape[2]
+        code = torch.tanh(_affine(features, params["value_encode_w"], params["value_encode_b"]))  # [P, K, N, H]
+        context = _affine(_mean_over_assets(code, tradable), params["value_context_w"], params["value_b"])
+        held = torch.bmm(holding.reshape(p * k, a, n), code.view(p * k, n, -1)).view(p, k, a, -1)
+        mixed = torch.bmm(held.view(p, k * a, -1), params["value_holding_w"]).view(p, k, a, -1)
+        hidden = torch.tanh(context.unsqueeze(2) + mixed)
+        return _affine(hidden, params["value_w"].unsqueeze(-1), params["value_out_b"]).squeeze(-1)
+
+
+class MlpPolicy:
+    """A plain tanh MLP on the flat observation [account, features of all assets], actor and critic apart.
+
+    The first layer is split: the table's part is computed once a group, the account's part once an account; the sum
+    is exactly the product of the flat row with one [1 + N + N F, H] matrix.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        s = self.spec
+        table, own = s.assets * s.features, s.assets + 1
+        tensors: dict[str, Tensor] = {}
+        for tower, out, gain in (("actor", s.action_size, 0.01), ("critic", 1, 1.0)):
+            first = _orthogonal(table + own, s.hidden[0], math.sqrt(2), stream, dtype)
+            tensors[f"{tower}_table_w"], tensors[f"{tower}_own_w"] = first[:table], first[table:]
+            tensors[f"{tower}_b0"] = torch.zeros(s.hidden[0], dtype=dtype)
+            sizes = [*s.hidden, out]
+            for i in range(1, len(sizes)):
+                last = i == len(sizes) - 1
+                tensors[f"{tower}_w{i}"] = _orthogonal(
+                    sizes[i - 1], sizes[i], gain if last else math.sqrt(2), stream, dtype
+                )
+                tensors[f"{tower}_b{i}"] = torch.zeros(sizes[i], dtype=dtype)
+        tensors["log_std"] = torch.full((s.action_size,), LOG_STD_START, dtype=dtype)
+        return tensors
+
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        mean = self._tower("actor", params, features, account)
+        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """[P, K, A]."""
+        return self._tower("critic", params, features, account).squeeze(-1)
+
+    def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
+        p, k, n, f = features.shape
+        x = _affine(features.reshape(p, k, n * f), params[f"{name}_table_w"], params[f"{name}_b0"]).unsqueeze(2)
+        own = torch.bmm(account.reshape(p, -1, n + 1), params[f"{name}_own_w"])
+        x = torch.tanh(x + own.view(*account.shape[:3], -1))  # [P, K, A, H]
+        last = len(self.spec.hidden)
+        for i in range(1, last):
+            x = torch.tanh(_affine(x, params[f"{name}_w{i}"], params[f"{name}_b{i}"]))
+        return _affine(x, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
+
+
+def make_policy(spec: PolicySpec) -> Policy:
+    """The policy a spec names."""
+    return {"equivariant": EquivariantPolicy, "mlp": MlpPolicy}[spec.kind](spec)

@@ -1,0 +1,107 @@
+"""The parameters of P members in one flat [P, D] tensor, and Adam over it with settings for each member.
+
+Copying a member is copying a row; masking a member is one torch.where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from finrl_pod.types import Tensor
+
+ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
+
+
+class Parameters:
+    """Named [P, ...] tensors that are views of one flat [P, D] tensor; the views are leaves for autograd."""
+
+    def __init__(self, members: Sequence[Mapping[str, Tensor]], device: torch.device | str = "cpu") -> None:
+        """members: one mapping of name to initial tensor for each of the P members, all of the same shapes."""
+        rows = [torch.cat([value.reshape(-1) for value in member.values()]) for member in members]
+        self.flat = torch.stack(rows).to(device)
+        self.shapes = {name: tuple(value.shape) for name, value in members[0].items()}
+        self.views: dict[str, Tensor] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            size = int(torch.Size(shape).numel())
+            view = self.flat[:, start : start + size].view(len(members), *shape)
+            self.views[name] = view.detach().requires_grad_()
+            start += size
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix."""
+        grads = torch.autograd.grad(loss, list(self.views.values()))
+        return torch.cat([grad.flatten(1) for grad in grads], 1)
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's tensors on the CPU."""
+        return {name: view.detach()[p].cpu().clone() for name, view in self.views.items()}
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's tensors."""
+        for name, view in self.views.items():
+            view.detach()[p].copy_(values[name])
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) on [P, D] with a learning rate and a step count for each member."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.first = torch.zeros_like(like)
+        self.second = torch.zeros_like(like)
+        self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
+        if active is None:
+            self.steps += 1
+            self.first.lerp_(gradient, 1 - ADAM_DECAY_1)
+            self.second.mul_(ADAM_DECAY_2).addcmul_(gradient, gradient, value=1 - ADAM_DECAY_2)
+        else:
+            moves = active.unsqueeze(1)
+            self.steps += active
+            first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
+            second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
+            self.first.copy_(torch.where(moves, first, self.first))
+            self.second.copy_(torch.where(moves, second, self.second))
+        count = self.steps.clamp(min=1)
+        correct_1 = (1 - ADAM_DECAY_1**count).unsqueeze(1)
+        correct_2 = (1 - ADAM_DECAY_2**count).sqrt().unsqueeze(1)
+        denominator = (self.second.sqrt() / correct_2).add_(ADAM_EPSILON)
+        change = self.first / denominator * (learning_rate.unsqueeze(1) / correct_1)
+        if active is not None:
+            change = torch.where(moves, change, torch.zeros_like(change))
+        flat.sub_(change)
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        return {
+            "first": self.first[p].cpu().clone(),
+            "second": self.second[p].cpu().clone(),
+            "steps": self.steps[p].cpu().clone(),
+        }
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        self.first[p].copy_(values["first"])
+        self.second[p].copy_(values["second"])
+        self.steps[p].copy_(values["steps"])
+
+    @torch.no_grad()
+    def reset(self, p: int) -> None:
+        """Forget one member's moments."""
+        self.first[p].zero_()
+        self.second[p].zero_()
+        self.steps[p].zero_()
+
+
+@torch.no_grad()
+def clip_by_member(gradient: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale each row of [P, D] to at most `limit` [P] in the 2-norm; returns (clipped, norm before [P])."""
+    norm = gradient.norm(dim=1)
+    return gradient * (limit / norm.clamp(min=1e-12)).clamp(max=1).unsqueeze(1), norm

@@ -1,0 +1,217 @@
+"""Proximal policy optimisation, Schulman et al. 2017, for P members in one program.
+
+Read from top to bottom: values and advantages of the rollout, then epochs of minibatches, each a clipped update of
+every member that has not yet moved too far from the policy that collected the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from finrl_pod.config import AgentConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.advantages import gae
+from finrl_pod.rl.distribution import entropy, log_probability
+from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
+from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+from finrl_pod.rl.rollout import Rollout
+from finrl_pod.streams import generators
+from finrl_pod.types import Tensor
+
+MEMBER_SETTINGS = (
+    "learning_rate",
+    "discount",
+    "gae_lambda",
+    "clip",
+    "entropy",
+    "value_weight",
+    "max_grad_norm",
+    "target_kl",
+)
+DIAGNOSTICS = ("approx_kl", "clip_fraction", "explained_variance", "entropy", "grad_norm", "policy_loss", "value_loss")
+
+
+class PPO:
+    """The learner: parameters, optimiser and settings of P members on one market table."""
+
+    name = "ppo"
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        features: Tensor,
+        tradable: Tensor | None,
+        config: AgentConfig,
+        *,
+        seed: int = 0,
+        members: Sequence[int] = (0,),
+        hyperparameters: Sequence[Mapping[str, float]] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
+
+        hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`).
+        """
+        self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
+        self.features, self.tradable = features.to(dtype), tradable
+        self.device, self.dtype = features.device, dtype
+        self.policy: Policy = make_policy(spec)
+        streams = generators(seed, self.member_ids, "initial weights")
+        self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
+        self.optimiser = Adam(self.parameters.flat)
+        self.settings: dict[str, Tensor] = {}
+        self.set_hyperparameters(hyperparameters or [{}] * len(self.member_ids))
+        p = len(self.member_ids)
+        self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
+        self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
+        self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
+        self._noises = generators(seed, self.member_ids, "actions", self.device)
+
+    def set_hyperparameters(self, each: Sequence[Mapping[str, float]]) -> None:
+        """Give every member its own settings; what a mapping leaves out comes from the config."""
+        for values in each:
+            unknown = set(values) - set(MEMBER_SETTINGS)
+            if unknown:
+                raise ConfigError(f"PPO has no hyperparameter {sorted(unknown)[0]!r}; it has {', '.join(MEMBER_SETTINGS)}")
+        for name in MEMBER_SETTINGS:
+            column = [float(values.get(name, getattr(self.config, name))) for values in each]
+            self.settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
+
+    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
+        return self.features[day], None if self.tradable is None else self.tradable[day]
+
+    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+        features, tradable = self.rows(day)
+        out = self.policy.forward(self.parameters.views, features, account, tradable)
+        return out.mean, out.log_std
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal [H, P, *shape] from each member's own stream."""
+        horizon = self.config.horizon
+        each = [torch.randn(horizon, *shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
+        return torch.stack(each, 1)
+
+    # ------------------------------------------------------------------ the update
+
+    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> dict[str, Tensor]:
+        """Learn from one rollout; returns diagnostics, [P] each."""
+        config = self.config
+        horizon, p, groups, accounts = rollout.reward.shape
+        items = horizon * groups
+        if items % config.minibatches:
+            raise ConfigError(
+                f"agent.minibatches must divide horizon x groups = {items}, got {config.minibatches}; choose a divisor"
+            )
+        values, next_values = self._values(rollout)
+        reward = self._scaled(rollout.reward)
+        shape = (horizon, p, groups * accounts)
+        advantage = gae(
+            reward.reshape(shape),
+            values.reshape(shape),
+            next_values.reshape(shape),
+            rollout.terminated.reshape(shape),
+            rollout.truncated.reshape(shape),
+            self.settings["discount"],
+            self.settings["gae_lambda"],
+        ).view(horizon, p, groups, accounts)
+        target = advantage + values
+
+        def by_item(x: Tensor) -> Tensor:
+            """[H, P, G, ...] -> [P, H * G, ...]"""
+            return x.transpose(0, 1).reshape(p, items, *x.shape[3:])
+
+        data = tuple(
+            by_item(x)
+            for x in (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
+        )
+        active = self.alive.clone()
+        member = torch.arange(p, device=self.device).unsqueeze(1)
+        size = items // config.minibatches
+        log: list[Tensor] = []
+        for _ in range(config.epochs):
+            order = torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
+            for i in range(config.minibatches):
+                chosen = order[:, i * size : (i + 1) * size]
+                batch = [x[member, chosen] if p > 1 else x[:, chosen[0]] for x in data]
+                step, kl = self._minibatch(batch, active, learning_rate_factor)
+                log.append(step)
+                active = active & (kl <= self.settings["target_kl"]) & self.alive
+            if self.device.type == "cpu" and not bool(active.any()):
+                break
+        means = torch.stack(log).mean(0)  # [5, P]
+        variance = target.var(dim=(0, 2, 3)).clamp(min=1e-12)
+        explained = 1 - (target - values).var(dim=(0, 2, 3)) / variance
+        return {
+            "approx_kl": means[0],
+            "clip_fraction": means[1],
+            "policy_loss": means[2],
+            "value_loss": means[3],
+            "grad_norm": means[4],
+            "explained_variance": explained,
+            "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
+            "reward": rollout.reward.mean(dim=(0, 2, 3)),
+        }
+
+    def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
+        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
+        day, account, action, old, advantage, target = batch  # [P, M], [P, M, A, ...]
+        features, tradable = self.rows(day)
+        out = self.policy.forward(self.parameters.views, features, account, tradable)
+        advantage = _normalised(advantage)
+        log_ratio = log_probability(action, out.mean, out.log_std) - old
+        ratio = log_ratio.exp()
+        clip = self.settings["clip"].view(-1, 1, 1)
+        clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
+        value_loss = (out.value - target).square().mean(dim=(1, 2))
+        spread = entropy(out.log_std, self.spec.action_size)
+        loss = policy_loss + self.settings["value_weight"] * value_loss - self.settings["entropy"] * spread
+        gradient, norm = clip_by_member(self.parameters.gradient(loss.sum()), self.settings["max_grad_norm"])
+        with torch.no_grad():
+            kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
+            # A member whose loss is no longer a number stops here, with the parameters it had.
+            self.alive = self.alive & torch.isfinite(norm) & torch.isfinite(loss)
+            moves = active & self.alive & (kl <= self.settings["target_kl"])
+            self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
+            outside = ((ratio - 1).abs() > clip).to(self.dtype).mean(dim=(1, 2))
+        return torch.stack([kl, outside, policy_loss.detach(), value_loss.detach(), norm]), kl
+
+    @torch.no_grad()
+    def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Values of the states [H, P, G, A] and of the states they led to, before any reset."""
+        horizon, p, groups, accounts = rollout.reward.shape
+
+        def value(day: Tensor, account: Tensor) -> Tensor:
+            features, tradable = self.rows(day)
+            return self.policy.value(self.parameters.views, features, account, tradable)
+
+        days = torch.cat([rollout.day, rollout.last.day.unsqueeze(0), rollout.ends.day.unsqueeze(0)])
+        wide = (1, p, groups, accounts, -1)
+        accounts_all = torch.cat(
+            [rollout.account, rollout.last.account.view(wide), rollout.ends.account.view(wide)]
+        )  # [H + 2, P, G, A, 1 + N]
+        flat = value(
+            days.transpose(0, 1).reshape(p, -1), accounts_all.transpose(0, 1).reshape(p, -1, *accounts_all.shape[3:])
+        )
+        all_values = flat.view(p, horizon + 2, groups, accounts).transpose(0, 1)
+        ends = all_values[-1].unsqueeze(0)
+        following = torch.where(rollout.over.unsqueeze(-1), ends, all_values[1:-1])
+        return all_values[:horizon], following
+
+    @torch.no_grad()
+    def _scaled(self, reward: Tensor) -> Tensor:
+        """Rewards over their standard deviation in the first rollout, so that values are of order one."""
+        first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
+        self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
+        return reward * self.reward_scale.view(1, -1, 1, 1)
+
+
+def _normalised(advantage: Tensor) -> Tensor:
+    """Zero mean, unit spread for each member: [P, M, A]."""
+    mean = advantage.mean(dim=(1, 2), keepdim=True)
+    spread = advantage.std(dim=(1, 2), keepdim=True)
+    return (advantage - mean) / (spread + 1e-8)

@@ -1,0 +1,74 @@
+"""The worker: steps environments with a policy and fills a rollout. No host synchronisation inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from finrl_pod.rl.distribution import log_probability, sample
+from finrl_pod.rl.rollout import Rollout
+from finrl_pod.types import Observation, Tensor
+
+Act = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Worker:
+    """Keeps the current observation of P x G x A environments and collects rollouts of H steps."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        self.env = env
+        self.observation: Observation = env.reset(seed)
+
+    @torch.no_grad()
+    def collect(self, act: Act, noise: Tensor) -> Rollout:
+        """act(day [P, G], account [P, G, A, 1 + N]) -> (mean [P, G, A, D], log_std [P, D or 1]).
+
+        noise: [H, P, G, A, D], standard normal.
+        """
+        env, horizon = self.env, noise.shape[0]
+        shape = (env.members, env.groups, env.accounts)
+        steps: list[tuple[Tensor, ...]] = []
+        ends_day = ends_account = None
+        for h in range(horizon):
+            day, account = self.observation
+            account = account.view(*shape, -1)
+            mean, log_std = act(day, account)
+            action = sample(mean, log_std, noise[h])
+            chance = log_probability(action, mean, log_std)
+            out = env.step(action.view(env.members, env.envs, -1))
+            over = out.truncated.view(shape).any(-1)
+            final_day, final_account = out.final_observation
+            if ends_day is None:
+                ends_day, ends_account = final_day, final_account
+            else:
+                ends_day = torch.where(over, final_day, ends_day)
+                wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
+                ends_account = torch.where(wide, final_account, ends_account)
+            steps.append(
+                (
+                    day,
+                    account,
+                    action,
+                    chance,
+                    out.reward.view(shape),
+                    out.terminated.view(shape),
+                    out.truncated.view(shape),
+                    over,
+                )
+            )
+            self.observation = out.observation
+        day, account, action, chance, reward, terminated, truncated, over = (torch.stack(x) for x in zip(*steps, strict=True))
+        return Rollout(
+            day,
+            account,
+            action,
+            chance,
+            reward,
+            terminated,
+            truncated,
+            self.observation,
+            Observation(ends_day, ends_account),  # type: ignore[arg-type]
+            over,
+        )
