@@ -92,8 +92,9 @@ def execute(
 def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:
     """One factor for all buys, so that their cost with fees is at most `funds`."""
     need = (want * prices).sum(-1) * (1 + rules.cost_rate)
-    tiny = torch.finfo(need.dtype).tiny
-    scale = (funds.clamp(min=0) / need.clamp(min=tiny)).clamp(max=1)
+    funds = funds.clamp(min=0)
+    # Never a quotient above 1: with next to nothing wanted it would overflow, and its gradient be NaN.
+    scale = funds / torch.maximum(need, funds).clamp(min=torch.finfo(need.dtype).tiny)
     buy = want * scale.unsqueeze(-1)
     return torch.floor(buy) if rules.whole_shares else buy
 

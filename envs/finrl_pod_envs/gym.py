@@ -1,0 +1,173 @@
+"""Gymnasium views of the market environments, for other libraries' agents.
+
+`GymMarketEnv` is one account; `GymVectorEnv` is a batch of them, which keeps the speed of the batched market. Both
+show the flat observation and take actions in [-1, 1]; actions of the portfolio environment are multiplied by
+`SCORE_SCALE` before they become weights, so that a bounded action can still put nearly everything into one asset.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import InputError
+from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.observation import flat, flat_size
+
+SCORE_SCALE = 5.0  # softmax of scores 5 and 19 times -5 gives 0.999 to the first
+BOUND = 1e6  # observations are clipped to it: Gymnasium's checks ask for finite bounds
+
+Array = NDArray[np.float32]
+
+
+class _View:
+    """What both views share: spaces, checks and the way between numpy rows and torch batches."""
+
+    def __init__(self, env: MarketEnv) -> None:
+        self.env = env
+        self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (flat_size(env.market),), np.float32)
+        self.action = gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        self._scale = SCORE_SCALE if env.config.kind == "portfolio" and not env.config.short else 1.0
+
+    def rows(self, observation: Observation) -> Array:
+        """[E, size] float32, a new array."""
+        row = flat(self.env.market, observation)[0].detach().clamp(-BOUND, BOUND)
+        return np.array(row.cpu().numpy(), dtype=np.float32)
+
+    def step(self, action: Any, shape: tuple[int, ...]) -> EnvStep:
+        """One step with actions of `shape`, clipped to [-1, 1]. Raises InputError for another shape and for NaN."""
+        values = np.asarray(action, dtype=np.float32)
+        if values.shape != shape:
+            raise InputError(f"an action must have shape {shape}, got {values.shape}")
+        if not np.isfinite(values).all():
+            count = int((~np.isfinite(values)).sum())
+            raise InputError(f"an action of shape {shape} must be finite, got {count} values that are NaN or infinite")
+        scores = torch.from_numpy(values.clip(-1.0, 1.0) * np.float32(self._scale)).to(self.env.device)
+        return self.env.step(scores.reshape(1, self.env.envs, self.env.action_size))
+
+
+def _numpy(values: Tensor) -> NDArray[Any]:
+    """[1, E] on any device -> [E], a new array."""
+    return np.array(values[0].detach().cpu().numpy())
+
+
+class GymMarketEnv(gymnasium.Env[Array, Array]):
+    """One account, one episode a window, as a Gymnasium environment.
+
+    info: equity and cost in currency, turnover as a share of equity, time (the reached bar, ISO 8601).
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  Gymnasium declares it as an instance variable
+
+    def __init__(
+        self,
+        market: MarketTensor,
+        config: EnvironmentConfig | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Decisions at bars first..last of `market`; the start of each episode's window is drawn at reset."""
+        config = config or EnvironmentConfig()
+        self._view = _View(make_env(market, config, first=first, last=last, envs=1, group=1))
+        self.observation_space = self._view.observation
+        self.action_space = self._view.action
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """A new episode; with a seed the episodes from here on repeat."""
+        super().reset(seed=seed, options=options)
+        observation = self._view.env.reset(int(self.np_random.integers(2**31)), stagger=False)
+        self._running = True
+        return self._view.rows(observation)[0], {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """action: [action_size] in [-1, 1]. Raises InputError for another shape, NaN, or a finished episode."""
+        if not self._running:
+            raise InputError("the episode is over or was never begun: call reset() before step()")
+        outcome = self._view.step(action, self._view.action.shape)
+        terminated, truncated = bool(outcome.terminated), bool(outcome.truncated)
+        self._running = not (terminated or truncated)
+        market = self._view.env.market
+        info = {
+            "equity": float(outcome.equity),
+            "turnover": float(outcome.turnover),
+            "cost": float(outcome.cost),
+            "time": str(market.times[int(outcome.final_observation.day)]),
+        }
+        return self._view.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, info
+
+
+class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
+    """E accounts stepped together; a finished one starts anew in the same step (AutoresetMode.SAME_STEP).
+
+    info, every step: equity, turnover, cost [E]. In steps where episodes ended, as Gymnasium's own vector
+    environments: final_obs [E] (object array, None elsewhere), final_info, and the masks _final_obs, _final_info.
+    """
+
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        market: MarketTensor,
+        config: EnvironmentConfig | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        envs: int | None = None,
+        group: int = 1,
+        stagger: bool = False,
+    ) -> None:
+        """envs: accounts, the config's when None; each `group` of them shares a window.
+
+        stagger: first episodes of random length, so that not all end in the same step.
+        """
+        config = config or EnvironmentConfig()
+        self._view = _View(make_env(market, config, first=first, last=last, envs=envs, group=group))
+        self._stagger = stagger
+        self.num_envs = self._view.env.envs
+        self.single_observation_space = self._view.observation
+        self.single_action_space = self._view.action
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """New episodes everywhere; with a seed the episodes from here on repeat."""
+        super().reset(seed=seed, options=options)
+        observation = self._view.env.reset(int(self.np_random.integers(2**31)), stagger=self._stagger)
+        return self._view.rows(observation), {}
+
+    def step(
+        self, actions: Array
+    ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """actions: [E, action_size] in [-1, 1]. Raises InputError for another shape or NaN."""
+        outcome = self._view.step(actions, (self.num_envs, *self._view.action.shape))
+        terminated, truncated = _numpy(outcome.terminated), _numpy(outcome.truncated)
+        done = terminated | truncated
+        info: dict[str, Any] = {}
+        everywhere = np.ones(self.num_envs, np.bool_)
+        for name in ("equity", "turnover", "cost"):
+            info[name], info[f"_{name}"] = _numpy(getattr(outcome, name)), everywhere.copy()
+        if done.any():
+            info = self._with_finals(info, done, self._view.rows(outcome.final_observation))
+        reward = _numpy(outcome.reward).astype(np.float64)
+        return self._view.rows(outcome.observation), reward, terminated, truncated, info
+
+    def _with_finals(self, info: dict[str, Any], done: NDArray[np.bool_], rows: Array) -> dict[str, Any]:
+        """Finished environments' observations and info, laid out as Gymnasium's own vector environments do."""
+        finals = np.full(self.num_envs, None, dtype=object)
+        inner: dict[str, Any] = {}
+        for i in np.flatnonzero(done):
+            finals[i] = rows[i].copy()
+        for name in ("equity", "turnover", "cost"):
+            inner[name], inner[f"_{name}"] = np.where(done, info[name], 0), done.copy()
+        return info | {"final_obs": finals, "_final_obs": done.copy(), "final_info": inner, "_final_info": done.copy()}
