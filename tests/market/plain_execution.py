@@ -1,0 +1,67 @@
+"""The rules of execution once more, as a plain Python loop over floats: the oracle for the batched function."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from finrl_pod.market.execution import ExecutionRules
+
+
+@dataclass
+class PlainFills:
+    cash: float
+    shares: list[float]
+    cost: float
+    traded: float
+    # The smallest distance, relative to its size, of a rounded number of shares from a whole number: where it is
+    # tiny, rounding of the inputs may flip one share.
+    margin: float
+
+
+def plain_execute(
+    cash: float,
+    shares: list[float],
+    trades: list[float],
+    prices: list[float],
+    rules: ExecutionRules,
+    priority: list[float] | None = None,
+) -> PlainFills:
+    """One account. Sells, then buys; see ExecutionRules."""
+    margin, traded, rate = math.inf, 0.0, rules.cost_rate
+    shares, trades, priority = list(shares), list(trades), list(trades if priority is None else priority)
+
+    def whole(x: float) -> float:
+        nonlocal margin
+        margin = min(margin, abs(x - round(x)) / max(abs(x), 1.0))
+        return float(math.trunc(x))
+
+    if rules.whole_shares:
+        trades = [float(math.trunc(x)) for x in trades]
+    for i, trade in enumerate(trades):
+        if trade < 0:
+            sold = -trade if rules.short else min(-trade, shares[i])
+            shares[i] -= sold
+            cash += sold * prices[i] * (1 - rate)
+            traded += sold * prices[i]
+    worth = cash + sum(s * p for s, p in zip(shares, prices, strict=True))
+    funds = max(cash + rules.borrow * max(worth, 0.0), 0.0)
+    buys = [max(x, 0.0) for x in trades]
+    if rules.order == "proportional":
+        need = sum(b * p for b, p in zip(buys, prices, strict=True)) * (1 + rate)
+        scale = min(1.0, funds / need) if need > 0 else 1.0
+        buys = [b * scale if scale < 1 else b for b in buys]
+        if rules.whole_shares and scale < 1:
+            buys = [whole(b) for b in buys]
+    else:
+        for i in sorted(range(len(buys)), key=lambda i: (-priority[i], i)):
+            unit = prices[i] * (1 + rate)
+            if buys[i] * unit > funds * (1 - 1e-5):
+                can = funds / unit
+                buys[i] = min(whole(can) if rules.whole_shares else can, buys[i])
+            funds = max(funds - buys[i] * unit, 0.0)
+    for i, bought in enumerate(buys):
+        shares[i] += bought
+        cash -= bought * prices[i] * (1 + rate)
+        traded += bought * prices[i]
+    return PlainFills(cash, shares, traded * rate, traded, margin)

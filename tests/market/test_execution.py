@@ -1,0 +1,160 @@
+"""The one accounting: float32 and float64 against a plain loop, and what must hold for every market."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, trades_to_weights
+from tests.market.plain_execution import plain_execute
+
+ALL_RULES = [
+    ExecutionRules(cost, whole, short, order, borrow)
+    for cost in (0.0, 0.001, 0.02)
+    for whole in (False, True)
+    for short in (False, True)
+    for order in ("proportional", "sequential")
+    for borrow in (0.0, 0.5)
+]
+rules_of_all_kinds = st.sampled_from(ALL_RULES)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def draw_case(seed: int, rules: ExecutionRules, batch: int = 16, assets: int = 4) -> dict[str, np.ndarray]:
+    """Accounts from all-cash to fully invested, trades from small to far beyond what the cash can pay."""
+    rng = np.random.default_rng(seed)
+    prices = np.exp(rng.uniform(np.log(0.5), np.log(2000), (batch, assets)))
+    shares = rng.uniform(0, 2e5, (batch, assets)) / prices * (rng.random((batch, assets)) < 0.7)
+    if rules.short:
+        shares *= rng.choice([1.0, -0.2], shares.shape)
+    if rules.whole_shares:
+        shares = np.trunc(shares)
+    cash = rng.uniform(0, 1e6, batch) * (rng.random(batch) < 0.8)
+    trades = rng.normal(0, 1, shares.shape) * rng.choice([1e3, 1e5, 1e6], (batch, 1)) / prices
+    trades *= rng.random(shares.shape) < 0.8
+    case = {"cash": cash, "shares": shares, "trades": trades, "prices": prices}
+    return {k: v.astype(np.float32).astype(np.float64) for k, v in case.items()}  # the same numbers in both dtypes
+
+
+def run(case: dict[str, np.ndarray], rules: ExecutionRules, dtype: torch.dtype, **kwargs: Any) -> Fills:
+    fills = execute(**{k: torch.from_numpy(v).to(dtype) for k, v in case.items()}, rules=rules, **kwargs)
+    assert all(x.dtype == dtype for x in fills)
+    return Fills(*(x.double() for x in fills))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, rules=rules_of_all_kinds)
+def test_both_dtypes_agree_with_a_plain_loop(seed: int, rules: ExecutionRules) -> None:
+    case = draw_case(seed, rules)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        got = run(case, rules, dtype)
+        for b in range(len(case["cash"])):
+            want = plain_execute(case["cash"][b], *(case[k][b].tolist() for k in ("shares", "trades", "prices")), rules)
+            off = np.abs(got.shares[b].numpy() - want.shares)
+            size = abs(case["cash"][b]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + want.traded
+            if rules.whole_shares and want.margin < 1e-5:
+                # On the edge of a whole number: the first flip is of one share, what it frees may buy cheaper ones.
+                assert off.max() <= 1 or rules.order == "sequential"
+                slack = case["prices"][b].max() * (1 + rules.cost_rate) * len(off)
+            else:
+                assert (off * case["prices"][b]).max() <= tolerance * size
+                slack = 0.0
+            assert abs(got.cash[b] - want.cash) <= tolerance * size + slack
+            assert abs(got.traded[b] - want.traded) <= tolerance * size + slack
+            assert abs(got.cost[b] - want.cost) <= rules.cost_rate * (tolerance * size + slack) + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, rules=rules_of_all_kinds, double=st.booleans())
+def test_what_holds_for_every_execution(seed: int, rules: ExecutionRules, double: bool) -> None:
+    dtype, eps = (torch.float64, 1e-12) if double else (torch.float32, 2e-6)
+    case = draw_case(seed, rules)
+    got = run(case, rules, dtype)
+    cash, shares, trades, prices = (torch.from_numpy(case[k]) for k in ("cash", "shares", "trades", "prices"))
+    size = cash.abs() + (shares.abs() * prices).sum(-1) + got.traded
+    before, after = equity(cash, shares, prices), equity(got.cash, got.shares, prices)
+    assert torch.all((before - after - got.cost).abs() <= eps * size)  # value is conserved up to costs
+    assert torch.allclose(got.cost, rules.cost_rate * got.traded, rtol=1e-6)
+    moved = ((got.shares - shares).abs() * prices).sum(-1)
+    assert torch.all((moved - got.traded).abs() <= eps * size)
+    if not rules.borrow:
+        assert torch.all(got.cash >= 0)
+    else:
+        assert torch.all(got.cash >= -rules.borrow * before.clamp(min=0) - eps * size)
+    if not rules.short:
+        assert torch.all(got.shares >= 0)
+    change = got.shares - shares
+    assert torch.all(change * trades >= 0)  # nothing trades against its order
+    assert torch.all(change.abs() * prices <= trades.abs() * prices + eps * size.unsqueeze(-1))
+    if rules.whole_shares:
+        assert torch.equal(got.shares, got.shares.round())
+
+
+@pytest.mark.parametrize("order", ["proportional", "sequential"])
+def test_buys_use_the_proceeds_of_sells_fees_included(order: Any) -> None:
+    rules = ExecutionRules(cost_rate=0.01, order=order)
+    fills = execute(
+        torch.tensor(0.0, dtype=torch.float64),
+        torch.tensor([10.0, 0.0], dtype=torch.float64),
+        torch.tensor([-10.0, 1e9], dtype=torch.float64),
+        torch.tensor([100.0, 50.0], dtype=torch.float64),
+        rules,
+    )
+    assert fills.cash.item() == pytest.approx(0, abs=1e-9)
+    assert fills.shares.tolist() == pytest.approx([0, 1000 * 0.99 / (50 * 1.01)])
+    assert fills.cost.item() == pytest.approx(10 + 0.01 * 1000 * 0.99 / 1.01)
+
+
+def test_proportional_scales_all_buys_by_one_factor() -> None:
+    fills = execute(
+        torch.tensor(300.0), torch.zeros(2), torch.tensor([4.0, 2.0]), torch.tensor([100.0, 100.0]), ExecutionRules(0.0)
+    )
+    assert fills.shares.tolist() == pytest.approx([2.0, 1.0])
+
+
+def test_sequential_buys_by_priority_and_ties_by_asset_index() -> None:
+    rules = ExecutionRules(0.0, whole_shares=True, order="sequential")
+    cash, prices, wish = torch.tensor(350.0), torch.full((3,), 100.0), torch.tensor([2.0, 2.0, 2.0])
+    none_preferred = execute(cash, torch.zeros(3), wish, prices, rules)
+    assert none_preferred.shares.tolist() == [2, 1, 0]
+    last_preferred = execute(cash, torch.zeros(3), wish, prices, rules, torch.tensor([0.1, 0.2, 0.3]))
+    assert last_preferred.shares.tolist() == [0, 1, 2]
+
+
+def test_trades_to_weights_reach_the_weights_when_trading_is_free() -> None:
+    cash, shares = torch.tensor(500.0), torch.tensor([1.0, 4.0])
+    prices, weights = torch.tensor([100.0, 100.0]), torch.tensor([0.25, 0.5])
+    fills = execute(cash, shares, trades_to_weights(weights, cash, shares, prices), prices, ExecutionRules(0.0))
+    assert (fills.shares * prices / 1000).tolist() == pytest.approx([0.25, 0.5])
+    assert fills.cash.item() == pytest.approx(250)
+
+
+@pytest.mark.parametrize("borrow", [0.0, 0.5])
+def test_gradients_match_finite_differences(borrow: float) -> None:
+    rules = ExecutionRules(0.003, borrow=borrow)
+    for seed in range(6):  # away from the kinks with probability one; cash-limited and not
+        rng = np.random.default_rng(seed)
+        inputs = [
+            torch.tensor(x, requires_grad=True)
+            for x in (rng.uniform(10, 1000, 3), rng.uniform(1, 9, (3, 4)), rng.normal(0, 6, (3, 4)))
+        ]
+        prices = torch.tensor(rng.uniform(20, 80, (3, 4)), requires_grad=True)
+        assert torch.autograd.gradcheck(
+            lambda c, s, t, p: tuple(execute(c, s, t, p, rules)), (*inputs, prices), eps=1e-6, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("wanted", [0.0, 1e-36, 1e-30, 1e-20, 1.0, 1e9])
+@pytest.mark.parametrize("cash", [0.0, 1.0, 1e6])
+def test_gradients_stay_finite_on_every_edge(wanted: float, cash: float) -> None:
+    money, trades = torch.tensor(cash, requires_grad=True), torch.tensor([wanted, 0.0, -wanted], requires_grad=True)
+    shares = torch.tensor([0.0, 0.0, 1.0], requires_grad=True)
+    fills = execute(money, shares, trades, torch.tensor([1.0, 2.0, 3.0]), ExecutionRules())
+    for output in (fills.cash, fills.shares.sum(), fills.cost):
+        for gradient in torch.autograd.grad(output, (money, shares, trades), retain_graph=True):
+            assert torch.isfinite(gradient).all()

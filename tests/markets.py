@@ -1,0 +1,73 @@
+"""Small random markets for tests, built without the data rooms."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from finrl_pod.types import MarketTensor, Normaliser
+
+
+def random_market(
+    seed: int = 0,
+    *,
+    bars: int = 40,
+    assets: int = 3,
+    features: int = 2,
+    fill: str = "next",
+    opens: bool = False,
+    volatility: float = 0.02,
+    gaps: float = 0.0,
+    ends: dict[int, int] | None = None,
+    starts: dict[int, int] | None = None,
+    first: int = 0,
+    turbulence: np.ndarray | None = None,
+    leak: bool = False,
+) -> MarketTensor:
+    """Geometric random walks around 100.
+
+    opens: fill at an open of its own, else at the next close. gaps: share of bars missing. starts, ends: asset -> its
+    first or last bar. leak: the first feature is the return that a decision at the bar will earn, over its volatility.
+    """
+    rng = np.random.default_rng(seed)
+    close = 100 * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(0, volatility, (bars, assets)), 0))
+    opened = close * np.exp(rng.normal(0, volatility / 2, close.shape))
+    tradable = rng.random((bars, assets)) >= gaps
+    row = np.arange(bars)
+    born = {asset: (starts or {}).get(asset, 0) for asset in range(assets)}
+    last = {asset: (ends or {}).get(asset, bars - 1) for asset in range(assets)}
+    for asset in range(assets):
+        tradable[born[asset], asset] = tradable[last[asset], asset] = True
+        tradable[(row < born[asset]) | (row > last[asset]), asset] = False
+    for t in range(bars):  # valuation: the last known close, 1.0 before the start
+        close[t] = np.where(tradable[t], close[t], close[t - 1] if t else 1.0)
+        close[t] = np.where(t < np.array(list(born.values())), 1.0, close[t])
+    ahead = np.vstack([tradable[1:], np.zeros((1, assets), bool)])
+    if fill == "same_close":
+        fillable, price, rule = tradable, close.copy(), "same_close"
+    else:
+        fillable = tradable & ahead
+        price = np.vstack([(opened if opens else close)[1:], close[-1:]])
+        price, rule = np.where(fillable, price, close), "next_open" if opens else "next_close"
+    table = rng.normal(size=(bars, assets, features))
+    if leak:
+        table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
+    names = tuple(f"feature_{i}" for i in range(features))
+    table = table.astype(np.float32)
+    return MarketTensor(
+        times=np.datetime64("2020-01-01", "ns") + row.astype("timedelta64[D]"),
+        symbols=tuple(f"S{i}" for i in range(assets)),
+        close=torch.from_numpy(close),
+        fill=torch.from_numpy(price),
+        features=torch.from_numpy(table),
+        raw_features=torch.from_numpy(table),
+        tradable=torch.from_numpy(tradable),
+        fillable=torch.from_numpy(fillable.copy()),
+        ended=torch.from_numpy(row[:, None] >= np.array(list(last.values()))),
+        feature_names=names,
+        normaliser=Normaliser(names, (0.0,) * features, (1.0,) * features),
+        fill_rule=rule,
+        first=first,
+        steps=bars - 1 if fill == "same_close" else bars - 2,
+        turbulence=None if turbulence is None else torch.from_numpy(np.asarray(turbulence, dtype=np.float64)),
+    )
