@@ -39,10 +39,20 @@ class VecEnv(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Decides target weights from the past alone. Backtest, audit and paper trading all drive it through this."""
+    """Decides target weights from the past alone. Backtest, audit and paper trading all drive it through this.
 
-    name: str
-    feature_names: tuple[str, ...]
+    An optional attribute `lookback` (bars) says how many trailing rows of the window it needs; without it, all.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names the strategy in results and messages."""
+        ...
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Features of the market that it wants in `Window.features`, in this order; empty for none."""
+        ...
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """[N] weights of equity (cash is the rest), or None to leave the account as it is at this bar."""

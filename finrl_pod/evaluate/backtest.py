@@ -1,0 +1,123 @@
+"""Run a strategy over history: it is handed copies of the past alone, its account is kept by `simulate`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.simulate import Ledger, date_of, simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
+
+__all__ = ["Ledger", "backtest", "feature_columns", "result_of", "simulate", "window_at"]
+
+
+def backtest(
+    strategy: Strategy,
+    panel: Panel,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+    periods_per_year: float = BARS_A_YEAR,
+) -> BacktestResult:
+    """One account that starts in cash at bar `first`, follows `strategy`, and is marked at closes first..last.
+
+    `market` is the panel made ready (`build_market`); its fill rule holds. The strategy is asked at every bar
+    first <= t < last. A strategy with an attribute `lookback` (bars, at least 1) is handed that many trailing rows
+    instead of everything, which spares the copying. Raises InputError when panel and market differ, when the market
+    lacks a feature that the strategy names, and on weights that `simulate` refuses.
+    """
+    if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
+        raise InputError("the market was built from another panel: their symbols or times differ; build it anew")
+    columns = feature_columns(strategy, market)
+    lookback = getattr(strategy, "lookback", None)
+    if lookback is not None and lookback < 1:
+        raise InputError(f"lookback of strategy {strategy.name} must be at least 1 bar, got {lookback}")
+    closes = market.close.double()
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
+        features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
+        target = strategy.target_weights(
+            window_at(panel, t, lookback, features), _positions(cash[0], shares[0], closes[t])
+        )
+        if target is None:
+            return None
+        weights = np.asarray(target, dtype=np.float64)
+        if weights.shape != (len(panel.symbols),):
+            raise InputError(
+                f"target weights of {strategy.name} at {date_of(market, t)} must be one for each of the "
+                f"{len(panel.symbols)} symbols, got shape {weights.shape}"
+            )
+        return torch.from_numpy(weights).unsqueeze(0).to(shares.device)
+
+    ledger = simulate(market, decide, first, last, rules, cash)
+    return result_of(strategy.name, market, ledger, periods_per_year=periods_per_year)
+
+
+def result_of(
+    name: str, market: MarketTensor, ledger: Ledger, account: int = 0, periods_per_year: float = BARS_A_YEAR
+) -> BacktestResult:
+    """One account of a ledger as a result with its metrics."""
+    equity, weights, turnover, costs = (
+        x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
+    )
+    return BacktestResult(
+        name=name,
+        times=market.times[ledger.first : ledger.last + 1].copy(),
+        symbols=market.symbols,
+        equity=equity,
+        weights=weights,
+        turnover=turnover,
+        costs=costs,
+        metrics=summary(equity, turnover, costs, periods_per_year),
+    )
+
+
+def window_at(panel: Panel, t: int, lookback: int | None = None, features: Floats | None = None) -> Window:
+    """Copies of bars up to and including t: all of them, or the last `lookback`."""
+    start = 0 if lookback is None else max(0, t + 1 - lookback)
+    past = slice(start, t + 1)
+    tradable = panel.tradable[past].copy()
+
+    def column(values: Floats | None) -> Floats | None:
+        return None if values is None else values[past].copy()
+
+    return Window(
+        times=panel.times[past].copy(),
+        symbols=panel.symbols,
+        close=np.where(tradable, panel.close[past], np.nan),
+        tradable=tradable,
+        open=column(panel.open),
+        high=column(panel.high),
+        low=column(panel.low),
+        volume=column(panel.volume),
+        benchmark=None if panel.benchmark is None else panel.benchmark.close[past].copy(),
+        features=features,
+    )
+
+
+def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | None:
+    """Where the strategy's features stand in the market's table; None when it names none."""
+    if not strategy.feature_names:
+        return None
+    missing = [name for name in strategy.feature_names if name not in market.feature_names]
+    if missing:
+        raise InputError(
+            f"strategy {strategy.name} needs the features {', '.join(missing)} that this market was built without; "
+            f"it has {', '.join(market.feature_names) or 'none'}"
+        )
+    return [market.feature_names.index(name) for name in strategy.feature_names]
+
+
+def _positions(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
+    """The account at the close. Weights are 0 where nothing is left to hold a share of."""
+    values = shares * close
+    worth = float(cash + values.sum())
+    if worth <= 0:
+        return Positions(weights=np.zeros(len(values)), cash=1.0, equity=worth)
+    return Positions(weights=(values / worth).cpu().numpy(), cash=float(cash) / worth, equity=worth)

@@ -1,0 +1,113 @@
+"""Baselines that solve for their weights, refitted monthly on trailing simple returns, long-only and fully invested.
+
+skfolio does the mathematics; it is imported at the first fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.errors import InputError
+from finrl_pod.types import Floats, Positions, Window
+from finrl_pod_strategies.schedule import monthly
+
+MIN_PRICED = 0.9  # an asset with prices on fewer of the window's bars is skipped
+NO_VARIANCE = 1e-12  # a return series that never moves cannot be put into a covariance
+
+
+@dataclass(frozen=True)
+class Optimised:
+    """A model of skfolio, fitted on the returns of the trailing `bars` bars at the first bar of each month.
+
+    An asset takes part when it has a price at the decision, at the window's first bar, and on nine tenths of the bars
+    between (a gap carries the last price on). Until the window is full the account stays in cash. A fit that fails
+    raises InputError with the date.
+    """
+
+    name: str
+    model: Callable[[], Any]
+    bars: int
+    needs_gain: bool = False
+    feature_names: tuple[str, ...] = ()
+
+    @property
+    def lookback(self) -> int:
+        """Rows of the window: one price more than returns."""
+        return self.bars + 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if len(window.close) <= self.bars or not monthly(window, positions):
+            return None
+        returns, chosen = trailing_returns(window, self.bars)
+        weights = np.zeros(len(window.symbols))
+        if self.needs_gain and not (returns.mean(0) > 0).any():
+            return weights
+        if len(chosen) == 1:
+            weights[chosen] = 1.0
+        elif len(chosen):
+            weights[chosen] = self._fit(returns, str(window.times[-1].astype("datetime64[D]")))
+        return weights
+
+    def _fit(self, returns: Floats, date: str) -> Floats:
+        model = self.model()
+        try:
+            model.fit(returns)
+        except Exception as error:
+            raise InputError(f"{self.name} could not be fitted at {date}: {error}") from error
+        fitted: Floats = np.clip(np.asarray(model.weights_, dtype=np.float64), 0.0, None)  # solvers leave -1e-9 or so
+        return np.asarray(fitted / fitted.sum(), dtype=np.float64)
+
+
+def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
+    """Simple returns [bars, K] of the K assets that qualify, and their positions [K] among the symbols."""
+    close = window.close[-bars - 1 :]
+    priced = np.isfinite(close)
+    enough = priced[0] & priced[-1] & window.tradable[-1] & (priced.mean(0) >= MIN_PRICED)
+    last_priced = np.maximum.accumulate(np.where(priced, np.arange(len(close))[:, None], 0), axis=0)
+    carried = np.take_along_axis(close, last_priced, 0)[:, enough]
+    returns = carried[1:] / carried[:-1] - 1.0
+    moving = returns.std(0) > NO_VARIANCE
+    return returns[:, moving], np.flatnonzero(enough)[moving]
+
+
+def minimum_variance() -> Optimised:
+    """The portfolio of least variance (Markowitz 1952); sample covariance of 252 bars."""
+    return Optimised("minimum_variance", _minimum_variance, bars=252)
+
+
+def mean_variance() -> Optimised:
+    """The portfolio of the highest Sharpe ratio over cash at zero; sample mean and covariance of 504 bars.
+
+    Where no asset has a positive mean, cash alone has the highest ratio, and the account goes to cash for the month.
+    """
+    return Optimised("mean_variance", _maximum_sharpe, bars=504, needs_gain=True)
+
+
+def hierarchical_risk_parity() -> Optimised:
+    """Risk parity down a tree of correlated assets (Lopez de Prado 2016); 252 bars."""
+    return Optimised("hierarchical_risk_parity", _risk_parity, bars=252)
+
+
+def _minimum_variance() -> Any:
+    from skfolio import RiskMeasure
+    from skfolio.optimization import MeanRisk, ObjectiveFunction
+
+    return MeanRisk(objective_function=ObjectiveFunction.MINIMIZE_RISK, risk_measure=RiskMeasure.VARIANCE)
+
+
+def _maximum_sharpe() -> Any:
+    from skfolio import RiskMeasure
+    from skfolio.optimization import MeanRisk, ObjectiveFunction
+
+    return MeanRisk(objective_function=ObjectiveFunction.MAXIMIZE_RATIO, risk_measure=RiskMeasure.VARIANCE)
+
+
+def _risk_parity() -> Any:
+    from skfolio import RiskMeasure
+    from skfolio.optimization import HierarchicalRiskParity
+
+    return HierarchicalRiskParity(risk_measure=RiskMeasure.VARIANCE)

@@ -1,0 +1,93 @@
+"""Metrics against empyrical, against closed forms, and at the edges where ratios have no risk to divide by."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate import metrics
+
+
+def curve(seed: int, bars: int = 400) -> np.ndarray:
+    returns = np.random.default_rng(seed).normal(0.0004, 0.012, bars)
+    return 1e6 * np.cumprod(np.concatenate([[1.0], 1.0 + returns]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("periods", [252, 52])
+def test_metrics_equal_those_of_empyrical(seed, periods):
+    import empyrical
+
+    equity = curve(seed)
+    returns = equity[1:] / equity[:-1] - 1
+    ours = metrics.summary(equity, periods_per_year=periods)
+    oracle = {
+        "cumulative_return": empyrical.cum_returns_final(returns),
+        "annual_return": empyrical.annual_return(returns, annualization=periods),
+        "annual_volatility": empyrical.annual_volatility(returns, annualization=periods),
+        "sharpe": empyrical.sharpe_ratio(returns, annualization=periods),
+        "sortino": empyrical.sortino_ratio(returns, annualization=periods),
+        "calmar": empyrical.calmar_ratio(returns, annualization=periods),
+        "max_drawdown": empyrical.max_drawdown(returns),
+    }
+    for name, value in oracle.items():
+        assert ours[name] == pytest.approx(float(value), rel=1e-9), name
+
+
+def test_summary_has_exactly_the_published_metrics():
+    assert tuple(metrics.summary(curve(0))) == metrics.METRICS
+
+
+def test_accounts_side_by_side_equal_accounts_alone():
+    equity = np.stack([curve(s) for s in range(3)], 1)
+    for f in (metrics.sharpe, metrics.sortino, metrics.calmar, metrics.max_drawdown, metrics.annual_return):
+        np.testing.assert_allclose(f(equity), [f(equity[:, i]) for i in range(3)], rtol=1e-12)
+
+
+@given(st.floats(1e-3, 1e6), st.integers(0, 50))
+def test_metrics_do_not_depend_on_the_currency(scale, seed):
+    equity = curve(seed, 60)
+    for f in (metrics.sharpe, metrics.sortino, metrics.calmar, metrics.max_drawdown, metrics.annual_return):
+        assert f(equity * scale) == pytest.approx(f(equity), rel=1e-6)
+
+
+def test_an_account_in_cash_scores_zero_everywhere():
+    assert set(metrics.summary(np.full(10, 5.0)).values()) == {0.0}
+
+
+def test_growth_without_risk_has_no_ratio_and_json_says_null():
+    found = metrics.summary(1.001 ** np.arange(300))
+    assert np.isnan(found["sharpe"])
+    assert np.isnan(found["sortino"])
+    assert np.isnan(found["calmar"])
+    assert found["annual_volatility"] == pytest.approx(0.0, abs=1e-9)
+    written = metrics.to_json(found)
+    assert written["sharpe"] is None
+    assert json.loads(json.dumps(written, allow_nan=False))["cumulative_return"] == pytest.approx(1.001**299 - 1)
+
+
+def test_ruin_is_a_loss_of_everything():
+    found = metrics.summary(np.array([100.0, 50.0, -1.0, -1.0]))
+    assert found["annual_return"] == -1.0
+    assert found["max_drawdown"] == pytest.approx(-1.01)
+    assert np.isfinite(found["sharpe"])
+
+
+def test_turnover_counts_one_side_a_year():
+    # The whole portfolio is sold and bought anew at every one of 4 decisions, 12 a year: replaced 12 times a year.
+    assert metrics.annual_turnover([0.0, 2.0, 2.0, 2.0, 2.0], periods_per_year=12) == pytest.approx(12.0)
+
+
+def test_costs_add_up():
+    assert metrics.summary(curve(0, 2), costs=np.array([1.0, 2.5, 0.0]))["costs_paid"] == 3.5
+
+
+@pytest.mark.parametrize("equity", [[], [1.0], [1.0, np.nan], [0.0, 1.0], [np.inf, 1.0]])
+def test_equity_that_cannot_be_measured_is_refused(equity):
+    with pytest.raises(InputError):
+        metrics.summary(np.array(equity))
