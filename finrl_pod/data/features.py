@@ -1,0 +1,144 @@
+"""Features by name: what exists, what each needs, and their values on a panel.
+
+A feature is a causal function of a panel: its value at bar t depends on bars up to t alone. A new one is registered
+with `register`; the test of causality runs over everything that is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from finrl_pod.data import cross_section, indicators, market_wide, returns
+from finrl_pod.data.turbulence import turbulence
+from finrl_pod.errors import FeatureError
+from finrl_pod.types import PRICE_COLUMNS, Floats, Panel
+
+FeatureFunction = Callable[[Panel], Floats]
+
+_BENCHMARK = "benchmark"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A registered feature. needs: the panel's columns it reads, among them "benchmark"."""
+
+    name: str
+    needs: tuple[str, ...]
+    function: FeatureFunction
+
+
+_FEATURES: dict[str, Feature] = {}
+
+
+def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
+    """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
+
+    It must be causal and give NaN where it is undefined. needs: columns of `types.PRICE_COLUMNS`, or "benchmark".
+    Raises FeatureError for a name that is taken or a column that no panel has.
+    """
+    needs = tuple(needs)
+    for column in needs:
+        if column not in (*PRICE_COLUMNS, _BENCHMARK):
+            known = ", ".join((*PRICE_COLUMNS, _BENCHMARK))
+            raise FeatureError(f"feature {name!r} asks for column {column!r}, but a panel has only {known}")
+    if name in _FEATURES:
+        raise FeatureError(f"feature {name!r} is registered already; choose another name")
+
+    def add(function: FeatureFunction) -> FeatureFunction:
+        _FEATURES[name] = Feature(name, needs, function)
+        return function
+
+    return add
+
+
+def names() -> tuple[str, ...]:
+    """Every registered feature, in the order of registration."""
+    return tuple(_FEATURES)
+
+
+def available(panel: Panel) -> tuple[str, ...]:
+    """The registered features whose columns the panel has."""
+    return tuple(name for name, feature in _FEATURES.items() if not _missing(feature, panel))
+
+
+def lookup(name: str) -> Feature:
+    """The feature registered under `name`. Raises FeatureError with the closest names when there is none."""
+    if name in _FEATURES:
+        return _FEATURES[name]
+    close = difflib.get_close_matches(name, _FEATURES, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(_FEATURES)}"
+    raise FeatureError(f"unknown feature {name!r}; {hint}")
+
+
+def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
+    """The features of `names`, in order. Raises FeatureError for one that is unknown, given twice, or lacks columns."""
+    features: list[Feature] = []
+    for name in names:
+        feature = lookup(name)
+        if feature in features:
+            raise FeatureError(f"feature {name!r} is given twice; name it once")
+        if missing := _missing(feature, panel):
+            raise FeatureError(
+                f"feature {name!r} needs {', '.join(missing)}, which panel {panel.name!r} lacks "
+                f"(it has {', '.join(panel.columns)}); drop the feature or use a panel that has them"
+            )
+        features.append(feature)
+    return tuple(features)
+
+
+def compute(panel: Panel, names: Iterable[str]) -> Floats:
+    """Values of the named features: [T, N, F] float64, NaN where undefined (warm-up) or the ticker is not tradable.
+
+    Raises FeatureError as `check` does, and when a feature returns another shape than [T, N] or [T, 1].
+    """
+    features = check(panel, names)
+    bars, assets = panel.close.shape
+    result = np.full((bars, assets, len(features)), np.nan)
+    for i, feature in enumerate(features):
+        values = np.asarray(feature.function(panel), dtype=np.float64)
+        if values.shape not in ((bars, assets), (bars, 1)):
+            raise FeatureError(f"feature {feature.name!r} returned shape {values.shape}, not {(bars, assets)}")
+        np.copyto(result[..., i], values, where=panel.tradable & np.isfinite(values))
+    return result
+
+
+def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
+    return tuple(column for column in feature.needs if getattr(panel, column) is None)
+
+
+def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
+    """Register a per-ticker feature of closes, its z-score and its rank among the tickers of a bar."""
+    register(name)(function)
+    register(f"{name}_zscore")(lambda panel: cross_section.zscore(function(panel)))
+    register(f"{name}_rank")(lambda panel: cross_section.rank(function(panel)))
+
+
+for _bars in (1, 5, 21, 63, 126, 252):
+    _register_with_cross_section(f"return_{_bars}", partial(returns.log_return, bars=_bars))
+_register_with_cross_section("momentum_252_21", partial(returns.momentum, far=252, near=21))
+for _bars in (21, 63, 252):
+    _register_with_cross_section(f"volatility_{_bars}", partial(returns.volatility, bars=_bars))
+_register_with_cross_section("drawdown_252", partial(returns.drawdown, bars=252))
+
+register("market_return_1")(partial(market_wide.market_return, bars=1))
+register("market_return_21")(partial(market_wide.market_return, bars=21))
+register("market_volatility_21")(partial(market_wide.market_volatility, bars=21))
+register("breadth_50")(partial(market_wide.breadth, bars=50))
+register("index_return_1", (_BENCHMARK,))(partial(market_wide.index_return, bars=1))
+register("index_return_21", (_BENCHMARK,))(partial(market_wide.index_return, bars=21))
+register("index_volatility_21", (_BENCHMARK,))(partial(market_wide.index_volatility, bars=21))
+register("turbulence")(lambda panel: turbulence(panel)[:, None])
+
+register("macd")(indicators.macd)
+register("boll_ub")(indicators.boll_ub)
+register("boll_lb")(indicators.boll_lb)
+register("rsi_30")(partial(indicators.rsi, bars=30))
+register("cci_30", ("high", "low", "close"))(partial(indicators.cci, bars=30))
+register("dx_30", ("high", "low", "close"))(partial(indicators.dx, bars=30))
+register("close_30_sma")(partial(indicators.sma, bars=30))
+register("close_60_sma")(partial(indicators.sma, bars=60))

@@ -1,0 +1,83 @@
+"""The technical indicators that FinRL's users know, by TA-Lib, over each ticker's own bars.
+
+All return [T, N], NaN during TA-Lib's warm-up and where a ticker is not tradable. TA-Lib's conventions: Wilder's
+smoothing for RSI and DX, Bollinger bands two population standard deviations (n) about a 20-bar mean, MACD as the
+difference of the 12- and 26-bar exponential means (its line, not its signal, yet defined with the signal, after 33
+bars).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+
+from finrl_pod.data.own_bars import over_own_bars
+from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.types import Floats, Panel
+
+
+def macd(panel: Panel) -> Floats:
+    """Currency; needs close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda close: talib.MACD(close, 12, 26, 9)[0], "close")
+
+
+def boll_ub(panel: Panel) -> Floats:
+    """Upper Bollinger band, currency; needs close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda close: talib.BBANDS(close, 20, 2.0, 2.0)[0], "close")
+
+
+def boll_lb(panel: Panel) -> Floats:
+    """Lower Bollinger band, currency; needs close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda close: talib.BBANDS(close, 20, 2.0, 2.0)[2], "close")
+
+
+def rsi(panel: Panel, bars: int) -> Floats:
+    """Relative strength index, 0 to 100; needs close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda close: talib.RSI(close, bars), "close")
+
+
+def cci(panel: Panel, bars: int) -> Floats:
+    """Commodity channel index; needs high, low, close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda high, low, close: talib.CCI(high, low, close, bars), "high", "low", "close")
+
+
+def dx(panel: Panel, bars: int) -> Floats:
+    """Directional movement index, 0 to 100; needs high, low, close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda high, low, close: talib.DX(high, low, close, bars), "high", "low", "close")
+
+
+def sma(panel: Panel, bars: int) -> Floats:
+    """Mean of the last `bars` closes, currency; needs close."""
+    talib = _talib()
+    return _by_ticker(panel, lambda close: talib.SMA(close, bars), "close")
+
+
+def _by_ticker(panel: Panel, function: Callable[..., Floats], *names: str) -> Floats:
+    """Run a one-series TA-Lib function over every ticker's own bars."""
+    counts = panel.tradable.sum(0)
+
+    def moved(*columns: Floats) -> Floats:
+        result = np.full(panel.close.shape, np.nan)
+        for asset, count in enumerate(counts):
+            if count:
+                result[:count, asset] = function(*(np.ascontiguousarray(c[:count, asset]) for c in columns))
+        return result
+
+    return over_own_bars(moved, panel.tradable, *(getattr(panel, name) for name in names))
+
+
+def _talib() -> ModuleType:
+    try:
+        import talib
+    except ImportError:
+        raise EnvironmentLacks("technical indicators need TA-Lib, which is not installed; pip install TA-Lib") from None
+    module: ModuleType = talib
+    return module

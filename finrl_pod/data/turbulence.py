@@ -1,0 +1,78 @@
+"""Financial turbulence: how unusual a bar's returns are, given the spread and the correlations of the past."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from finrl_pod.data.own_bars import lag, over_own_bars
+from finrl_pod.types import Bools, Floats, Panel
+
+# A ticker counts once this share of the window's returns is there.
+_ENOUGH = 0.5
+# Directions with less than this share of the largest eigenvalue of the correlation matrix are left out.
+_RCOND = 1e-10
+# A smallest Cholesky pivot above this (its square is a conditional variance) needs no such care.
+_SAFE_PIVOT = 1e-4
+# Numbers of a block of windows that are held at once (16 MiB).
+_BLOCK = 2**21
+
+
+def turbulence(panel: Panel, window: int = 252) -> Floats:
+    """(y - m)' S^-1 (y - m), with y the simple returns of bar t, m and S the mean and covariance of the `window` bars
+    before it: [T], NaN for the first `window` bars that have returns and where no ticker counts.
+
+    Kritzman and Li (2010), not divided by the number of tickers, as FinRL has it. A ticker counts at t when it has a
+    return there, at least half of the window's, and some spread. A missing return in the window is set to the
+    ticker's mean, its variance is that of the returns that exist. The inverse is that of the correlation matrix, and a
+    pseudo-inverse (eigenvalues below 1e-10 of the largest left out) where it is singular or nearly so.
+    """
+    returns = over_own_bars(lambda close: close / lag(close, 1) - 1, panel.tradable, panel.close)
+    bars, assets = returns.shape
+    result = np.full(bars, np.nan)
+    block = max(1, _BLOCK // (window * max(assets, 1)))
+    # Bar 0 never has a return, so the first whole window is bars 1 to `window`.
+    for first in range(window + 1, bars, block):
+        last = min(first + block, bars)
+        past = sliding_window_view(returns[first - window : last - 1], window, axis=0)  # [B, N, window]
+        result[first:last] = _distances(past, returns[first:last])
+    return result
+
+
+def _distances(past: Floats, today: Floats) -> Floats:
+    """Squared Mahalanobis distance of today [B, N] from past [B, N, W]: [B]."""
+    there = np.isfinite(past)
+    count = there.sum(-1)
+    mean = np.where(there, past, 0.0).sum(-1) / np.maximum(count, 1)
+    centred = np.where(there, past - mean[..., None], 0.0)
+    squares = (centred**2).sum(-1)
+    # A constant series keeps a rounding error of its mean; that is no spread.
+    noise = count * (1e-14 * np.maximum(np.abs(mean), 1e-3)) ** 2
+    counted = np.isfinite(today) & (count >= _ENOUGH * past.shape[-1]) & (count > 1) & (squares > noise)
+    scale = np.where(counted, np.sqrt(np.where(counted, squares, 1.0)), np.inf)
+    unit = centred / scale[..., None]  # rows of length 1, or 0 for a ticker that does not count
+    correlation = unit @ unit.transpose(0, 2, 1)  # [B, N, N]
+    diagonal = np.arange(today.shape[1])
+    correlation[:, diagonal, diagonal] = 1.0
+    # Standard deviation (n - 1) of the returns that exist.
+    std = scale / np.sqrt(np.maximum(count - 1, 1))
+    deviation = np.where(counted, today - mean, 0.0) / std
+    return np.where(counted.any(-1), _quadratic_form(correlation, deviation, counted), np.nan)
+
+
+def _quadratic_form(correlation: Floats, deviation: Floats, counted: Bools) -> Floats:
+    """d' C^+ d for each of B bars. A ticker that does not count has a unit row in C and 0 in d, which adds nothing."""
+    # `cholesky_ex` reports failures for each matrix: what one bar holds never changes the arithmetic of another.
+    factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(correlation))
+    pivot = factor.diagonal(dim1=-2, dim2=-1).amin(-1)
+    safe = ((failed == 0) & (pivot > _SAFE_PIVOT)).numpy()
+    result = np.empty(len(correlation))
+    right = torch.from_numpy(deviation[safe]).unsqueeze(-1)
+    solved = torch.linalg.solve_triangular(factor[torch.from_numpy(safe)], right, upper=False)
+    result[safe] = (solved**2).sum((-2, -1)).numpy()
+    for bar in np.flatnonzero(~safe):
+        values, vectors = np.linalg.eigh(correlation[bar][np.ix_(counted[bar], counted[bar])])
+        kept = values > _RCOND * values[-1]
+        result[bar] = ((vectors.T @ deviation[bar][counted[bar]])[kept] ** 2 / values[kept]).sum()
+    return result
