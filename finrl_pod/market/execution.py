@@ -102,7 +102,7 @@ def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionR
 def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
     """Buys one asset after the other, largest priority first, each as far as the remaining funds go."""
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
-    wants, units = want.gather(-1, order), prices.gather(-1, order) * (1 + rules.cost_rate)
+    wants, units = want.gather(-1, order), prices.expand_as(want).gather(-1, order) * (1 + rules.cost_rate)
     funds, fills = funds.clamp(min=0), []
     for i in range(order.shape[-1]):
         affordable = funds / units[..., i]
