@@ -75,14 +75,19 @@ class MarketEnv(ABC):
         members: Sequence[int] = (0,),
         envs: int | None = None,
         group: int | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Decisions are taken at bars first..last (of `market`, inclusive; as far as fills exist).
 
         members: the ids whose random streams the P members use. envs, group: override the config's.
+        dtype: of accounts and of what step returns; float32 when None, but FinRL's order in whole shares keeps its
+        accounts in float64: there one share flipped by a rounding changes every later purchase.
         """
         check(config, market)
-        self.market, self.config, self.dtype = market, config, dtype
+        self.market, self.config = market, config
+        exact = config.whole_shares and config.order == "sequential"
+        self.dtype = dtype or (torch.float64 if exact else torch.float32)
+        self._shown = dtype or torch.float32
         self.member_ids = tuple(members)
         self.members, self.envs = len(self.member_ids), envs or config.envs
         self.accounts = group or min(config.group, self.envs)
@@ -101,8 +106,8 @@ class MarketEnv(ABC):
                 f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
             )
         self.window = min(config.window, self.last - self.first + 1)
-        self._close = market.close.to(dtype)
-        self._fill = market.fill.to(dtype)
+        self._close = market.close.to(self.dtype)
+        self._fill = market.fill.to(self.dtype)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         self._reward = reward(config.reward)
         self.rules = ExecutionRules(
@@ -193,13 +198,13 @@ class MarketEnv(ABC):
         flat = (p, g * a)
         outcome = EnvStep(
             observation=self.observe(fresh),
-            reward=gain.reshape(flat),
+            reward=gain.reshape(flat).to(self._shown),
             terminated=ruined.reshape(flat),
             truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
             final_observation=self.observe(reached, worth),
-            equity=worth.reshape(flat),
-            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat),
-            cost=done.cost.reshape(flat),
+            equity=worth.reshape(flat).to(self._shown),
+            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self._shown),
+            cost=done.cost.reshape(flat).to(self._shown),
         )
         return fresh, outcome
 
@@ -209,7 +214,8 @@ class MarketEnv(ABC):
         values = state.shares * close
         worth = state.cash + values.sum(-1) if worth is None else worth
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
-        return Observation(state.day, account.reshape(self.members, self.envs, self.assets + 1))
+        account = account.reshape(self.members, self.envs, self.assets + 1)
+        return Observation(state.day, account.to(self._shown))
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
         """Trades after the market's own limits: what cannot fill is zero, what has ended or must be sold is sold."""
