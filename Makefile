@@ -1,0 +1,54 @@
+# Every path here is relative, so that the checkout may live in a folder with spaces in its name.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test clean
+
+BIN := .venv/bin
+STAMP := .venv/.finrl-pod-installed
+# The first of these that runs and is 3.11 to 3.13 makes the environment; PYTHON=... goes before them.
+PYTHON ?=
+# Options of `finrl-pod demo` and of pytest: make demo ARGS=--quick, make test ARGS="-k doctor"
+ARGS ?=
+
+# Both names: pip before 25.3 knows only the first for what it installs to build with.
+$(STAMP): export PIP_CONSTRAINT := constraints.txt
+$(STAMP): export PIP_BUILD_CONSTRAINT := constraints.txt
+$(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+
+setup: $(STAMP) ## create .venv and install everything, pinned by constraints.txt
+
+# torch goes in first: it is the largest part, and nothing else may pull in another version of it.
+$(STAMP): pyproject.toml constraints.txt
+	@for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3; do \
+	  if "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
+	  then found=$$python; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+	  echo "make: needs Python 3.11, 3.12 or 3.13 with its venv module: install one, or name it with PYTHON=..." >&2; exit 2; \
+	fi; \
+	echo "setting up .venv with $$found (a few minutes, once)"; \
+	"$$found" -m venv .venv
+	$(BIN)/python -m pip install --quiet torch
+	$(BIN)/python -m pip install --quiet --editable '.[sources,dev]'
+	@touch $(STAMP)
+
+demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
+	$(BIN)/finrl-pod demo $(ARGS)
+
+check: setup ## ruff, mypy strict, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
+
+test: check ## check, then every test
+	$(BIN)/python -m pytest $(ARGS)
+
+clean: ## remove the environment and all caches (never runs/ or stored data)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,99 @@
+"""`finrl-pod`: gathers the commands, and turns every failure into one sentence and an exit code.
+
+Modules of commands import typer alone at their head and the rest inside their functions, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from finrl_pod import __version__
+from finrl_pod.errors import FinrlPodError
+from finrl_pod_app.cli import data, doctor, init, run_commands
+
+INTERRUPTED = 130
+INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
+
+app = typer.Typer(
+    name="finrl-pod",
+    help="Train trading agents in a tournament on real prices, and backtest the champion honestly.",
+    epilog="Begin with: finrl-pod demo --quick",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(run_commands.demo)
+app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(init.init)
+app.add_typer(data.app, name="data")
+app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
+    run_commands.tournament
+)
+app.command("train", epilog="Example: finrl-pod train mine.toml --out runs/one")(run_commands.train)
+app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
+    run_commands.backtest
+)
+app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
+app.command(
+    "bench",
+    epilog="Example: finrl-pod bench learn --json",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(run_commands.bench)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"finrl-pod {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Carries the options that stand before a command."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for bad input (one sentence on stderr), 130 interrupted."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except FinrlPodError as error:
+        return _fail(str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _fail(_usage(error), getattr(error, "exit_code", 2))
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except OSError as error:
+        # A full disk or a folder without permission is no bug: name the file. Anything else keeps its traceback.
+        if error.filename is None or error.strerror is None:
+            raise
+        return _fail(f"cannot use {error.filename}: {error.strerror}", FinrlPodError.exit_code)
+    if code == INTERRUPTED:
+        return _fail(INTERRUPTED_TEXT, INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: typer.TyperException) -> str:
+    """A fault in the arguments, as one sentence that names the help to read."""
+    formatted = getattr(error, "format_message", lambda: str(error))().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "finrl-pod"
+    if not formatted:
+        # typer raises this one, without a message, when a group gets no command: its help was asked for.
+        return str(context.get_help()) if context is not None else "a command is missing"
+    return f"{formatted[0].lower()}{formatted[1:]} (see {command} --help)"
+
+
+def _fail(sentence: str, code: int) -> int:
+    sys.stderr.write(f"finrl-pod: {sentence}\n")
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

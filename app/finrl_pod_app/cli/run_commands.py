@@ -1,0 +1,160 @@
+"""The commands that train and backtest: they read options, call `finrl_pod_app.wiring`, and show what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from finrl_pod.config import RunConfig
+
+
+class Device(StrEnum):
+    """Where to train."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Bench(StrEnum):
+    """What to measure."""
+
+    env = "env"
+    learn = "learn"
+    ppo = "ppo"
+
+
+Out = Annotated[Path | None, typer.Option(help="Folder of the run; runs/ and the time unless given.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random number; the config's unless given.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out that was stopped.")]
+OnDevice = Annotated[Device, typer.Option(help="auto takes a CUDA device where there is one.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings; `finrl-pod init` writes them.")]
+
+
+def demo(
+    out: Out = None,
+    seed: Seed = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Every stage within a minute; learns little.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a tournament on the sample's prices and backtest its champion: the whole line, 5 minutes on two cores."""
+    from finrl_pod_app.presets import preset
+
+    _run(preset("quick" if quick else "laptop"), out or _new_folder("demo"), seed, as_json=as_json)
+
+
+def tournament(
+    config: ConfigFile,
+    out: Out = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    device: OnDevice = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """Train a population, pick a champion on the validation years, and report on the test years."""
+    from finrl_pod.config import load
+
+    settings = load(config)
+    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+
+
+def train(
+    config: ConfigFile,
+    out: Out = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    device: OnDevice = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """The same with one agent, which goes on through all generations."""
+    from finrl_pod.config import load
+
+    loaded = load(config)
+    single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
+    settings = dataclasses.replace(loaded, tournament=single)
+    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+
+
+def backtest(
+    run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is tested.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="A baseline by name, instead of a run.")] = None,
+    data: Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, as 2019-01-31.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
+    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost of a trade in basis points, each side.")] = None,
+    cash: Annotated[float | None, typer.Option(min=0, help="Cash at the start.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.html; none unless given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a run's champion, or a baseline, over given days through the same accounting and costs."""
+    from finrl_pod.errors import InputError
+    from finrl_pod_app import console, wiring
+
+    if (run_dir is None) == (strategy is None):
+        raise InputError(
+            "backtest takes a run directory or --strategy NAME, one of the two: see finrl-pod backtest --help"
+        )
+    target: str | Path = run_dir if run_dir is not None else str(strategy)
+    document = wiring.run_backtest(target, data=data, start=start, end=end, cost_bps=cost_bps, cash=cash, out=out)
+    if as_json:
+        print_json(document)
+    else:
+        console.show_result(document, out)
+
+
+def bench(
+    context: typer.Context,
+    what: Annotated[Bench, typer.Argument(help="env: steps/s; learn: what agents learn; ppo: samples/s.")],
+) -> None:
+    """Measure speed or learning; further options such as --json go to python -m finrl_pod_app.bench."""
+    from finrl_pod_app import bench as benchmarks
+
+    raise typer.Exit(benchmarks.main([what.value, *context.args]))
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON object on standard output, keys sorted. NaN raises ValueError: no document may hold one."""
+    typer.echo(json.dumps(document, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _run(
+    config: RunConfig,
+    out: Path,
+    seed: int | None,
+    *,
+    resume: bool = False,
+    device: Device = Device.auto,
+    as_json: bool = False,
+) -> None:
+    from finrl_pod_app import console, wiring
+
+    if seed is not None:
+        config = dataclasses.replace(config, seed=seed)
+    with console.progress_display(quiet=as_json) as progress:
+        document = wiring.run_tournament(config, out, resume=resume, device=device.value, progress=progress)
+    if as_json:
+        print_json(document)
+    else:
+        console.show_result(document, out)
+
+
+def _folder(out: Path | None, config: Path, *, resume: bool) -> Path:
+    from finrl_pod.errors import RunError
+
+    if resume and out is None:
+        raise RunError("--resume needs --out DIR, the folder of the run to go on with")
+    return out or _new_folder(config.stem)
+
+
+def _new_folder(name: str) -> Path:
+    """runs/NAME-TIME; microseconds keep two runs of one second apart."""
+    return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"

@@ -1,0 +1,117 @@
+"""What the terminal shows: progress on standard error while a run trains, its result on standard output after."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, in_order, readable, show
+
+if TYPE_CHECKING:
+    from finrl_pod.pod.progress import Progress
+
+Report = Callable[["Progress"], None]
+
+
+@contextmanager
+def progress_display(*, quiet: bool) -> Iterator[Report]:
+    """A function to call with every `Progress`.
+
+    On a terminal: one live line with stage, samples/s, best validation score and time left. Elsewhere: one line a
+    stage. With `quiet`: nothing.
+    """
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with _live_line() as report:
+            yield report
+    else:
+        yield _line_a_stage()
+
+
+def show_result(document: Mapping[str, Any], out: Path | None) -> None:
+    """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    first, last = document["splits"]["test"]
+    table = Table(title=f"Test {first} to {last}", title_justify="left", header_style="bold")
+    table.add_column("strategy", no_wrap=True)
+    for column in STRATEGY_COLUMNS:
+        table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
+    strategies = document["test"]["strategies"]
+    for name in in_order(strategies):
+        cells = [show(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS]
+        table.add_row(readable(name), *cells, style="bold" if name == "champion" else "")
+    console.print(table)
+    if verdict := document.get("verdict"):
+        console.print(verdict_sentence(verdict), markup=False, soft_wrap=True)
+    if out is not None:
+        console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """Whether the champion earned its place, with the reasons, in one sentence."""
+    words = "earned its place" if verdict["promoted"] else "did not earn its place"
+    reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
+    return f"The champion {words}: {reasons}." if reasons else f"The champion {words}."
+
+
+def progress_words(progress: Progress) -> str:
+    """Speed, best score and time left, as far as they are known."""
+    words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
+    if progress.best is not None:
+        words.append(f"best validation Sharpe {progress.best:.2f}")
+    if progress.seconds_left is not None:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        words.append(f"{minutes}:{seconds:02d} left")
+    if progress.detail:
+        words.append(progress.detail)
+    return ", ".join(words)
+
+
+@contextmanager
+def _live_line() -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("starting", total=None, words="")
+
+        def report(progress: Progress) -> None:
+            bars.update(
+                task,
+                description=progress.stage,
+                completed=progress.samples,
+                total=progress.total_samples or None,
+                words=progress_words(progress),
+            )
+
+        yield report
+
+
+def _line_a_stage() -> Report:
+    seen = ""
+
+    def report(progress: Progress) -> None:
+        nonlocal seen
+        if progress.stage == seen:
+            return
+        seen = progress.stage
+        words = progress_words(progress)
+        sys.stderr.write(f"{progress.stage}{': ' if words else ''}{words}\n")
+        sys.stderr.flush()
+
+    return report

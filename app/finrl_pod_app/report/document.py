@@ -1,0 +1,167 @@
+"""The object of report.json: what a run was, what it chose, what came out. Plain values only, NaN as null."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.config import EnvironmentConfig, RunConfig
+from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
+from finrl_pod_app.report.atomic import write_text
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The ensemble that was tested. lineage: for each member its ancestors, the parent first."""
+
+    id: str
+    algorithm: str
+    members: tuple[str, ...]
+    lineage: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the champion earned its place. reasons: a sentence each."""
+
+    promoted: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a run took: environment steps, and seconds of the wall clock."""
+
+    samples: int
+    train_seconds: float
+    samples_per_second: float
+    total_seconds: float
+
+
+def build_document(
+    *,
+    config: RunConfig,
+    panel: Panel,
+    splits: Mapping[str, Sequence[str]],
+    results: Mapping[str, BacktestResult],
+    versions: Mapping[str, str],
+    champion: Champion | None = None,
+    leaderboard: Sequence[Score] = (),
+    verdict: Verdict | None = None,
+    timing: Timing | None = None,
+) -> dict[str, Any]:
+    """The report's object from its pieces; a plain backtest leaves out the last four.
+
+    splits: first and last date of each, as ISO text; "test" must be among them. results: of the test split, by name
+    of the strategy.
+    """
+    document = {
+        "data": {
+            "name": panel.name,
+            "sha256": panel.sha256,
+            "symbols": panel.symbols,
+            "start": _date(panel.times[0]),
+            "end": _date(panel.times[-1]),
+            "bars": len(panel.times),
+            "columns": panel.columns,
+            "adjusted": panel.adjusted,
+            "source": panel.source,
+            "flaws": panel.flaws,
+        },
+        "splits": {**splits, "embargo": config.splits.embargo},
+        "rules": rule_sentences(config.environment, panel),
+        "champion": None if champion is None else vars(champion),
+        "leaderboard": [_row(score) for score in leaderboard],
+        "test": {
+            "strategies": {name: result.metrics for name, result in results.items()},
+            "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
+        },
+        "verdict": None if verdict is None else vars(verdict),
+        "timing": None if timing is None else vars(timing),
+        "seed": config.seed,
+        "versions": versions,
+        "config_sha256": config.sha256,
+    }
+    plain: dict[str, Any] = to_plain(document)
+    return plain
+
+
+def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
+    """The market's rules in words, and a warning where a setting flatters the result or bends the prices."""
+    sentences = [f"Every trade costs {rules.cost_bps:g} basis points of its value."]
+    if rules.fill == "same_close":
+        sentences.append(
+            "Warning: decisions filled at the very close that they were made on (fill = same_close), which nobody can "
+            "trade; the results flatter every strategy that reacts to the last bar."
+        )
+    else:
+        price = "open" if panel.open is not None else "close, because the data has no opening prices"
+        sentences.append(f"A decision sees closing prices and fills at the next bar's {price}.")
+    if not rules.whole_shares:
+        sentences.append("Shares are bought in fractions.")
+    elif panel.adjusted:
+        sentences.append(
+            "Warning: whole shares on adjusted prices; past prices are scaled down for later splits and dividends, so "
+            "the rounding is not the one that a trader had."
+        )
+    else:
+        sentences.append("Shares are bought whole.")
+    if rules.order == "sequential":
+        sentences.append("When cash is short, buys fill one after the other, the largest action first.")
+    if rules.short or rules.leverage > 1:
+        short = "may" if rules.short else "may not"
+        sentences.append(f"Holdings may reach {rules.leverage:g} times the equity; short positions {short} be taken.")
+    if rules.turbulence_limit > 0:
+        sentences.append(f"Agents sell everything while turbulence is above {rules.turbulence_limit:g}.")
+    sentences.append("Cash earns nothing.")
+    return sentences
+
+
+def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
+    """Simple return of each calendar year, its last mark over the last of the year before (at first: the first mark).
+
+    times: [T]; equity: [T] currency.
+    """
+    years = times.astype("datetime64[Y]").astype(int) + 1970
+    lasts = np.append(np.flatnonzero(np.diff(years)), len(years) - 1)
+    marks = np.concatenate([equity[:1], equity[lasts]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        returns = marks[1:] / marks[:-1] - 1
+    return {str(years[i]): float(value) for i, value in zip(lasts, returns, strict=True)}
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> Path:
+    """Write an object as JSON, keys sorted, atomically. Raises RunError."""
+    text = json.dumps(to_plain(document), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
+    return write_text(path, text + "\n")
+
+
+def to_plain(value: Any) -> Any:
+    """Values as JSON knows them: arrays and tuples become lists, dates text, what is not finite null."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, np.datetime64):
+        return _date(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return to_plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise TypeError(f"a report holds plain values only, got {type(value).__name__}")
+
+
+def _row(score: Score) -> dict[str, Any]:
+    return {**vars(score), "hyperparameters": dict(score.hyperparameters), "metrics": dict(score.metrics)}
+
+
+def _date(time: np.datetime64) -> str:
+    return str(time.astype("datetime64[D]"))

@@ -1,0 +1,142 @@
+"""The charts of a report, as Plotly figures that take their text and grid colours from the page's style sheet."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod.types import BacktestResult, Floats, Times
+from finrl_pod_app.report.columns import in_order, readable
+from finrl_pod_app.report.palette import ramp, styles
+
+POINTS = 4_000  # a line is thinned to at most about this many: more cannot be seen
+ASSETS = 9  # shown by name in the stacked area; the rest is one band
+TICKS = (1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8)  # of a decade, on the log axis
+MOST_TICKS = 9
+
+
+def equity_figure(results: Mapping[str, BacktestResult]) -> Any:
+    """Equity as a multiple of its first mark, on a log axis."""
+    growth = {name: result.equity / result.equity[0] for name, result in results.items()}
+    # A log axis has no place for ruin: such a line ends there.
+    shown = {name: np.where(values > 0, values, np.nan) for name, values in growth.items()}
+    figure = _lines(results, shown, "%{y:.2f}×")
+    ticks = log_ticks(
+        min(float(np.nanmin(v)) for v in shown.values()), max(float(np.nanmax(v)) for v in shown.values())
+    )
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+    return figure
+
+
+def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
+    """Distance from the last peak, in percent."""
+    falls = {}
+    for name, result in results.items():
+        falls[name] = result.equity / np.maximum.accumulate(result.equity) - 1
+    figure = _lines(results, falls, "%{y:.1%}")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure
+
+
+def weights_figure(result: BacktestResult) -> Any:
+    """What a strategy held over time, stacked: its largest assets by mean weight, the rest, and cash."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    times, bands = result.times, _bands(result)
+    colours = [*ramp(len(bands) - 1), "#9aa0a6"]
+    for (name, values), colour in zip(bands, colours, strict=True):
+        for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
+            if group == "short" and not part.any():
+                continue
+            figure.add_scatter(
+                x=_dates(times),
+                y=_thin(part),
+                name=html.escape(name),
+                legendgroup=name,
+                showlegend=group == "long",
+                stackgroup=group,
+                mode="lines",
+                line={"width": 0.5, "color": colour},
+                fillcolor=colour,
+                hovertemplate="%{y:.1%}",
+            )
+    _layout(figure)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
+    figure.update_yaxes(tickformat=".0%")
+    return figure
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values from `low` to `high`, at most `MOST_TICKS`, evenly thinned."""
+    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ticks = [round(tick * 10.0**decade, 12) for decade in decades for tick in TICKS]
+    inside = [tick for tick in ticks if low * 0.97 <= tick <= high * 1.03]
+    return inside[:: math.ceil(len(inside) / MOST_TICKS)] if inside else []
+
+
+def _lines(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
+    import plotly.graph_objects as go
+
+    figure, looks = go.Figure(), styles(results)
+    # The champion comes last, so that its line lies on top.
+    for name in reversed(in_order(results)):
+        look, times = looks[name], results[name].times
+        figure.add_scatter(
+            x=_dates(times),
+            y=_thin(values[name]),
+            name=html.escape(readable(name)),
+            meta=name,
+            mode="lines",
+            line={"color": look.colour, "dash": look.dash, "width": look.width},
+            hovertemplate=hover,
+        )
+    _layout(figure)
+    return figure
+
+
+def _layout(figure: Any) -> None:
+    figure.update_layout(
+        template="none",
+        showlegend=False,
+        hovermode="x unified",
+        margin={"l": 48, "r": 8, "t": 8, "b": 32},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13},
+        hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
+    )
+    figure.update_xaxes(showgrid=False, zeroline=False)
+    figure.update_yaxes(gridcolor="#d0d4d9", zeroline=False)
+
+
+def _bands(result: BacktestResult) -> list[tuple[str, Floats]]:
+    """Names and weights [T], largest first, then the others together, then cash."""
+    mean = np.abs(result.weights).mean(0)
+    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
+    bands = [(result.symbols[i], result.weights[:, i]) for i in order[:ASSETS]]
+    if len(order) > ASSETS:
+        bands.append((f"{len(order) - ASSETS} others", result.weights[:, order[ASSETS:]].sum(1)))
+    return [*bands, ("cash", 1 - result.weights.sum(1))]
+
+
+def _dates(times: Times) -> list[str]:
+    """ISO text of the thinned times: days alone where all stand at midnight, else to the minute."""
+    days = times.astype("datetime64[D]")
+    shown = days if (days == times).all() else times.astype("datetime64[m]")
+    return [str(time) for time in shown[_places(len(times))]]
+
+
+def _thin(values: Floats) -> Floats:
+    return values[_places(len(values))]
+
+
+def _places(length: int) -> NDArray[np.intp]:
+    """Every k-th place and always the last, so that at most about `POINTS` are left."""
+    step = math.ceil(length / POINTS)
+    return np.unique(np.append(np.arange(0, length, step), length - 1))
