@@ -1,0 +1,90 @@
+"""Panels made from numbers alone, with everything that real ones do: gaps, late starts, early ends."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from finrl_pod.types import Benchmark, Floats, Panel
+
+START, END = 40, 360
+
+
+def panel(close: Floats, name: str = "made", **columns: Floats) -> Panel:
+    """A panel of closes [T, N] (tradable where finite), and whatever other columns are given."""
+    bars, assets = close.shape
+    return Panel(
+        times=np.datetime64("2020-01-01", "ns") + np.arange(bars).astype("timedelta64[D]"),
+        symbols=tuple(f"S{i}" for i in range(assets)),
+        close=close,
+        tradable=np.isfinite(close),
+        name=name,
+        **columns,  # type: ignore[arg-type]
+    )
+
+
+def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
+    """OHLCV and an index. S1 starts at bar START, S2 ends with bar END, S3 has gaps, S4 repeats closes at times."""
+    rng = np.random.default_rng(seed)
+    moves = rng.normal(3e-4, 0.015, (bars, assets)) + rng.normal(0, 0.01, (bars, 1))
+    moves[rng.random(bars) < 0.3, 4] = 0.0
+    close = 50 * np.exp(moves.cumsum(0))
+    open_ = close * np.exp(rng.normal(0, 0.005, close.shape))
+    high = np.maximum(open_, close) * np.exp(rng.random(close.shape) * 0.01)
+    low = np.minimum(open_, close) * np.exp(-rng.random(close.shape) * 0.01)
+    there = np.ones(close.shape, dtype=bool)
+    there[:START, 1] = False
+    there[END + 1 :, 2] = False
+    there[rng.random(bars) < 0.1, 3] = False
+    there[100:112, 3] = False
+    masked = {
+        name: np.where(there, values, np.nan)
+        for name, values in {
+            "open": open_,
+            "high": high,
+            "low": low,
+            "volume": rng.uniform(1e5, 1e6, close.shape),
+        }.items()
+    }
+    index = Benchmark("made index", 1000 * np.exp(rng.normal(0, 0.01, bars).cumsum()), True)
+    return dataclasses.replace(panel(np.where(there, close, np.nan), **masked), benchmark=index)
+
+
+def changed_after(source: Panel, bar: int, how: str, seed: int = 1) -> Panel:
+    """The panel with the bars after `bar` changed: "perturbed", "permuted", "missing", "filled" (gaps trade), "cut"."""
+    rng = np.random.default_rng(seed)
+    columns = {name: getattr(source, name).copy() for name in source.columns}
+    index, later = source.benchmark.close.copy() if source.benchmark else None, slice(bar + 1, None)
+    if how == "cut":
+        return dataclasses.replace(
+            source,
+            times=source.times[: bar + 1],
+            tradable=source.tradable[: bar + 1],
+            benchmark=None if source.benchmark is None else _with(source.benchmark, index[: bar + 1]),
+            **{name: values[: bar + 1] for name, values in columns.items()},
+        )
+    order = bar + 1 + rng.permutation(len(source.times) - bar - 1)
+    gone = rng.random(source.close[later].shape) < 0.5
+    for values in columns.values():
+        if how == "perturbed":
+            values[later] *= np.exp(rng.normal(0, 0.3, values[later].shape))
+        elif how == "permuted":
+            values[later] = values[order]
+        elif how == "missing":
+            values[later][gone] = np.nan
+        elif how == "filled":
+            values[later] = np.where(np.isfinite(values[later]), values[later], 77.0)
+    if index is not None:
+        index[later] = index[order] * np.exp(rng.normal(0, 0.3))
+    return dataclasses.replace(
+        source,
+        tradable=np.isfinite(columns["close"]),
+        benchmark=None if source.benchmark is None else _with(source.benchmark, index),
+        **columns,
+    )
+
+
+def _with(index: Benchmark, close: Floats | None) -> Benchmark:
+    assert close is not None
+    return dataclasses.replace(index, close=close)
