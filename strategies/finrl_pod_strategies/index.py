@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
+from finrl_pod.data.tensor import Fill, build_market
 from finrl_pod.errors import InputError
 from finrl_pod.types import MarketTensor, Panel
 
@@ -35,7 +38,5 @@ def index_market(panel: Panel, fill: str = "next") -> tuple[Panel, MarketTensor]
 
     An index has no open here: with fill="next" it fills at the next close, also where the stocks fill at an open.
     """
-    from finrl_pod.data.tensor import build_market
-
     alone = index_panel(panel)
-    return alone, build_market(alone, (), (0, len(alone.times) - 1), fill=fill)
+    return alone, build_market(alone, (), (0, len(alone.times) - 1), cast(Fill, fill))

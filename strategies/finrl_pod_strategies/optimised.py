@@ -25,7 +25,7 @@ class Optimised:
 
     An asset takes part when it has a price at the decision, at the window's first bar, and on nine tenths of the bars
     between (a gap carries the last price on). Until the window is full the account stays in cash. A fit that fails
-    raises InputError with the date.
+    raises InputError with the date. needs_gain: hold cash where no asset has a positive mean return.
     """
 
     name: str
@@ -82,7 +82,7 @@ def minimum_variance() -> Optimised:
 def mean_variance() -> Optimised:
     """The portfolio of the highest Sharpe ratio over cash at zero; sample mean and covariance of 504 bars.
 
-    Where no asset has a positive mean, cash alone has the highest ratio, and the account goes to cash for the month.
+    Where no asset has a positive mean no risky portfolio beats cash: the account goes to cash, and back once one has.
     """
     return Optimised("mean_variance", _maximum_sharpe, bars=504, needs_gain=True)
 

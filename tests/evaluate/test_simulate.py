@@ -53,7 +53,7 @@ def plain_loop(close, opens, fill, plan, cash, rate, whole):
         nonlocal cash
         price, can, over = [], [], []
         for i in range(assets):
-            ok = not math.isnan(close[bar][i])
+            ok = not math.isnan(close[t][i]) and not math.isnan(close[bar][i])
             can.append(ok)
             over.append(all(math.isnan(close[s][i]) for s in range(t + 1, bars)))
             at_open = bar > t and opens is not None
@@ -109,7 +109,7 @@ def follow(plans, first=0):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
-    bars=st.integers(2, 14),
+    bars=st.integers(3, 14),
     assets=st.integers(1, 5),
     fill=st.sampled_from(["next", "same_close"]),
     gaps=st.sampled_from([0.0, 0.25]),

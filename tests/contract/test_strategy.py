@@ -1,0 +1,111 @@
+"""Every strategy: decides from the past alone, gives weights that the engine accepts, repeats itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import pytest
+from finrl_pod_strategies.baselines import BASELINES, make
+from finrl_pod_strategies.index import index_panel
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import Benchmark, Panel, Positions, Window
+
+BARS, FIRST, LAST, CUT = 600, 510, 590, 560
+RULES = ExecutionRules(0.001)
+
+
+def random_panel(seed: int = 0) -> Panel:
+    """Four assets of which one starts late, one ends early and one has gaps; an index; weekdays."""
+    rng = np.random.default_rng(seed)
+    close = 40 * np.exp(np.cumsum(rng.normal(0.0005, 0.015, (BARS, 4)), 0))
+    close[:200, 1] = np.nan
+    close[550:, 2] = np.nan
+    close[rng.integers(0, BARS, 12), 3] = np.nan
+    start = np.datetime64("2015-01-01")
+    times = np.busday_offset(start, np.arange(BARS), roll="forward").astype("datetime64[ns]")
+    index = 2000 * np.exp(np.cumsum(rng.normal(0.0003, 0.01, BARS)))
+    return Panel(times, ("A", "B", "C", "D"), close, np.isfinite(close), benchmark=Benchmark("index", index, True))
+
+
+def after(panel: Panel, t: int, seed: int = 1) -> Panel:
+    """The same panel up to t, another future after it."""
+    rng = np.random.default_rng(seed)
+    close, tradable = panel.close.copy(), panel.tradable.copy()
+    close[t + 1 :] *= rng.uniform(0.5, 2.0, close[t + 1 :].shape)
+    tradable[t + 1 :] &= rng.random(close[t + 1 :].shape) > 0.2
+    assert panel.benchmark is not None
+    index = panel.benchmark.close.copy()
+    index[t + 1 :] *= rng.uniform(0.5, 2.0, BARS - t - 1)
+    close[~tradable] = np.nan
+    return replace(panel, close=close, tradable=tradable, benchmark=replace(panel.benchmark, close=index))
+
+
+@dataclass
+class Watched:
+    """Passes everything on to a strategy, keeps its decisions, and afterwards ruins what it was handed."""
+
+    inner: Strategy
+    decisions: list[np.ndarray | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name, self.feature_names = self.inner.name, self.inner.feature_names
+
+    def target_weights(self, window: Window, positions: Positions) -> np.ndarray | None:
+        before = [value.copy() for value in arrays(window, positions)]
+        weights = self.inner.target_weights(window, positions)
+        for was, now in zip(before, arrays(window, positions), strict=True):
+            np.testing.assert_array_equal(was, now)  # a strategy leaves its window as it was
+            now[...] = np.zeros((), now.dtype)
+        self.decisions.append(None if weights is None else weights.copy())
+        return weights
+
+
+def arrays(*records: object) -> list[np.ndarray]:
+    values = (getattr(record, entry.name) for record in records for entry in fields(record))
+    return [value for value in values if isinstance(value, np.ndarray)]
+
+
+def decisions(name: str, panel: Panel) -> list[np.ndarray | None]:
+    panel = index_panel(panel) if name == "index" else panel
+    watched = Watched(make(name))
+    backtest(watched, panel, build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5)
+    return watched.decisions
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_another_future_leaves_earlier_decisions_as_they_were(name):
+    panel = random_panel()
+    one, other = decisions(name, panel), decisions(name, after(panel, CUT))
+    for t, (a, b) in enumerate(zip(one, other, strict=True), start=FIRST):
+        if t <= CUT:
+            assert (a is None) == (b is None), t
+            np.testing.assert_array_equal(a, b, err_msg=str(t))
+    if name not in ("index", "equal_weight_buy_and_hold", "equal_weight"):
+        assert any(a is not None and not np.array_equal(a, b) for a, b in zip(one, other, strict=True)), "no future"
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_decisions_repeat_and_are_weights(name):
+    panel = random_panel(5)
+    one, again = decisions(name, panel), decisions(name, panel)
+    made = [weights for weights in one if weights is not None]
+    assert made
+    for a, b in zip(one, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for weights in made:
+        assert (weights >= 0).all()
+        assert weights.sum() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_window_it_names_is_all_it_needs(name):
+    panel = index_panel(random_panel()) if name == "index" else random_panel()
+    market = build_market(panel, (), (0, 400))
+    short = backtest(make(name), panel, market, FIRST, LAST, RULES, 1e5)
+    full = backtest(Watched(make(name)), panel, market, FIRST, LAST, RULES, 1e5)  # no lookback: everything
+    np.testing.assert_allclose(short.equity, full.equity, rtol=1e-12)

@@ -1,0 +1,156 @@
+"""What a strategy is handed, and what it cannot do with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest, window_at
+from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import Benchmark, Positions, Window
+
+RULES = ExecutionRules(0.001)
+FEATURES = ("return_1", "return_5")
+
+
+def prices(seed: int = 0, bars: int = 40, assets: int = 3) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return 50 * np.exp(np.cumsum(rng.normal(0, 0.02, (bars, assets)), 0))
+
+
+@dataclass
+class Recorder:
+    """Follows the last returns it can see, and keeps what it was handed."""
+
+    name: str = "recorder"
+    feature_names: tuple[str, ...] = ()
+    seen: list[tuple[Window, Positions]] = field(default_factory=list)
+    spoil: bool = False
+
+    def target_weights(self, window, positions):
+        self.seen.append((window, positions))
+        recent = window.close[-2:] if len(window.close) > 1 else np.ones((2, len(window.symbols)))
+        score = np.nan_to_num(recent[-1] / recent[-2])
+        weights = score / score.sum()
+        if self.spoil:
+            for record in (window, positions):
+                for entry in fields(record):
+                    value = getattr(record, entry.name)
+                    if isinstance(value, np.ndarray):
+                        value[...] = np.zeros((), value.dtype)
+        return weights
+
+
+class Short(Recorder):
+    """A recorder that asks for three rows."""
+
+    lookback = 3
+
+
+def test_the_window_ends_at_the_decision_bar_and_starts_at_the_first(market_of):
+    close = prices()
+    close[7:9, 1] = np.nan
+    panel, market = market_of(close)
+    panel = replace(panel, benchmark=Benchmark("index", np.arange(1.0, 41.0), True))
+    strategy = Recorder()
+    backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
+    assert [len(window.times) for window, _ in strategy.seen] == list(range(6, 21))
+    window, positions = strategy.seen[3]
+    np.testing.assert_array_equal(window.close, close[:9])
+    assert window.benchmark is not None
+    assert window.benchmark[-1] == 9.0
+    assert window.times[-1] == panel.times[8]
+    assert window.open is None
+    assert window.features is None
+    assert positions.weights.sum() + positions.cash == pytest.approx(1.0)
+
+
+def test_the_account_at_the_decision_is_the_one_the_result_shows(market_of):
+    panel, market = market_of(prices())
+    strategy = Recorder()
+    result = backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
+    for i, (_, positions) in enumerate(strategy.seen):
+        assert positions.equity == pytest.approx(result.equity[i])
+        np.testing.assert_allclose(positions.weights, result.weights[i], atol=1e-15)
+
+
+def test_lookback_spares_the_rest_and_changes_nothing(market_of):
+    panel, market = market_of(prices())
+    short, full = Short(), Recorder()
+    a = backtest(short, panel, market, 1, 30, RULES, 1000.0)
+    b = backtest(full, panel, market, 1, 30, RULES, 1000.0)
+    assert {len(window.times) for window, _ in short.seen} == {2, 3}
+    assert {len(window.tradable) for window, _ in short.seen} == {2, 3}
+    np.testing.assert_array_equal(a.equity, b.equity)
+
+
+def test_features_come_by_name_and_raw(market_of):
+    panel, market = market_of(prices(), features=FEATURES)
+    strategy = Recorder(feature_names=("return_5", "return_1"))
+    backtest(strategy, panel, market, 10, 20, RULES, 1000.0)
+    for t, (window, _) in zip(range(10, 20), strategy.seen, strict=True):
+        np.testing.assert_array_equal(window.features, market.raw_features[t].numpy()[:, [1, 0]])
+    with pytest.raises(InputError, match=r"recorder needs the features nonsense .* it has return_1, return_5"):
+        backtest(Recorder(feature_names=("nonsense", "return_1")), panel, market, 10, 20, RULES, 1000.0)
+
+
+@pytest.mark.parametrize("fill", ["next", "same_close"])
+def test_spoiling_what_was_handed_changes_nothing(market_of, fill):
+    panel, market = market_of(prices(), fill=fill, features=FEATURES)
+    before, table = panel.sha256, market.raw_features.clone()
+    clean = backtest(Recorder(feature_names=FEATURES), panel, market, 6, 39, RULES, 1000.0)
+    spoilt = backtest(Recorder(feature_names=FEATURES, spoil=True), panel, market, 6, 39, RULES, 1000.0)
+    np.testing.assert_array_equal(clean.equity, spoilt.equity)
+    np.testing.assert_array_equal(clean.weights, spoilt.weights)
+    assert panel.sha256 == before
+    torch.testing.assert_close(market.raw_features, table, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_future_cannot_be_reached_through_the_window(market_of):
+    panel, _ = market_of(prices())
+    window = window_at(panel, 10)
+    for entry in fields(window):
+        value = getattr(window, entry.name)
+        if isinstance(value, np.ndarray):
+            assert len(value) == 11
+            assert not any(np.shares_memory(value, owned) for owned in (panel.close, panel.tradable, panel.times))
+            assert value.base is None or value.base.shape == value.shape
+
+
+def test_the_result_is_complete(market_of):
+    panel, market = market_of(prices())
+    result = backtest(Recorder(), panel, market, 5, 20, RULES, 1000.0)
+    assert result.name == "recorder"
+    np.testing.assert_array_equal(result.times, panel.times[5:21])
+    assert result.equity.shape == result.turnover.shape == result.costs.shape == (16,)
+    assert result.weights.shape == (16, 3)
+    assert tuple(result.metrics) == METRICS
+    assert result.metrics["costs_paid"] == pytest.approx(result.costs.sum())
+    np.testing.assert_allclose(
+        result.costs[1:], 0.001 * result.turnover[1:] * (result.equity + result.costs)[1:], rtol=0.2
+    )
+
+
+def test_what_does_not_fit_is_refused(market_of):
+    panel, market = market_of(prices())
+    other, _ = market_of(prices(bars=30))
+    with pytest.raises(InputError, match="another panel"):
+        backtest(Recorder(), other, market, 5, 20, RULES, 1000.0)
+
+    class Long(Recorder):
+        def target_weights(self, window, positions):
+            return np.zeros(7)
+
+    with pytest.raises(InputError, match="recorder at 2020-01-06 must be one for each of the 3 symbols"):
+        backtest(Long(), panel, market, 5, 20, RULES, 1000.0)
+
+    class Blind(Recorder):
+        lookback = 0
+
+    with pytest.raises(InputError, match="lookback"):
+        backtest(Blind(), panel, market, 5, 20, RULES, 1000.0)

@@ -1,0 +1,211 @@
+"""Each baseline against an independent statement of what it does, on real prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from finrl_pod_strategies.baselines import BASELINES, make, run_baseline, run_baselines
+from finrl_pod_strategies.index import index_market
+from finrl_pod_strategies.optimised import Optimised, trailing_returns
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest, window_at
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import Positions
+
+RULES = ExecutionRules(0.001)
+T = 700  # a bar inside the fixture with more than 504 bars before it
+
+
+def in_cash(assets: int) -> Positions:
+    return Positions(np.zeros(assets), 1.0, 1000.0)
+
+
+def weights_at(name: str, panel, t: int = T) -> np.ndarray:
+    strategy = make(name)
+    weights = strategy.target_weights(window_at(panel, t, strategy.lookback), in_cash(len(panel.symbols)))
+    assert weights is not None
+    return weights
+
+
+def month_starts(times, first: int, last: int) -> list[int]:
+    """Decision bars of a monthly strategy, by pandas: the first bar, and each bar that opens a month."""
+    months = pd.DatetimeIndex(times).to_period("M")
+    return [t for t in range(first, last) if t == first or months[t] != months[t - 1]]
+
+
+@pytest.mark.parametrize("name", [n for n in BASELINES if n not in ("index", "equal_weight_buy_and_hold")])
+def test_monthly_baselines_trade_the_day_after_the_first_bar_of_a_month_only(stocks, name):
+    panel, market = stocks
+    result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
+    traded = [600 + i for i in np.flatnonzero(result.turnover > 1e-9)]
+    assert traded == [t + 1 for t in month_starts(panel.times, 600, 690)]
+
+
+@pytest.mark.parametrize("name", ["equal_weight_buy_and_hold", "index"])
+def test_baselines_that_hold_trade_once(stocks, name):
+    panel, market = stocks
+    result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
+    assert np.flatnonzero(result.turnover).tolist() == [1]
+
+
+def test_equal_weight_skips_what_has_no_price(stocks):
+    panel, _ = stocks
+    tradable = panel.tradable.copy()
+    tradable[T, 3] = False
+    weights = weights_at("equal_weight", replace(panel, tradable=tradable))
+    assert weights[3] == 0.0
+    np.testing.assert_allclose(np.delete(weights, 3), 1 / 19)
+
+
+def test_the_index_grows_with_the_index_less_the_cost_of_buying_it(stocks):
+    panel, market = stocks
+    result = run_baseline("index", panel, market, 600, 690, ExecutionRules(0.01), 1000.0)
+    index = panel.benchmark.close
+    assert result.symbols == ("S&P 500",)
+    # As many shares as the close of 600 pays for, fewer where the close of 601 and the fee ask for more.
+    shares = min(1000.0 / index[600], 1000.0 / (index[601] * 1.01))
+    left = 1000.0 - shares * index[601] * 1.01
+    np.testing.assert_allclose(result.equity[1:], left + shares * index[601:691], rtol=1e-12)
+
+
+def test_minimum_variance_meets_the_conditions_of_the_optimum(stocks):
+    panel, _ = stocks
+    weights = weights_at("minimum_variance", panel)
+    close = panel.close[T - 252 : T + 1]
+    covariance = np.cov((close[1:] / close[:-1] - 1).T)
+    slope = covariance @ weights  # half the gradient: equal on what is held, no smaller elsewhere (Karush-Kuhn-Tucker)
+    variance = weights @ slope
+    assert weights.sum() == pytest.approx(1.0)
+    held = weights > 1e-4
+    np.testing.assert_allclose(slope[held], variance, rtol=1e-3)
+    assert (slope >= variance * (1 - 1e-3)).all()
+
+
+def test_mean_variance_meets_the_conditions_of_the_highest_sharpe_ratio(stocks):
+    panel, _ = stocks
+    weights = weights_at("mean_variance", panel)
+    close = panel.close[T - 504 : T + 1]
+    returns = close[1:] / close[:-1] - 1
+    mean, covariance = returns.mean(0), np.cov(returns.T)
+    assert weights.sum() == pytest.approx(1.0)
+    # At the tangency portfolio mean / gain - slope / variance is zero on what is held and not above it elsewhere.
+    slope = covariance @ weights
+    score = mean / (mean @ weights) - slope / (weights @ slope)
+    np.testing.assert_allclose(score[weights > 1e-3], 0.0, atol=1e-2)
+    assert (score <= 1e-2).all()
+
+
+def test_mean_variance_holds_cash_where_nothing_rose(stocks):
+    panel, _ = stocks
+    close = panel.close * np.exp(-0.01 * np.arange(len(panel.times)))[:, None]
+    assert not weights_at("mean_variance", replace(panel, close=close)).any()
+    assert weights_at("minimum_variance", replace(panel, close=close)).sum() == pytest.approx(1.0)
+
+
+def test_risk_parity_of_two_assets_is_inverse_variance(stocks):
+    panel, _ = stocks
+    pair = replace(panel, symbols=panel.symbols[:2], close=panel.close[:, :2], tradable=panel.tradable[:, :2])
+    close = pair.close[T - 252 : T + 1]
+    inverse = 1 / (close[1:] / close[:-1] - 1).var(0)
+    np.testing.assert_allclose(weights_at("hierarchical_risk_parity", pair), inverse / inverse.sum(), rtol=1e-9)
+
+
+def test_momentum_holds_the_third_that_rose_most_without_the_last_month(stocks):
+    panel, _ = stocks
+    weights = weights_at("momentum_12_1", panel)
+    growth = [panel.close[T - 21, i] / panel.close[T - 252, i] for i in range(20)]
+    best = sorted(range(20), key=lambda i: -growth[i])[:7]
+    assert sorted(np.flatnonzero(weights)) == sorted(best)
+    np.testing.assert_allclose(weights[best], 1 / 7)
+
+
+@pytest.mark.parametrize("name", ["momentum_12_1", "minimum_variance", "hierarchical_risk_parity", "mean_variance"])
+def test_assets_without_the_history_are_skipped_and_gaps_are_carried(stocks, name):
+    panel, _ = stocks
+    tradable = panel.tradable.copy()
+    tradable[: T - 50, 0] = False  # started too late
+    tradable[T:, 1] = False  # no price at the decision
+    tradable[T - 100 : T - 95, 2] = False  # a short gap
+    weights = weights_at(name, replace(panel, tradable=tradable, close=np.where(tradable, panel.close, np.nan)))
+    assert weights[0] == weights[1] == 0.0
+    assert weights.sum() == pytest.approx(1.0)
+    if name == "hierarchical_risk_parity":
+        assert weights[2] > 0
+
+
+def test_trailing_returns_carry_prices_over_a_gap(stocks):
+    panel, _ = stocks
+    tradable = panel.tradable.copy()
+    tradable[T - 3, 2] = False
+    gapped = replace(panel, tradable=tradable)
+    returns, chosen = trailing_returns(window_at(gapped, T), 252)
+    assert chosen.tolist() == list(range(20))
+    assert returns[-4, 2] == 0.0
+    assert returns[-3, 2] == pytest.approx(panel.close[T - 2, 2] / panel.close[T - 4, 2] - 1)
+    assert returns[-3, 3] == pytest.approx(panel.close[T - 2, 3] / panel.close[T - 3, 3] - 1)
+
+
+@pytest.mark.parametrize("name", ["momentum_12_1", "minimum_variance", "mean_variance", "hierarchical_risk_parity"])
+def test_without_enough_history_the_account_stays_in_cash(stocks, name):
+    panel, market = stocks
+    result = run_baseline(name, panel, market, 0, 100, RULES, 1000.0)
+    assert not result.weights.any()
+    assert set(result.metrics.values()) == {0.0}
+
+
+def test_a_fit_that_fails_is_told_with_its_date(stocks):
+    panel, market = stocks
+
+    class Broken:
+        def fit(self, returns):
+            raise ValueError("singular")
+
+    with pytest.raises(InputError, match="broken could not be fitted at 2018-10-12: singular"):
+        backtest(Optimised("broken", Broken, bars=20), panel, market, T, T + 5, RULES, 1000.0)
+
+
+def test_one_asset_gets_everything(stocks):
+    panel, _ = stocks
+    one = replace(panel, symbols=panel.symbols[:1], close=panel.close[:, :1], tradable=panel.tradable[:, :1])
+    for name in ("minimum_variance", "mean_variance", "hierarchical_risk_parity", "momentum_12_1"):
+        assert weights_at(name, one).tolist() == [1.0]
+
+
+def test_the_registry_makes_strategies_under_their_names():
+    for name in BASELINES:
+        strategy = make(name)
+        assert isinstance(strategy, Strategy)
+        assert strategy.name == name
+    with pytest.raises(InputError, match="did you mean equal_weight"):
+        make("equal_wieght")
+    with pytest.raises(InputError, match="choose one of equal_weight"):
+        make("zzz")
+
+
+def test_all_run_under_the_same_rules_and_the_index_only_where_there_is_one(stocks):
+    panel, market = stocks
+    results = run_baselines(panel, market, 600, 630, RULES, 1e6)
+    assert list(results) == list(BASELINES)
+    assert all(len(result.equity) == 31 and result.equity[0] == 1e6 for result in results.values())
+    bare = replace(panel, benchmark=None)
+    assert list(run_baselines(bare, market, 600, 610, RULES, 1e6)) == [name for name in BASELINES if name != "index"]
+    with pytest.raises(InputError, match="has no index"):
+        run_baseline("index", bare, market, 600, 630, RULES, 1e6)
+    with pytest.raises(InputError, match="index_market"):
+        backtest(make("index"), panel, market, 600, 630, RULES, 1e6)
+
+
+def test_the_index_market_keeps_the_fill_rule(stocks):
+    panel, _ = stocks
+    same = build_market(panel, (), (0, 100), "same_close")
+    alone, market = index_market(panel, same.fill_rule)
+    assert market.fill_rule == "same_close"
+    assert market.shape == (len(panel.times), 1, 0)
+    assert not alone.adjusted
+    assert "dividends" in alone.flaws[0]
