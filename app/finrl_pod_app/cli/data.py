@@ -1,0 +1,206 @@
+"""`finrl-pod data`: what is stored, and how prices get in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from finrl_pod.data.manifest import Manifest
+
+HARD_FLAWS = 1
+
+app = typer.Typer(help="Prices: what is stored, how to get more, what is wrong with them.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
+Stored = Annotated[str, typer.Argument(metavar="NAME", help="A panel's name, as `finrl-pod data list` shows it.")]
+NewName = Annotated[str, typer.Option("--name", help="The name to store it under; replaces the panel of that name.")]
+
+
+@app.command("list", epilog="Example: finrl-pod data list --json")
+def list_panels(as_json: Json = False) -> None:
+    """List the stored panels and the built-in sample."""
+    from finrl_pod.data.store import Store
+
+    store = Store()
+    manifests = store.list()
+    if as_json:
+        _print_json({"store": str(store.root), "panels": [_brief(m) for m in manifests]})
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(f"Panels in {store.root}"), title_justify="left", header_style="bold")
+    for column in ("name", "source", "bar", "tickers", "bars", "from", "to", "flaws"):
+        table.add_column(column, justify="right" if column in ("tickers", "bars", "flaws") else "left", no_wrap=True)
+    for m in manifests:
+        cells = (m.name, "built-in" if m.builtin else m.source, m.bar, str(len(m.symbols)), f"{m.bars:,}")
+        row = (m.name, "cannot be used") if m.fault else (*cells, m.start, m.end, str(len(m.flaws)))
+        table.add_row(*map(Text, row), style="red" if m.fault else "")
+    console = _console()
+    console.print(table)
+    for m in manifests:
+        if m.fault:
+            console.print(f"{m.name}: {m.fault}", markup=False, soft_wrap=True)
+
+
+@app.command("show", epilog="Example: finrl-pod data show sample")
+def show(name: Stored, as_json: Json = False) -> None:
+    """Show where a panel came from, what it holds, and its known flaws."""
+    from finrl_pod.data.store import Store
+
+    _show(Store().show(name), as_json)
+
+
+@app.command("fetch", epilog="Example: finrl-pod data fetch --source yfinance --symbols AAPL,MSFT --name two "
+             "--start 2015-01-01 --end 2024-12-31")  # fmt: skip
+def fetch(
+    source: Annotated[str, typer.Option(help="yfinance or alpaca (keys: APCA_API_KEY_ID and APCA_API_SECRET_KEY).")],
+    symbols: Annotated[str, typer.Option(help="Tickers, separated by commas.")],
+    start: Annotated[str, typer.Option(help="First date, such as 2015-01-01.")],
+    end: Annotated[str, typer.Option(help="Last date, included.")],
+    name: NewName,
+    bar: Bar = "1d",
+    as_json: Json = False,
+) -> None:
+    """Fetch bars from the network and store them; when anything fails, the panel stored before stays."""
+    from finrl_pod.data.dates import first_moment, last_moment
+    from finrl_pod.data.sources import open_source
+    from finrl_pod.data.store import Store
+    from finrl_pod.errors import DataError
+
+    tickers = tuple(dict.fromkeys(s.strip().upper() for s in symbols.split(",") if s.strip()))
+    if not tickers:
+        raise DataError(f"--symbols must name tickers separated by commas, such as AAPL,MSFT; got {symbols!r}")
+    first, last = first_moment(start, "--start"), last_moment(end, "--end")
+    if first > last:
+        raise DataError(f"--start {start} is after --end {end}: swap the dates")
+    store = Store()
+    # A name that cannot be used is refused before minutes of fetching.
+    store.check_name(name)
+    panel = open_source(source).fetch(tickers, first, last, bar)
+    query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
+    _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
+
+
+@app.command("import", epilog="Example: finrl-pod data import prices.csv --name mine")
+def import_file(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="CSV or Parquet, long (time, symbol, close, ...) or "
+            "wide (time, then one column of closes for each ticker).",
+        ),
+    ],
+    name: NewName,
+    bar: Bar = "1d",
+    adjusted: Annotated[
+        bool, typer.Option("--adjusted/--unadjusted", help="Are prices adjusted for splits and dividends?")
+    ] = True,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Bars missing inside a ticker's life become untradable.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a file of prices and store it; a fault is named with its line and nothing is stored."""
+    from finrl_pod.data.sources.files import read_file
+    from finrl_pod.data.store import Store
+
+    store = Store()
+    store.check_name(name)
+    panel = read_file(file, bar=bar, adjusted=adjusted, allow_gaps=allow_gaps)
+    query = {"file": str(file.resolve()), "bar": bar, "allow_gaps": allow_gaps}
+    _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
+
+
+@app.command("check", epilog="Example: finrl-pod data check sample")
+def check_panel(name: Stored, as_json: Json = False) -> None:
+    """Check a stored panel again; the exit code is 1 when a flaw makes it unusable, else 0."""
+    from finrl_pod.data.flaws import check, sentences
+    from finrl_pod.data.store import Store
+
+    panel = Store().load(name)
+    flaws = check(panel)
+    known = set(sentences(flaws))
+    stated = [f for f in panel.flaws if f not in known]
+    hard = [f for f in flaws if f.hard]
+    if as_json:
+        rows = [{"kind": f.kind, "hard": f.hard, "symbol": f.symbol, "message": f.message,
+                 "time": None if f.time is None else str(f.time)} for f in flaws]  # fmt: skip
+        _print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated})
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        verdict = "must not be used" if hard else "can be used"
+        table = Table(title=Text(f"{name} {verdict}"), title_justify="left", header_style="bold")
+        table.add_column("flaw", no_wrap=True)
+        table.add_column("what")
+        for flaw in flaws:
+            table.add_row(flaw.kind, Text(flaw.message), style="red" if flaw.hard else "")
+        for sentence in stated:
+            table.add_row("known", Text(sentence))
+        _console().print(table)
+    if hard:
+        raise typer.Exit(HARD_FLAWS)
+
+
+def _show(manifest: Manifest, as_json: bool) -> None:
+    if as_json:
+        _print_json(manifest.plain())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    m = manifest
+    query = ", ".join(f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in m.query.items())
+    index = m.benchmark and f"{m.benchmark['name']}{' (price only, no dividends)' if m.benchmark['price_only'] else ''}"
+    rows = {
+        "source": "built-in: " + m.source if m.builtin else m.source,
+        "query": query,
+        "bars": f"{m.bars:,} ({m.bar}), {m.start} to {m.end}",
+        f"{len(m.symbols)} tickers": ", ".join(m.symbols),
+        "columns": ", ".join(m.columns),
+        "benchmark": str(index or ""),
+        "adjusted": "yes" if m.adjusted else "no",
+        "created": m.created,
+        "sha256": m.sha256,
+    }
+    table = Table(title=Text(m.name), title_justify="left", show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for key, value in rows.items():
+        if value:
+            table.add_row(key, Text(value))
+    for i, flaw in enumerate(m.flaws):
+        table.add_row("" if i else "flaws", Text(flaw))
+    _console().print(table)
+
+
+def _brief(manifest: Manifest) -> dict[str, Any]:
+    """A line of the list: what the table shows, and the hash."""
+    keys = ("name", "source", "bar", "symbols", "columns", "bars", "start", "end", "adjusted", "sha256", "created",
+            "builtin", "fault")  # fmt: skip
+    plain = manifest.plain()
+    return {**{k: plain[k] for k in keys}, "flaws": len(manifest.flaws)}
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Without a terminal to fit into, a table in a log or a pipe keeps all its columns.
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -1,0 +1,151 @@
+"""What is wrong, or doubtful, about a panel, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.types import Panel
+
+JUMP = 0.40
+SENTENCES_PER_KIND = 10
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """One fault of a panel.
+
+    hard: the panel breaks a rule and must not be used; otherwise it deserves doubt. kind: times, symbol, price, hole
+    (hard); jump, late start, early end, gap, empty ticker, range (soft). time: None where no single bar is meant.
+    """
+
+    kind: str
+    hard: bool
+    message: str
+    symbol: str | None = None
+    time: np.datetime64 | None = None
+
+
+def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tuple[Flaw, ...]:
+    """Everything wrong or doubtful about a panel, hard faults first.
+
+    locate: says where cell (t, n) came from ("line 7 of prices.csv").
+    """
+    hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
+    # The soft checks compare neighbouring bars: they mean nothing on times or prices that are wrong.
+    return hard or (*_jumps(panel), *_lives(panel), *_ranges(panel))
+
+
+def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
+    """The messages, at most `SENTENCES_PER_KIND` of a kind, then one that counts the rest."""
+    kinds: dict[str, list[str]] = {}
+    for flaw in flaws:
+        kinds.setdefault(flaw.kind, []).append(flaw.message)
+    lines: list[str] = []
+    for kind, messages in kinds.items():
+        lines += messages[:SENTENCES_PER_KIND]
+        if len(messages) > SENTENCES_PER_KIND:
+            lines.append(f"There are {len(messages) - SENTENCES_PER_KIND} more flaws of the kind {kind!r}.")
+    return tuple(lines)
+
+
+def _times(panel: Panel) -> Iterator[Flaw]:
+    steps = np.diff(panel.times.astype("datetime64[ns]").astype(np.int64))
+    for t in np.flatnonzero(steps <= 0)[:1] + 1:
+        time = panel.times[t]
+        fault = "appears twice" if steps[t - 1] == 0 else f"comes after {stamp(panel.times[t - 1], panel.bar)}"
+        message = f"bar {t} ({stamp(time, panel.bar)}) {fault}: times must increase; sort them and remove repeats"
+        yield Flaw("times", True, message, time=time)
+
+
+def _symbols(panel: Panel) -> Iterator[Flaw]:
+    for symbol, count in Counter(panel.symbols).items():
+        if not symbol.strip():
+            yield Flaw("symbol", True, "a ticker has an empty name: every ticker needs one", symbol)
+        elif count > 1:
+            yield Flaw("symbol", True, f"ticker {symbol} appears {count} times: symbols must be unique", symbol)
+
+
+def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[Flaw]:
+    for column in panel.columns:
+        values = getattr(panel, column)
+        holes = panel.tradable & np.isnan(values)
+        wrong = panel.tradable & ~np.isnan(values) & ~(np.isfinite(values) & (values > 0))
+        if column == "volume":
+            wrong &= ~(np.isfinite(values) & (values == 0))
+        rule = "volumes must not be negative" if column == "volume" else "prices must be above zero"
+        for t, n in np.argwhere(wrong | holes):
+            where = f"{locate(int(t), int(n))}: " if locate else ""
+            symbol, time = panel.symbols[n], panel.times[t]
+            what = f"{where}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
+            kind = "hole" if holes[t, n] else "price"
+            yield Flaw(kind, True, f"{what}: {rule} and finite; correct it or leave the bar out", symbol, time)
+
+
+def _benchmark(panel: Panel) -> Iterator[Flaw]:
+    benchmark = panel.benchmark
+    if benchmark is None:
+        return
+    if benchmark.close.shape != panel.times.shape:
+        message = f"benchmark {benchmark.name} has {benchmark.close.size} bars, the panel {panel.times.size}"
+        yield Flaw("price", True, f"{message}: they must be the same bars", benchmark.name)
+        return
+    for t in np.flatnonzero(~(np.isfinite(benchmark.close) & (benchmark.close > 0))):
+        what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
+        yield Flaw("price", True, f"{what}: it must be above zero and finite", benchmark.name, panel.times[t])
+
+
+def _jumps(panel: Panel) -> Iterator[Flaw]:
+    """Close-to-close moves above `JUMP`, over a gap from the last known close."""
+    known = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    move = panel.close / known - 1
+    for t, n in np.argwhere(np.abs(np.nan_to_num(move)) > JUMP):
+        symbol, time = panel.symbols[n], panel.times[t]
+        verb = "rises" if move[t, n] > 0 else "falls"
+        prices = f"from {known[t, n]:g} to {panel.close[t, n]:g}"
+        message = (
+            f"{symbol} {verb} {abs(move[t, n]):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
+        )
+        yield Flaw("jump", False, message, symbol, time)
+
+
+def _lives(panel: Panel) -> Iterator[Flaw]:
+    """Tickers that start late, end early, have gaps, or have no bar at all."""
+    for n, symbol in enumerate(panel.symbols):
+        bars = np.flatnonzero(panel.tradable[:, n])
+        if not bars.size:
+            yield Flaw("empty ticker", False, f"{symbol} has no bar at all and is never tradable.", symbol)
+            continue
+        first, last = int(bars[0]), int(bars[-1])
+        if first > 0:
+            message = f"{symbol} starts on {stamp(panel.times[first], panel.bar)} and is untradable before."
+            yield Flaw("late start", False, message, symbol, panel.times[first])
+        if last < panel.times.size - 1:
+            message = f"{symbol} ends early, on {stamp(panel.times[last], panel.bar)}, and is untradable after."
+            yield Flaw("early end", False, message, symbol, panel.times[last])
+        missing = last - first + 1 - bars.size
+        if missing:
+            hole = panel.times[first + int(np.argmin(panel.tradable[first : last + 1, n]))]
+            many = "1 bar" if missing == 1 else f"{missing} bars"
+            message = f"{symbol} lacks {many} inside its life, first on {stamp(hole, panel.bar)}, untradable there."
+            yield Flaw("gap", False, message, symbol, hole)
+
+
+def _ranges(panel: Panel) -> Iterator[Flaw]:
+    """Bars whose open or close lies outside [low, high], beyond the rounding of adjusted prices."""
+    if panel.low is None or panel.high is None:
+        return
+    slack = 1e-4
+    outside = panel.high < panel.low * (1 - slack)
+    for price in (panel.open, panel.close):
+        if price is not None:
+            outside |= (price < panel.low * (1 - slack)) | (price > panel.high * (1 + slack))
+    for t, n in np.argwhere(outside):
+        symbol, time = panel.symbols[n], panel.times[t]
+        message = f"{symbol} on {stamp(time, panel.bar)} has an open or close outside its low and high."
+        yield Flaw("range", False, message, symbol, time)

@@ -1,0 +1,84 @@
+"""What the store writes beside a panel's prices, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.errors import DataError
+from finrl_pod.types import Panel
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where a panel came from and what it is.
+
+    sha256: the panel's own hash; file, file_sha256: its Parquet file and the hash of that file's bytes. query: what
+    the source was asked for. created: UTC, ISO 8601. benchmark: {name, price_only} or None. builtin: comes with the
+    package and is not in the store. fault: why it cannot be used, else empty.
+    """
+
+    name: str
+    source: str = ""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    bar: str = "1d"
+    symbols: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    bars: int = 0
+    start: str = ""
+    end: str = ""
+    adjusted: bool = True
+    benchmark: Mapping[str, Any] | None = None
+    flaws: tuple[str, ...] = ()
+    sha256: str = ""
+    file: str = ""
+    file_sha256: str = ""
+    created: str = ""
+    builtin: bool = False
+    fault: str = ""
+    format: int = FORMAT
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
+
+def describe(panel: Panel, **more: Any) -> Manifest:
+    """The manifest of a panel, with what only the store knows."""
+    benchmark = panel.benchmark
+    return Manifest(
+        name=panel.name,
+        source=panel.source,
+        bar=panel.bar,
+        symbols=panel.symbols,
+        columns=panel.columns,
+        bars=len(panel.times),
+        start=stamp(panel.times[0], panel.bar),
+        end=stamp(panel.times[-1], panel.bar),
+        adjusted=panel.adjusted,
+        benchmark=None if benchmark is None else {"name": benchmark.name, "price_only": benchmark.price_only},
+        flaws=panel.flaws,
+        sha256=panel.sha256,
+        **more,
+    )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises DataError when the file is missing, is no manifest, or was written by a later version."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        manifest = Manifest(**{**values, **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")}})
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise DataError(f"{path} is damaged: fetch or import the panel again") from None
+    if manifest.format != FORMAT:
+        raise DataError(f"{path} has format {manifest.format}, this version reads {FORMAT}: fetch or import it again")
+    return manifest

@@ -1,0 +1,187 @@
+"""Panels on entry: built from arrays, checked, and derived from one another.
+
+A hard fault (an impossible price, times out of order, a hole in a ticker's life) is refused with one sentence. What
+may be true but deserves doubt (a jump above 40%, a ticker that ends early) is flagged and never "repaired".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from finrl_pod.data.dates import first_moment, last_moment, stamp
+from finrl_pod.data.flaws import Flaw, check, sentences
+from finrl_pod.errors import DataError
+from finrl_pod.types import PRICE_COLUMNS, Benchmark, Bools, Floats, Panel
+
+__all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences"]
+
+BARS = ("1d", "1h", "15m", "1m")
+
+Locate = Callable[[int, int], str]
+
+
+def make_panel(
+    times: ArrayLike,
+    symbols: Sequence[str],
+    columns: Mapping[str, ArrayLike],
+    *,
+    name: str = "",
+    source: str = "",
+    bar: str = "1d",
+    adjusted: bool = True,
+    benchmark: Benchmark | None = None,
+    flaws: Sequence[str] = (),
+    allow_gaps: bool = False,
+    locate: Locate | None = None,
+) -> Panel:
+    """Check prices and make a panel of them.
+
+    times: [T] datetime64, naive and in UTC; daily bars carry their session's date at 00:00.
+    columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar.
+    flaws: sentences the source already knows; what the checks find is added to them.
+    allow_gaps: a bar inside a ticker's life that lacks a value becomes untradable as a whole and a flaw says so;
+        otherwise it is refused. Before a ticker's first and after its last bar it is untradable either way.
+    locate: says where cell (t, n) came from ("line 7 of prices.csv"), for messages.
+    Raises DataError: an unknown column, no bars, times that repeat or run backwards, a price that is not positive
+    and finite, a gap.
+    """
+    check_bar(bar)
+    unknown = [c for c in columns if c not in PRICE_COLUMNS]
+    if unknown:
+        raise DataError(f"unknown column {unknown[0]!r}: a panel has {', '.join(PRICE_COLUMNS)}; rename or remove it")
+    if "close" not in columns:
+        raise DataError("column 'close' is missing: every panel needs closing prices")
+    moments = np.asarray(times, dtype="datetime64[ns]").copy()
+    values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PRICE_COLUMNS if c in columns}
+    _check_shapes(moments.shape, tuple(symbols), values)
+    tradable = _whole_bars(values)
+    _check_gaps(moments, tuple(symbols), values, tradable, bar, allow_gaps, locate)
+    for column in values.values():
+        column[~tradable] = np.nan
+    panel = Panel(
+        times=moments,
+        symbols=tuple(symbols),
+        tradable=tradable,
+        benchmark=benchmark,
+        adjusted=adjusted,
+        bar=bar,
+        name=name,
+        source=source,
+        flaws=tuple(flaws),
+        **values,
+    )
+    return _entered(panel, locate)
+
+
+def select(panel: Panel, symbols: Sequence[str]) -> Panel:
+    """The panel of `symbols` alone, in their order; all of them where `symbols` is empty.
+
+    Raises DataError naming symbols that the panel does not have, or that are asked for twice.
+    """
+    if not symbols:
+        return panel
+    unknown = [s for s in symbols if s not in panel.symbols]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], panel.symbols, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {_some(panel.symbols)}"
+        raise DataError(f"panel {panel.name!r} has no ticker {', '.join(unknown)}: {hint}")
+    columns = [panel.symbols.index(s) for s in symbols]
+    return _derive(panel, slice(None), columns, tuple(symbols))
+
+
+def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timestamp | None) -> Panel:
+    """The bars with start <= time <= end; a bare end date includes its whole day, None leaves that side open.
+
+    Raises DataError when no bar is left.
+    """
+    low = panel.times[0] if start is None else first_moment(start).to_datetime64()
+    high = panel.times[-1] if end is None else last_moment(end).to_datetime64()
+    first, stop = np.searchsorted(panel.times, low, "left"), np.searchsorted(panel.times, high, "right")
+    if first >= stop:
+        have = f"{stamp(panel.times[0], panel.bar)} to {stamp(panel.times[-1], panel.bar)}"
+        raise DataError(f"panel {panel.name!r} has no bars from {start} to {end}: it covers {have}")
+    return _derive(panel, slice(int(first), int(stop)), list(range(len(panel.symbols))), panel.symbols)
+
+
+def _derive(panel: Panel, rows: slice, columns: list[int], symbols: tuple[str, ...]) -> Panel:
+    """Cut out rows and columns; what the checks had found is found anew, what the source said is kept."""
+    found = set(sentences(check(panel)))
+    cut = {c: getattr(panel, c)[rows][:, columns].copy() for c in panel.columns}
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
+    derived = dataclasses.replace(
+        panel,
+        times=panel.times[rows].copy(),
+        symbols=symbols,
+        tradable=panel.tradable[rows][:, columns].copy(),
+        benchmark=benchmark,
+        flaws=tuple(f for f in panel.flaws if f not in found),
+        **cut,
+    )
+    return _entered(derived, None)
+
+
+def _entered(panel: Panel, locate: Locate | None) -> Panel:
+    """Refuse the first hard flaw, write down the soft ones."""
+    flaws = check(panel, locate)
+    for flaw in flaws:
+        if flaw.hard:
+            raise DataError(flaw.message)
+    return dataclasses.replace(panel, flaws=tuple(dict.fromkeys((*panel.flaws, *sentences(flaws)))))
+
+
+def check_bar(bar: str) -> None:
+    """Raises DataError unless `bar` is one of `BARS`."""
+    if bar not in BARS:
+        raise DataError(f"bar must be one of {', '.join(BARS)}, got {bar!r}")
+
+
+def _check_shapes(times: tuple[int, ...], symbols: tuple[str, ...], values: Mapping[str, Floats]) -> None:
+    if len(times) != 1 or times[0] == 0 or not symbols:
+        raise DataError("there are no prices: a panel needs at least one bar of one ticker")
+    for column, value in values.items():
+        if value.shape != (times[0], len(symbols)):
+            raise DataError(f"column {column!r} must have shape {(times[0], len(symbols))}, has {value.shape}")
+
+
+def _whole_bars(values: Mapping[str, Floats]) -> Bools:
+    """[T, N]: every column has a value (an infinite one counts: it is refused later, by name)."""
+    return np.asarray(~np.any(np.isnan(np.stack(list(values.values()))), axis=0))
+
+
+def _check_gaps(
+    times: np.ndarray[tuple[int, ...], np.dtype[np.datetime64]],
+    symbols: tuple[str, ...],
+    values: Mapping[str, Floats],
+    tradable: Bools,
+    bar: str,
+    allow: bool,
+    locate: Locate | None,
+) -> None:
+    """A bar without all its values is a gap where any value stands, or where bars stand before and after it."""
+    if allow:
+        return
+    some = np.any(~np.isnan(np.stack(list(values.values()))), axis=0)
+    before, after = np.logical_or.accumulate(some, 0), np.logical_or.accumulate(some[::-1], 0)[::-1]
+    gaps = np.argwhere(~tradable & before & after)
+    if not len(gaps):
+        return
+    t, n = map(int, gaps[0])
+    missing = [c for c, value in values.items() if np.isnan(value[t, n])]
+    where = f"{locate(t, n)}: " if locate else ""
+    more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
+    raise DataError(
+        f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, inside its life{more}: "
+        "fill it in, or allow gaps (--allow-gaps) so that such bars become untradable"
+    )
+
+
+def _some(symbols: tuple[str, ...]) -> str:
+    return ", ".join(symbols[:8]) + (f" and {len(symbols) - 8} more" if len(symbols) > 8 else "")

@@ -1,0 +1,183 @@
+"""Alpaca's market data, by way of alpaca-py (an optional part: `pip install finrl-pod[sources]`).
+
+Keys come from the environment alone, go into request headers alone, and are struck out of every message. Only the data
+host is asked, and only with GET.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pandas as pd
+
+from finrl_pod.data.dates import as_utc
+from finrl_pod.data.panel import check_bar
+from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
+from finrl_pod.data.sources.retry import Retry
+from finrl_pod.errors import DataError, EnvironmentLacks, FetchError
+from finrl_pod.types import Panel
+
+KEY, SECRET, URL = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_DATA_URL"
+
+_AMOUNT_UNIT = {"1d": (1, "Day"), "1h": (1, "Hour"), "15m": (15, "Min"), "1m": (1, "Min")}
+_COLUMNS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
+_EXCHANGE_ZONE = "America/New_York"
+_TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_FLAWS = ("The tickers were chosen today: companies that failed or were bought in the meantime are easily left out.",)
+_EXTENDED = "Intraday bars of Alpaca include trades before the opening and after the close of the exchange."
+_IEX = "Prices and volumes are those of the IEX exchange alone, a few percent of all trading."
+
+
+@dataclass(frozen=True)
+class AlpacaSource:
+    """Adjusted open, high, low, close and volume.
+
+    url: the data host, or None for the environment's APCA_API_DATA_URL, else Alpaca's own. feed: "sip", "iex", or None
+    for the best that the account may read.
+    """
+
+    name = "alpaca"
+
+    url: str | None = None
+    feed: str | None = None
+    retry: Retry = field(default_factory=Retry)
+
+    def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
+        """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
+
+        Raises FetchError naming the tickers that are missing, or saying why Alpaca refused; EnvironmentLacks without
+        alpaca-py or without keys.
+        """
+        check_bar(bar)
+        start, end = as_utc(start), as_utc(end)
+        rows = clip(_rows(self._bars(symbols, start, end, bar), bar), start, end)
+        check_delivered(symbols, list(rows["symbol"].unique()), "Alpaca")
+        # Alpaca answers in the order of the alphabet; the panel keeps the order that was asked for.
+        rows["symbol"] = pd.Categorical(rows["symbol"], categories=list(dict.fromkeys(symbols)))
+        rows = rows.sort_values(["symbol", "time"], kind="stable", ignore_index=True).astype({"symbol": str})
+        flaws = [*_FLAWS, *unfinished(rows, bar)]
+        flaws += [_EXTENDED] if bar != "1d" else []
+        flaws += [_IEX] if self.feed == "iex" else []
+        return panel_of_rows(rows, bar=bar, source="alpaca", flaws=flaws, allow_gaps=True)
+
+    def _bars(
+        self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Every page of the bars: {symbol: [{t, o, h, l, c, v}]}."""
+        try:
+            from alpaca.common.exceptions import APIError
+            from alpaca.data.requests import StockBarsRequest
+            from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
+        except ImportError:
+            raise EnvironmentLacks("alpaca-py is not installed: pip install 'finrl-pod[sources]'") from None
+
+        keys = _keys()
+        amount, unit = _AMOUNT_UNIT[bar]
+        # A daily bar is dated midnight in New York, hours after its date's midnight in UTC: ask for a day more, clip.
+        until = end + pd.Timedelta(days=1) if bar == "1d" else end
+        request = StockBarsRequest(
+            symbol_or_symbols=list(symbols),
+            timeframe=TimeFrame(amount, TimeFrameUnit(unit)),
+            start=start.to_pydatetime(warn=False),
+            end=until.to_pydatetime(warn=False),
+            adjustment="all",
+            feed=self.feed,
+        )
+        try:
+            answer: dict[str, list[dict[str, Any]]] = self._client(*keys).get_stock_bars(request)
+        except APIError as error:
+            raise FetchError(_refusal(error.status_code, str(error), keys)) from None
+        except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
+            reason = _strike(f"{type(error).__name__}: {error}", keys)
+            raise FetchError(f"Alpaca did not answer as expected ({reason}): nothing was stored; try again") from None
+        return answer
+
+    def _client(self, key: str, secret: str) -> Any:
+        """alpaca-py's client with bounded requests and one retry rule for every page."""
+        from alpaca.common.exceptions import APIError
+        from alpaca.data.historical import StockHistoricalDataClient
+
+        url = self.url or os.environ.get(URL) or None
+        if url is not None:
+            _check_url(url)
+        client = StockHistoricalDataClient(key, secret, raw_data=True, url_override=url)
+        # Its own retries wait a fixed time and skip most server errors, and its requests never time out.
+        client._retry = 0
+        client._session.mount("http://", _bounded_get(self.retry.timeout))
+        client._session.mount("https://", _bounded_get(self.retry.timeout))
+        get = client.get
+
+        def transient(error: BaseException) -> bool:
+            return error.status_code in _TRY_AGAIN if isinstance(error, APIError) else isinstance(error, OSError)
+
+        def patient(path: str, data: Any = None, **options: Any) -> Any:
+            return self.retry.call(lambda: get(path, data, **options), transient)
+
+        client.get = patient
+        return client
+
+
+def _rows(answer: dict[str, list[dict[str, Any]]], bar: str) -> pd.DataFrame:
+    """Long rows; daily bars get their New York date, intraday ones (dated by their start) UTC."""
+    parts = [pd.DataFrame(bars).assign(symbol=symbol) for symbol, bars in answer.items() if bars]
+    if not parts:
+        return pd.DataFrame({"time": pd.to_datetime([]), "symbol": []})
+    table = pd.concat(parts, ignore_index=True)
+    lacking = [c for c in ("t", *_COLUMNS) if c not in table.columns]
+    if lacking:
+        raise FetchError(f"Alpaca's bars lack the field {lacking[0]!r}: nothing was stored")
+    times = pd.to_datetime(table["t"], utc=True, format="ISO8601")
+    times = times.dt.tz_convert(_EXCHANGE_ZONE).dt.normalize() if bar == "1d" else times
+    rows = table[list(_COLUMNS)].rename(columns=_COLUMNS).astype("float64")
+    return rows.assign(time=times.dt.tz_localize(None).astype("datetime64[ns]"), symbol=table["symbol"])
+
+
+def _keys() -> tuple[str, str]:
+    key, secret = os.environ.get(KEY, "").strip(), os.environ.get(SECRET, "").strip()
+    if not key or not secret:
+        missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
+        raise EnvironmentLacks(f"Alpaca needs the environment to hold {missing}: set them to your API keys")
+    return key, secret
+
+
+def _check_url(url: str) -> None:
+    """Keys travel with every request: in clear text to this machine only."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        return
+    raise DataError(f"{URL} must be an https address (http on this machine only), got {url!r}")
+
+
+def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
+    body = _strike(" ".join(text.split())[:200], keys)
+    if status in (401, 403):
+        mend = f"check {KEY} and {SECRET}, and that the account may read this feed and range"
+    elif status == 429:
+        mend = "the limit of requests a minute is spent: wait a minute"
+    else:
+        mend = "correct the tickers or the range, or try again later"
+    return f"Alpaca answered {status} ({body or 'no reason given'}): nothing was stored; {mend}"
+
+
+def _strike(text: str, keys: tuple[str, str]) -> str:
+    for key in keys:
+        text = text.replace(key, "***")
+    return text
+
+
+def _bounded_get(timeout: float) -> Any:
+    """A transport that gives every request a time limit and lets nothing but GET through."""
+    from requests.adapters import HTTPAdapter
+
+    class BoundedGet(HTTPAdapter):
+        def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            if request.method != "GET":
+                raise FetchError(f"the data source only reads, a {request.method} was tried: report this as a bug")
+            return super().send(request, *args, **{**options, "timeout": timeout})
+
+    return BoundedGet()

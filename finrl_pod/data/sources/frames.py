@@ -1,0 +1,119 @@
+"""From long tables (one row for each ticker and bar) to panels: what every source but the sample ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.data.panel import make_panel
+from finrl_pod.errors import DataError, FetchError
+from finrl_pod.types import PRICE_COLUMNS, Panel
+
+_LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
+
+
+def panel_of_rows(
+    rows: pd.DataFrame,
+    *,
+    bar: str,
+    source: str,
+    name: str = "",
+    adjusted: bool = True,
+    flaws: Sequence[str] = (),
+    allow_gaps: bool = False,
+    where: Callable[[int], str] | None = None,
+) -> Panel:
+    """A panel of the union of all tickers' bars.
+
+    rows: columns "time" (naive datetime64, UTC; for daily bars the session's date), "symbol" (str) and price columns
+    (float64, NaN where missing). Tickers keep the order of their first row. where: says where row i came from.
+    Raises DataError: no rows, a bar that is there twice, a ticker whose times run backwards, and all that
+    `make_panel` refuses.
+    """
+    if rows.empty:
+        raise DataError("there are no prices: a panel needs at least one bar of one ticker")
+    codes, names = pd.factorize(rows["symbol"])
+    symbols = [str(name) for name in names]
+    times = rows["time"].to_numpy(dtype="datetime64[ns]")
+    _check_times(times, codes, symbols, bar, where)
+    union, t = np.unique(times, return_inverse=True)
+    shape = len(union), len(symbols)
+    columns = {}
+    for column in (c for c in PRICE_COLUMNS if c in rows.columns):
+        values = np.full(shape, np.nan)
+        values[t, codes] = rows[column].to_numpy(dtype=np.float64)
+        columns[column] = values
+    origin = np.full(shape, -1)
+    origin[t, codes] = np.arange(len(rows))
+
+    def locate(t: int, n: int) -> str:
+        row = int(origin[t, n])
+        assert where is not None
+        return where(row) if row >= 0 else "no row"
+
+    return make_panel(
+        union,
+        symbols,
+        columns,
+        name=name,
+        source=source,
+        bar=bar,
+        adjusted=adjusted,
+        flaws=flaws,
+        allow_gaps=allow_gaps,
+        locate=None if where is None else locate,
+    )
+
+
+def check_delivered(symbols: Sequence[str], delivered: Sequence[str], source: str, reasons: Sequence[str] = ()) -> None:
+    """Raise FetchError naming the tickers that are missing, with the source's reasons where it gave any."""
+    missing = [s for s in symbols if s not in set(delivered)]
+    if missing:
+        why = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+        raise FetchError(
+            f"{source} has no bars in that range for {', '.join(missing)}{why}: nothing was stored; "
+            "correct the tickers or the dates, or leave them out"
+        )
+
+
+def clip(rows: pd.DataFrame, start: pd.Timestamp, end: pd.Timestamp) -> pd.DataFrame:
+    """The rows with start <= time <= end."""
+    return rows[(rows["time"] >= start) & (rows["time"] <= end)].reset_index(drop=True)
+
+
+def unfinished(rows: pd.DataFrame, bar: str) -> tuple[str, ...]:
+    """A flaw sentence when the last bar may still be trading: it began less than its length ago."""
+    last = rows["time"].max()
+    age = pd.Timestamp.now("UTC").tz_localize(None) - last
+    if age >= _LENGTH[bar]:
+        return ()
+    return (f"The last bar, {stamp(last.to_datetime64(), bar)}, was not finished when it was fetched.",)
+
+
+def _check_times(
+    times: np.ndarray[tuple[int, ...], np.dtype[np.datetime64]],
+    codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    symbols: Sequence[str],
+    bar: str,
+    where: Callable[[int], str] | None,
+) -> None:
+    """Within each ticker times must increase from row to row."""
+    order = np.argsort(codes, kind="stable")
+    same = np.diff(codes[order]) == 0
+    steps = np.diff(times[order].astype(np.int64))
+    wrong = np.flatnonzero(same & (steps <= 0)) + 1
+    if not wrong.size:
+        return
+    at = wrong[np.argmin(order[wrong])]
+    row, before = int(order[at]), int(order[at - 1])
+    place = f"{where(row)}: " if where else ""
+    symbol, time = symbols[codes[row]], stamp(times[row], bar)
+    if steps[at - 1] == 0:
+        mend = "remove one" if bar != "1d" else "remove one, or name the bar (--bar 1h, 15m or 1m) of intraday prices"
+        raise DataError(f"{place}{symbol} has two bars on {time}: {mend}")
+    raise DataError(
+        f"{place}{symbol} goes back in time, from {stamp(times[before], bar)} to {time}: sort the rows by time"
+    )

@@ -1,0 +1,82 @@
+"""The built-in sample: real daily closes of 20 US large caps and of the S&P 500, 1990-01-02 to 2022-12-28.
+
+They are two small files inside the skfolio package (BSD-3-Clause). They are read directly: importing skfolio itself
+takes seconds, and none of its code is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.data.panel import between, make_panel, select
+from finrl_pod.errors import DataError, EnvironmentLacks
+from finrl_pod.types import Benchmark, Floats, Panel
+
+SAMPLE = "sample"
+_SESSIONS_PER_YEAR = 252
+_LARGE_MOVE = 0.30
+
+
+class SampleSource:
+    """The sample behind the `DataSource` protocol; needs no network."""
+
+    name = SAMPLE
+
+    def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
+        """Bars of `symbols` (all 20 where empty) with start <= time <= end. Raises DataError for bars but "1d"."""
+        if bar != "1d":
+            raise DataError(f"the sample has daily bars only (1d), got bar {bar!r}")
+        return between(select(load_sample(), symbols), start, end)
+
+
+def load_sample() -> Panel:
+    """The whole sample, closes only, with the S&P 500 (price only) as benchmark. Raises EnvironmentLacks."""
+    prices, index = _read("sp500_dataset.csv.gz"), _read("sp500_index.csv.gz")
+    closes = prices.to_numpy(dtype=np.float64)
+    if not prices.index.equals(index.index):
+        raise EnvironmentLacks("skfolio's two sample files cover different days: install skfolio>=1.12 again")
+    return make_panel(
+        prices.index.to_numpy(),
+        list(prices.columns),
+        {"close": closes},
+        name=SAMPLE,
+        source="skfolio.datasets: load_sp500_dataset, load_sp500_index",
+        bar="1d",
+        adjusted=True,
+        benchmark=Benchmark("S&P 500", index.iloc[:, 0].to_numpy(dtype=np.float64), price_only=True),
+        flaws=_flaws(closes),
+    )
+
+
+def _flaws(closes: Floats) -> tuple[str, ...]:
+    """What is wrong with closes [T, N], in words; every number is computed from them."""
+    returns = closes[1:] / closes[:-1] - 1
+    equal = returns.mean(axis=1)
+    sharpe = equal.mean() / equal.std(ddof=1) * np.sqrt(_SESSIONS_PER_YEAR)
+    large = int((np.abs(returns) > _LARGE_MOVE).sum())
+    return (
+        "Survivorship: the tickers were picked with hindsight among companies that did well; equal weight, rebalanced "
+        f"daily and without costs, has a Sharpe ratio of {sharpe:.2f} on all of them.",
+        "Closes only: there is no open, high, low or volume, so orders fill at the next close.",
+        "Prices are adjusted for splits and dividends and rounded to 3 decimals (the lowest is "
+        f"{closes.min():.3f}), so whole shares and per-share costs mean little on them.",
+        "The S&P 500 here is the price index, without dividends.",
+        f"The whole sample has {large} one-day moves above {_LARGE_MOVE:.0%}; they are real and kept.",
+    )
+
+
+def _read(file: str) -> pd.DataFrame:
+    # find_spec on a top-level name looks the package up without importing it.
+    spec = importlib.util.find_spec("skfolio")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders:
+        raise EnvironmentLacks("the built-in sample comes with the skfolio package, which is missing: install skfolio")
+    path = Path(folders[0]) / "datasets" / "data" / file
+    try:
+        return pd.read_csv(path, index_col=0, parse_dates=True, float_precision="round_trip")
+    except OSError:
+        raise EnvironmentLacks(f"skfolio lacks its sample file {path.name}: install skfolio>=1.12 again") from None

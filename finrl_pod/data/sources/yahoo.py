@@ -1,0 +1,118 @@
+"""Yahoo Finance, by way of the yfinance package (an optional part: `pip install finrl-pod[sources]`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from finrl_pod.data.dates import as_utc
+from finrl_pod.data.panel import check_bar
+from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
+from finrl_pod.data.sources.retry import Retry
+from finrl_pod.errors import EnvironmentLacks, FetchError
+from finrl_pod.types import PRICE_COLUMNS, Panel
+
+_log = logging.getLogger(__name__)
+
+_FLAWS = (
+    "Yahoo adjusts the whole history anew after every dividend and split: the same query gives other prices later.",
+    "The tickers were chosen today: companies that failed or were bought in the meantime are easily left out.",
+)
+
+
+@dataclass(frozen=True)
+class YahooSource:
+    """Adjusted open, high, low, close and volume of regular trading hours.
+
+    session: a requests or curl_cffi session to use instead of yfinance's own.
+    """
+
+    name = "yfinance"
+
+    session: Any = None
+    retry: Retry = field(default_factory=Retry)
+
+    def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
+        """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
+
+        Raises FetchError naming the tickers that are missing, or that Yahoo did not deliver after the retries;
+        EnvironmentLacks without yfinance.
+        """
+        check_bar(bar)
+        start, end = as_utc(start), as_utc(end)
+        parts, reasons = [], []
+        for symbol in symbols:
+            part, reason = self._history(symbol, start, end, bar)
+            if part is None or part.empty:
+                reasons.append(reason or "no bars")
+            else:
+                parts.append(part)
+        rows = clip(pd.concat(parts, ignore_index=True), start, end) if parts else pd.DataFrame({"symbol": []})
+        check_delivered(symbols, list(rows["symbol"].unique()), "Yahoo", reasons)
+        flaws = (*_FLAWS, *unfinished(rows, bar))
+        return panel_of_rows(rows, bar=bar, source="yfinance", flaws=flaws, allow_gaps=True)
+
+    def _history(
+        self, symbol: str, start: pd.Timestamp, end: pd.Timestamp, bar: str
+    ) -> tuple[pd.DataFrame | None, str | None]:
+        """(rows, None), or (None, why Yahoo has none). Raises FetchError when Yahoo could not be asked."""
+        try:
+            import yfinance
+            from yfinance.data import YfData
+            from yfinance.exceptions import YFException, YFRateLimitError, YFTickerMissingError
+        except ImportError:
+            raise EnvironmentLacks("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
+
+        # Yahoo's `end` is exclusive and read in the exchange's own zone: ask for a day more on both sides and clip.
+        day = pd.Timedelta(days=1)
+        window = {"start": (start.floor("D") - day).date(), "end": (end.floor("D") + 2 * day).date()}
+
+        def ask() -> Any:
+            # yfinance keeps answers, failed ones too, for the life of the process: a retry would get the failure again.
+            YfData.cache_get.cache_clear()
+            ticker = yfinance.Ticker(symbol, session=self.session)
+            return ticker.history(**window, interval=bar, auto_adjust=True, actions=False, timeout=self.retry.timeout)
+
+        def transient(error: BaseException) -> bool:
+            # OSError is the base of requests' and curl's errors; ValueError is an error page that is no JSON.
+            return isinstance(error, (OSError, ValueError, YFRateLimitError))
+
+        try:
+            with _raising(yfinance):
+                history = self.retry.call(ask, transient)
+        except YFTickerMissingError as error:
+            return None, f"{symbol}: {getattr(error, 'rationale', error)}"
+        except (YFException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            _log.debug("Yahoo failed for %s", symbol, exc_info=True)
+            text = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}"
+            raise FetchError(
+                f"Yahoo did not deliver {symbol} after {self.retry.attempts} attempts ({text.splitlines()[0]}): "
+                "nothing was stored; try again later"
+            ) from None
+        return _rows(history, symbol, bar), None
+
+
+def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
+    """yfinance's table as rows of a long one: the session's date for daily bars, UTC for intraday ones."""
+    index = pd.DatetimeIndex(history.index)
+    times = index.normalize() if bar == "1d" else index.tz_convert("UTC")
+    columns = {c: history[c.capitalize()].astype("float64").to_numpy() for c in PRICE_COLUMNS}
+    rows = pd.DataFrame({"time": times.tz_localize(None).as_unit("ns"), "symbol": symbol, **columns})
+    return rows[rows["close"].notna()]
+
+
+@contextmanager
+def _raising(yfinance: Any) -> Iterator[None]:
+    """yfinance reports failures by raising instead of logging them and answering with an empty table."""
+    debug = yfinance.config.debug
+    before = debug.hide_exceptions
+    debug.hide_exceptions = False
+    try:
+        yield
+    finally:
+        debug.hide_exceptions = before

@@ -1,0 +1,98 @@
+"""Train, validation and test by date, with an embargo between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.config import SplitConfig
+from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.errors import DataError
+from finrl_pod.types import Times
+
+# A split may name a date that is no session, such as 31 December: this far outside the data it still means the data.
+CALENDAR_SLACK = pd.Timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bars first to last, both included."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def slice(self) -> slice:
+        """For indexing rows of [T, ...]."""
+        return slice(self.first, self.last + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The bars of each split; `embargo` bars before validation and before test belong to none. times: [T]."""
+
+    train: Span
+    validation: Span
+    test: Span
+    embargo: int
+    times: Times
+
+    def dates(self) -> dict[str, list[str]]:
+        """{"train": [first, last], ...}: the bars really used, as ISO dates (date and time for intraday bars)."""
+        daily = bool(np.all(self.times == self.times.astype("datetime64[D]")))
+        unit = "datetime64[D]" if daily else "datetime64[m]"
+        return {
+            name: [str(self.times[span.first].astype(unit)), str(self.times[span.last].astype(unit))]
+            for name, span in (("train", self.train), ("validation", self.validation), ("test", self.test))
+        }
+
+
+def make_splits(times: Times, config: SplitConfig) -> Splits:
+    """Bar ranges of the dates in `config` over times [T], less the embargo at the end of train and of validation.
+
+    A decision at bar t fills at t+1 and its reward reaches the fill of t+1, at bar t+2: an embargo of 2 bars or more
+    keeps the earlier split's rewards off the later split's bars.
+    Raises DataError: dates that are no dates, run backwards, lie outside the data by more than a week, overlap, or
+    leave a split without bars.
+    """
+    if config.embargo < 0:
+        raise DataError(f"splits.embargo must be 0 bars or more, got {config.embargo}")
+    if not len(times):
+        raise DataError("there are no bars to split")
+    train = _span(times, "train", config.train, config.embargo)
+    validation = _span(times, "validation", config.validation, config.embargo)
+    test = _span(times, "test", config.test, 0)
+    _check_order("train", config.train, "validation", config.validation)
+    _check_order("validation", config.validation, "test", config.test)
+    return Splits(train, validation, test, config.embargo, times)
+
+
+def _span(times: Times, name: str, dates: tuple[str, str], embargo: int) -> Span:
+    start, end = first_moment(dates[0], f"the start of {name}"), last_moment(dates[1], f"the end of {name}")
+    if start > end:
+        raise DataError(f"split {name} starts on {dates[0]}, after its end {dates[1]}: swap the dates")
+    data = pd.Timestamp(times[0]), pd.Timestamp(times[-1])
+    if start < data[0] - CALENDAR_SLACK or end.floor("D") > data[1] + CALENDAR_SLACK:
+        covers = f"{data[0].date()} to {data[1].date()}"
+        raise DataError(f"split {name}, {dates[0]} to {dates[1]}, lies outside the data, which covers {covers}")
+    first = int(np.searchsorted(times, start.to_datetime64(), "left"))
+    last = int(np.searchsorted(times, end.to_datetime64(), "right")) - 1
+    if last < first:
+        raise DataError(f"split {name}, {dates[0]} to {dates[1]}, has no bars: widen it")
+    if last - embargo < first:
+        bars = last - first + 1
+        raise DataError(f"split {name} has {bars} bars, of which an embargo of {embargo} leaves none: widen it")
+    return Span(first, last - embargo)
+
+
+def _check_order(earlier: str, a: tuple[str, str], later: str, b: tuple[str, str]) -> None:
+    if last_moment(a[1]) >= first_moment(b[0]):
+        raise DataError(
+            f"split {earlier} ends on {a[1]} but {later} starts on {b[0]}: splits must not overlap and must follow "
+            "in the order train, validation, test"
+        )

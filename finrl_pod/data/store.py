@@ -1,0 +1,212 @@
+"""Panels on disk: for each name a folder with the prices as Parquet and a JSON manifest.
+
+The Parquet file is named by its contents and the manifest is renamed into place last, so a reader sees the old panel
+or the new one, whole, and a failure at any moment leaves the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.data.flaws import check
+from finrl_pod.data.manifest import Manifest, describe, read_manifest
+from finrl_pod.data.sources.sample import SAMPLE, load_sample
+from finrl_pod.errors import DataError, FinrlPodError
+from finrl_pod.types import Benchmark, Panel
+
+ROOT_VARIABLE = "FINRL_POD_DATA"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MANIFEST = "manifest.json"
+_TIME = "time"
+_BENCHMARK = "benchmark"
+
+
+class Store:
+    """The panels under `root`, and the built-in sample beside them.
+
+    root: a folder; by default the environment's FINRL_POD_DATA, else the user's data folder.
+    """
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = Path(root) if root is not None else _default_root()
+
+    def save(self, panel: Panel, query: Mapping[str, Any] | None = None) -> Manifest:
+        """Store under `panel.name`, replacing what had that name; `query` is what the source was asked for.
+
+        Raises DataError: a name that is no plain file name, the sample's name, a panel that breaks a rule, a folder
+        that cannot be written. Whatever happens, the panel stored before stays until the new one is complete.
+        """
+        self.check_name(panel.name)
+        folder = self._folder(panel.name)
+        faults = [flaw.message for flaw in check(panel) if flaw.hard]
+        if faults:
+            raise DataError(f"panel {panel.name!r} is not stored: {faults[0]}")
+        prices = _encode(panel)
+        digest = hashlib.sha256(prices).hexdigest()
+        manifest = describe(
+            panel,
+            query=dict(query or {}),
+            file=f"prices-{digest[:16]}.parquet",
+            file_sha256=digest,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        old = _old_file(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / manifest.file, prices)
+            _write(folder / _MANIFEST, json.dumps(manifest.plain(), indent=1).encode())
+        except OSError as error:
+            raise DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one") from None
+        if old is not None and old.name != manifest.file:
+            with contextlib.suppress(OSError):
+                old.unlink()
+        return manifest
+
+    def check_name(self, name: str) -> None:
+        """Raises DataError when nothing can be saved under that name."""
+        self._folder(name)
+        if name == SAMPLE:
+            raise DataError(f"the name {SAMPLE!r} belongs to the built-in panel: choose another")
+
+    def load(self, name: str) -> Panel:
+        """The panel of that name. Raises DataError when there is none, or its files were truncated or altered."""
+        if name == SAMPLE:
+            return load_sample()
+        manifest = self._manifest(name)
+        # The manifest may be edited by hand: a file outside the panel's own folder is never read.
+        path = self._folder(name) / Path(manifest.file).name
+        try:
+            prices = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}; fetch or import {name!r} again") from None
+        again = f"fetch or import {name!r} again"
+        if hashlib.sha256(prices).hexdigest() != manifest.file_sha256:
+            raise DataError(f"{path} was truncated or altered (its sha256 is not the manifest's): {again}")
+        panel = _decode(prices, manifest, path)
+        if panel.sha256 != manifest.sha256:
+            raise DataError(f"panel {name!r} does not match the sha256 of its manifest: {again}")
+        return panel
+
+    def show(self, name: str) -> Manifest:
+        """The manifest of that panel. Raises DataError when there is none."""
+        return describe(load_sample(), builtin=True) if name == SAMPLE else self._manifest(name)
+
+    def list(self) -> tuple[Manifest, ...]:
+        """All panels, the built-in sample first, then by name. One that cannot be used carries the `fault`."""
+        folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
+        names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name != SAMPLE]
+        return tuple(self._listed(name) for name in (SAMPLE, *names))
+
+    def _listed(self, name: str) -> Manifest:
+        try:
+            return self.show(name)
+        except FinrlPodError as error:
+            return Manifest(name=name, builtin=name == SAMPLE, fault=str(error))
+
+    def _manifest(self, name: str) -> Manifest:
+        path = self._folder(name) / _MANIFEST
+        if not path.parent.is_dir():
+            known = ", ".join(m.name for m in self.list())
+            raise DataError(
+                f"there is no panel {name!r} in {self.root}, only {known}: "
+                "get it with `finrl-pod data fetch` or `finrl-pod data import`"
+            )
+        return dataclasses.replace(read_manifest(path), name=name)
+
+    def _folder(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise DataError(
+                f"a panel's name has letters, digits, '.', '_' and '-', starts with a letter or digit and is at most "
+                f"64 long, got {name!r}"
+            )
+        return self.root / name
+
+
+def _default_root() -> Path:
+    set_root = os.environ.get(ROOT_VARIABLE)
+    if set_root:
+        return Path(set_root)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"
+
+
+def _encode(panel: Panel) -> bytes:
+    """Parquet: column "time", one column "close:AAPL" for each price column and ticker, and "benchmark"."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {_TIME: panel.times.astype("datetime64[ns]")}
+    for column in panel.columns:
+        values = getattr(panel, column)
+        columns |= {f"{column}:{symbol}": np.ascontiguousarray(values[:, n]) for n, symbol in enumerate(panel.symbols)}
+    if panel.benchmark is not None:
+        columns[_BENCHMARK] = panel.benchmark.close
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(prices))
+        values = {
+            column: np.stack([table.column(f"{column}:{s}").to_numpy() for s in manifest.symbols], axis=1)
+            for column in manifest.columns
+        }
+        benchmark = manifest.benchmark and Benchmark(
+            manifest.benchmark["name"], table.column(_BENCHMARK).to_numpy().copy(), manifest.benchmark["price_only"]
+        )
+        return Panel(
+            times=table.column(_TIME).to_numpy().astype("datetime64[ns]"),
+            symbols=manifest.symbols,
+            tradable=~np.isnan(values["close"]),
+            benchmark=benchmark or None,
+            adjusted=manifest.adjusted,
+            bar=manifest.bar,
+            name=manifest.name,
+            source=manifest.source,
+            flaws=manifest.flaws,
+            **values,
+        )
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise DataError(f"{path} does not hold what its manifest says ({error}): fetch or import it again") from None
+
+
+def _old_file(folder: Path) -> Path | None:
+    """The Parquet file of the panel stored until now, if its manifest can be read."""
+    try:
+        return folder / Path(read_manifest(folder / _MANIFEST).file).name
+    except DataError:
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write to a temporary name in the same folder, flush to the disk, rename."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
