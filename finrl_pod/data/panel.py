@@ -165,10 +165,11 @@ def _check_gaps(
     allow: bool,
     locate: Locate | None,
 ) -> None:
-    """A bar without all its values is a gap where any value stands, or where bars stand before and after it."""
+    """A bar that lacks a value is a gap where it has some price, or where prices stand before and after it."""
     if allow:
         return
-    some = np.any(~np.isnan(np.stack(list(values.values()))), axis=0)
+    # Files often give volume 0 where there is no price: that alone makes no bar.
+    some = np.any(~np.isnan(np.stack([v for c, v in values.items() if c != "volume"])), axis=0)
     before, after = np.logical_or.accumulate(some, 0), np.logical_or.accumulate(some[::-1], 0)[::-1]
     gaps = np.argwhere(~tradable & before & after)
     if not len(gaps):

@@ -77,6 +77,6 @@ def _read(file: str) -> pd.DataFrame:
         raise EnvironmentLacks("the built-in sample comes with the skfolio package, which is missing: install skfolio")
     path = Path(folders[0]) / "datasets" / "data" / file
     try:
-        return pd.read_csv(path, index_col=0, parse_dates=True, float_precision="round_trip")
+        return pd.read_csv(path, index_col=0, parse_dates=True)
     except OSError:
         raise EnvironmentLacks(f"skfolio lacks its sample file {path.name}: install skfolio>=1.12 again") from None
