@@ -44,11 +44,11 @@ def random_market(
         close[t] = np.where(t < np.array(list(born.values())), 1.0, close[t])
     ahead = np.vstack([tradable[1:], np.zeros((1, assets), bool)])
     if fill == "same_close":
-        fillable, price, rule = tradable, close.copy(), "same_close"
+        fillable, price = tradable, close.copy()
     else:
         fillable = tradable & ahead
         price = np.vstack([(opened if opens else close)[1:], close[-1:]])
-        price, rule = np.where(fillable, price, close), "next_open" if opens else "next_close"
+        price = np.where(fillable, price, close)
     table = rng.normal(size=(bars, assets, features))
     if leak:
         table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
@@ -63,10 +63,10 @@ def random_market(
         raw_features=torch.from_numpy(table),
         tradable=torch.from_numpy(tradable),
         fillable=torch.from_numpy(fillable.copy()),
-        ended=torch.from_numpy(row[:, None] >= np.array(list(last.values()))),
+        ended=torch.from_numpy((row[:, None] >= np.array(list(last.values()))) & ~tradable[-1]),
         feature_names=names,
         normaliser=Normaliser(names, (0.0,) * features, (1.0,) * features),
-        fill_rule=rule,
+        fill_rule=fill,
         first=first,
         steps=bars - 1 if fill == "same_close" else bars - 2,
         turbulence=None if turbulence is None else torch.from_numpy(np.asarray(turbulence, dtype=np.float64)),

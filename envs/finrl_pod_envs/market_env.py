@@ -20,7 +20,9 @@ from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.execution import ExecutionRules, equity, execute
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.exposure import within_gross
 from finrl_pod_envs.rewards import reward
+from finrl_pod_envs.settings import check
 
 RUIN = 0.01  # an account that fell to this share of its starting cash is ruined: its episode is terminated
 START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after so many episodes
@@ -36,30 +38,6 @@ class EnvState(NamedTuple):
     cash: Tensor
     shares: Tensor
     memory: Tensor | None
-
-
-def check(config: EnvironmentConfig, market: MarketTensor) -> None:
-    """Raises ConfigError for a setting out of its range, or one that the market was not built for."""
-    ranges = {
-        "cost_bps": 0 <= config.cost_bps < 10_000,
-        "cash": config.cash > 0,
-        "window": config.window >= 1,
-        "leverage": config.leverage > 0,
-        "hmax": config.hmax > 0,
-        "turbulence_limit": config.turbulence_limit >= 0,
-        "envs": config.envs >= 1,
-        "group": config.group >= 1,
-    }
-    for name, good in ranges.items():
-        if not good:
-            raise ConfigError(f"environment.{name} is out of its range, got {getattr(config, name)!r}; see its default")
-    if (config.fill == "same_close") != (market.fill_rule == "same_close"):
-        raise ConfigError(
-            f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "
-            "build the market with the same rule"
-        )
-    if config.turbulence_limit > 0 and market.turbulence is None:
-        raise ConfigError("environment.turbulence_limit needs a market with turbulence; set it to 0 or add the feature")
 
 
 class MarketEnv(ABC):
@@ -109,6 +87,8 @@ class MarketEnv(ABC):
         self._close = market.close.to(self.dtype)
         self._fill = market.fill.to(self.dtype)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
+        # Long accounts at or above full investment are kept within their leverage by their cash.
+        self._limited = config.short or config.leverage < 1
         self._reward = reward(config.reward)
         self.rules = ExecutionRules(
             cost_rate=config.cost_bps / 1e4,
@@ -185,6 +165,8 @@ class MarketEnv(ABC):
         tradable = self.market.tradable[day].unsqueeze(2)
         trades, priority = self.trades(action.to(self.dtype).reshape(p, g, a, -1), state, close, tradable)
         trades = self._allowed(trades, state, day)
+        if self._limited:
+            trades = within_gross(trades, state.cash, state.shares, close, self.config.leverage)
         before = equity(state.cash, state.shares, fill)
         done = execute(state.cash, state.shares, trades, fill, self.rules, priority)
         after = equity(done.cash, done.shares, fill_next)

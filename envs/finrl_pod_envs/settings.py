@@ -1,0 +1,31 @@
+"""What a market environment asks of its settings."""
+
+from __future__ import annotations
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.types import MarketTensor
+
+
+def check(config: EnvironmentConfig, market: MarketTensor) -> None:
+    """Raises ConfigError for a setting out of its range, or one that the market was not built for."""
+    ranges = {
+        "cost_bps": 0 <= config.cost_bps < 10_000,
+        "cash": config.cash > 0,
+        "window": config.window >= 1,
+        "leverage": config.leverage > 0,
+        "hmax": config.hmax > 0,
+        "turbulence_limit": config.turbulence_limit >= 0,
+        "envs": config.envs >= 1,
+        "group": config.group >= 1,
+    }
+    for name, good in ranges.items():
+        if not good:
+            raise ConfigError(f"environment.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    if (config.fill == "same_close") != (market.fill_rule == "same_close"):
+        raise ConfigError(
+            f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "
+            "build the market with the same rule"
+        )
+    if config.turbulence_limit > 0 and market.turbulence is None:
+        raise ConfigError("environment.turbulence_limit needs a market with turbulence; set it to 0 or add the feature")

@@ -1,0 +1,127 @@
+"""What every VecEnv promises, whatever its kind and settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_envs.make import KINDS, make_env
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.observation import flat, flat_size
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import VecEnv
+from finrl_pod.types import EnvStep
+from tests.markets import random_market
+
+P, E, GROUP, N, F = 2, 6, 3, 3, 2
+MARKETS = {
+    fill: random_market(4, fill=fill, gaps=0.1, ends={0: 20}, starts={1: 5}, turbulence=torch.arange(40.0).numpy())
+    for fill in ("next", "same_close")
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "same close": {"fill": "same_close"},
+    "whole": {"whole_shares": True},
+    "FinRL": {"whole_shares": True, "order": "sequential", "fill": "same_close", "reward": "change"},
+    "short and leverage": {"short": True, "leverage": 2.0},
+    "Sharpe, turbulence": {"reward": "differential_sharpe", "turbulence_limit": 30.0},
+}
+
+
+@pytest.fixture(params=[(kind, name) for kind in KINDS for name in SETTINGS], ids=lambda p: f"{p[0]}, {p[1]}")
+def env(request: pytest.FixtureRequest) -> MarketEnv:
+    kind, name = request.param
+    config = EnvironmentConfig(kind=kind, window=8, envs=E, group=GROUP, **SETTINGS[name])
+    return make_env(MARKETS[config.fill], config, members=(0, 5))
+
+
+def play(env: MarketEnv, seed: int, steps: int = 20) -> list[EnvStep]:
+    env.reset(seed)
+    noise = torch.Generator().manual_seed(1)
+    return [env.step(torch.randn(P, E, env.action_size, generator=noise)) for _ in range(steps)]
+
+
+def test_it_is_a_vec_env_with_honest_sizes(env: MarketEnv) -> None:
+    assert isinstance(env, VecEnv)
+    assert (env.members, env.envs) == (P, E)
+    assert env.action_size in (N, N + 1)
+
+
+def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
+    first = env.reset(0)
+    outcomes = play(env, 0)
+    for observation in [first] + [o for s in outcomes for o in (s.observation, s.final_observation)]:
+        assert observation.day.shape == (P, E // GROUP)
+        assert observation.day.dtype == torch.int64
+        assert observation.account.shape == (P, E, 1 + N)
+        assert observation.account.dtype == torch.float32
+        assert torch.isfinite(observation.account).all()
+        row = flat(env.market, observation)
+        assert row.shape == (P, E, flat_size(env.market)) == (P, E, 1 + N + N * F)
+        assert row.dtype == torch.float32
+    for outcome in outcomes:
+        for name in ("reward", "equity", "turnover", "cost"):
+            values = getattr(outcome, name)
+            assert values.shape == (P, E), name
+            assert values.dtype == torch.float32, name
+            assert torch.isfinite(values).all(), name
+        assert (outcome.turnover >= 0).all()
+        assert (outcome.cost >= 0).all()
+        for flag in (outcome.terminated, outcome.truncated):
+            assert flag.shape == (P, E)
+            assert flag.dtype == torch.bool
+        assert not (outcome.terminated & outcome.truncated).any()
+
+
+def test_the_same_seed_repeats_and_another_does_not(env: MarketEnv) -> None:
+    runs = [play(env, seed) for seed in (1, 1, 2)]
+    for a, b in zip(runs[0], runs[1], strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(flatten(a), flatten(b), strict=True))
+    assert any(not torch.equal(a.reward, c.reward) for a, c in zip(runs[0], runs[2], strict=True))
+
+
+def test_a_step_does_not_change_what_it_was_given(env: MarketEnv) -> None:
+    first = env.reset(0)
+    action = torch.randn(P, E, env.action_size)
+    kept = first.day.clone(), first.account.clone(), action.clone()
+    outcome = env.step(action)
+    later = outcome.observation.account.clone()
+    env.step(action)
+    assert all(torch.equal(a, b) for a, b in zip(kept, (first.day, first.account, action), strict=True))
+    assert torch.equal(outcome.observation.account, later)
+
+
+def test_resets_happen_in_the_step_that_ends_the_window(env: MarketEnv) -> None:
+    ends = 0
+    for outcome in play(env, 0, 30):
+        done = outcome.terminated | outcome.truncated
+        ends += int(done.sum())
+        fresh, final = outcome.observation.account, outcome.final_observation.account
+        assert torch.equal(fresh[~done], final[~done])
+        assert torch.equal(fresh[done][:, 0], torch.ones(int(done.sum())))
+        assert not fresh[done][:, 1:].any()
+    assert ends >= 3 * P * E
+
+
+def test_the_flat_observation_is_the_account_and_the_row_of_the_shared_table() -> None:
+    env = make_env(MARKETS["next"], EnvironmentConfig(window=8, envs=E, group=GROUP), members=(0, 5))
+    observation = play(env, 0, 5)[-1].observation
+    row = flat(env.market, observation)
+    for p in range(P):
+        for e in range(E):
+            table = env.market.features[observation.day[p, e // GROUP]]
+            assert torch.equal(row[p, e], torch.cat([observation.account[p, e], table.flatten()]))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    config = dataclasses.replace(EnvironmentConfig(), kind="casino")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="one of portfolio, stock_trading, got 'casino'"):
+        make_env(MARKETS["next"], config)
+
+
+def flatten(outcome: EnvStep) -> list[torch.Tensor]:
+    return [t for part in outcome for t in (part if isinstance(part, tuple) else (part,))]

@@ -1,0 +1,146 @@
+"""Environments in float32 and float64 against a plain loop over floats, on random markets with gaps and ends."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.types import MarketTensor
+from tests.envs.plain_env import PlainEnv
+from tests.markets import random_market
+
+STEPS, ENVS = 12, 3
+configs = st.builds(
+    EnvironmentConfig,
+    kind=st.sampled_from(["portfolio", "stock_trading"]),
+    order=st.sampled_from(["proportional", "sequential"]),
+    fill=st.sampled_from(["next", "same_close"]),
+    cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
+    leverage=st.sampled_from([1.0, 1.5]),
+    hmax=st.sampled_from([100.0, 5000.0]),
+    window=st.just(STEPS),
+    envs=st.just(ENVS),
+    group=st.sampled_from([1, 3]),
+)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def rough_market(seed: int, config: EnvironmentConfig) -> MarketTensor:
+    """Missing bars, one asset that ends and one that starts within the range."""
+    return random_market(
+        seed,
+        bars=20,
+        fill=config.fill,
+        opens=seed % 2 == 0,
+        gaps=0.1,
+        ends={0: 9},
+        starts={1: 6},
+        volatility=0.03,
+    )
+
+
+def start(env: MarketEnv, seed: int) -> list[int]:
+    """Reset to whole windows; the day of each of the E accounts."""
+    day = env.reset(seed, stagger=False).day[0]
+    return day.repeat_interleave(env.accounts).tolist()
+
+
+def random_actions(seed: int, env: MarketEnv) -> torch.Tensor:
+    scale = 3.0 if env.config.kind == "portfolio" else 1.2  # beyond 1, to try the clipping too
+    noise = torch.randn(STEPS, 1, ENVS, env.action_size, generator=torch.Generator().manual_seed(seed))
+    return noise * scale
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, config=configs)
+def test_fractions_agree_step_by_step(seed: int, config: EnvironmentConfig) -> None:
+    market = rough_market(seed, config)
+    single, double = make_env(market, config), make_env(market, config, dtype=torch.float64)
+    days = start(single, seed)
+    assert start(double, seed) == days
+    plain = [PlainEnv(market, config, day) for day in days]
+    for action in random_actions(seed, single):
+        outcomes = single.step(action), double.step(action.double())
+        want = [p.step(action[0, e].double().tolist()) for e, p in enumerate(plain)]
+        for outcome, env, tolerance in zip(outcomes, (single, double), (1e-5, 1e-9), strict=True):
+            assert outcome.equity.dtype == env.dtype
+            for e, (growth, fills) in enumerate(want):
+                worth = plain[e].value(plain[e].close[plain[e].day])
+                assert outcome.equity[0, e].item() == pytest.approx(worth, rel=tolerance)
+                assert outcome.reward[0, e].item() == pytest.approx(growth, abs=tolerance)
+                # costs move with trades, which are differences of holdings: relative to the account
+                assert outcome.cost[0, e].item() == pytest.approx(fills.cost, abs=tolerance * worth)
+                held = outcome.final_observation.account[0, e].double() * (
+                    worth if config.kind == "portfolio" else config.cash
+                )
+                close = plain[e].close[plain[e].day]
+                assert held[0].item() == pytest.approx(plain[e].cash, abs=2 * tolerance * worth)
+                for asset, shares in enumerate(plain[e].shares):
+                    assert held[1 + asset].item() == pytest.approx(shares * close[asset], abs=2 * tolerance * worth)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, config=configs)
+def test_whole_shares_flip_at_most_one_share_a_fill(seed: int, config: EnvironmentConfig) -> None:
+    """Each step starts both dtypes from one state: a share that flipped must not be counted again and again."""
+    config = dataclasses.replace(config, whole_shares=True, leverage=1.0)
+    market = rough_market(seed, config)
+    single, double = make_env(market, config, dtype=torch.float32), make_env(market, config, dtype=torch.float64)
+    plain = [PlainEnv(market, config, day) for day in start(double, seed)]
+    start(single, seed)
+    for action in random_actions(seed, single)[:-1]:
+        assert double.state is not None
+        single.state = double.state._replace(cash=double.state.cash.float(), shares=double.state.shares.float())
+        single.step(action)
+        double.step(action.double())
+        for e, account in enumerate(plain):
+            account.step(action[0, e].double().tolist())
+        assert single.state is not None
+        assert double.state is not None
+        exact = double.state.shares.reshape(ENVS, -1)
+        assert torch.equal(exact, exact.round())
+        assert torch.equal(exact, torch.tensor([p.shares for p in plain], dtype=torch.float64))
+        flips = (single.state.shares.reshape(ENVS, -1).double() - exact).abs()
+        # In the sequential order a flipped share frees cash, which may buy several of a cheaper asset.
+        if config.order == "proportional":
+            assert flips.max() <= 1
+        freed = flips * double._close[double.state.day].repeat_interleave(double.accounts, 1)[0]
+        assert freed.max() <= 1.5 * market.close.max()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, config=configs)
+def test_the_backtester_keeps_the_same_books(seed: int, config: EnvironmentConfig) -> None:
+    """The float64 engine, handed the weights that the scores mean, has the environment's equity and costs."""
+    config = dataclasses.replace(config, kind="portfolio", envs=1, group=1)
+    market = rough_market(seed, config)
+    env = make_env(market, config)
+    (first,) = start(env, seed)
+    actions = random_actions(seed, env)[:, :, :1]
+    steps = [env.step(action) for action in actions]
+
+    def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        score = actions[t - first, 0, 0].double().exp()
+        score[1:] *= market.tradable[t]
+        return (score[1:] / score.sum() * config.leverage).unsqueeze(0)
+
+    ledger = simulate(market, decide, first, first + STEPS, env.rules, config.cash)
+    shift = 0 if config.fill == "same_close" else 1  # the bar on which the decision's fill is booked
+    booked = ledger.costs[shift : shift + STEPS, 0]
+    # What was bought at the close of t is marked there, after its costs; the environment marks it a bar later.
+    marked = ledger.equity[1:, 0] + (ledger.costs[1:, 0] if config.fill == "same_close" else 0.0)
+    for t, outcome in enumerate(steps):
+        assert outcome.equity.item() == pytest.approx(marked[t].item(), rel=1e-5)
+        assert outcome.cost.item() == pytest.approx(booked[t].item(), abs=1e-5 * marked[t].item())
+    held = steps[-1].final_observation.account[0, 0].double() * steps[-1].equity.double().item()
+    assert held[0].item() == pytest.approx(ledger.cash[0].item(), abs=2e-5 * marked[-1].item())
+    values = ledger.shares[0] * market.close[first + STEPS]
+    assert torch.allclose(held[1:], values, rtol=0, atol=2e-5 * marked[-1].item())
