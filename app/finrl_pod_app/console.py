@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,11 @@ from finrl_pod_app.report.columns import STRATEGY_COLUMNS, in_order, readable, s
 
 if TYPE_CHECKING:
     from finrl_pod.pod.progress import Progress
+    from rich.console import Console
 
+    from finrl_pod_app.doctor import Finding
+
+PIPE_WIDTH = 160
 Report = Callable[["Progress"], None]
 
 
@@ -34,11 +38,9 @@ def progress_display(*, quiet: bool) -> Iterator[Report]:
 
 def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
-    from rich.console import Console
     from rich.table import Table
 
-    # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = _console()
     first, last = document["splits"]["test"]
     table = Table(title=f"Test {first} to {last}", title_justify="left", header_style="bold")
     table.add_column("strategy", no_wrap=True)
@@ -53,6 +55,24 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=True)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Print what the doctor found: a mark, a name, what is there, and the mend below what would not work."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console, marks = _console(), {"ok": "green", "missing": "yellow", "broken": "red"}
+    width = max(len(finding.name) for finding in findings)
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            console.print(Text(group, style="bold"))
+        line = Text.assemble((f"{finding.status:8}", marks[finding.status]), f"{finding.name:{width}}  {finding.value}")
+        console.print(Padding(line, (0, 0, 0, 2), expand=False))
+        if finding.mend:
+            console.print(Padding(Text(finding.mend, style="dim"), (0, 0, 0, width + 12), expand=False))
 
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:
@@ -73,6 +93,13 @@ def progress_words(progress: Progress) -> str:
     if progress.detail:
         words.append(progress.detail)
     return ", ".join(words)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 @contextmanager

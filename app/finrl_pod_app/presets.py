@@ -109,8 +109,9 @@ def preset(name: str) -> RunConfig:
 
 def preset_text(name: str) -> str:
     """Commented TOML of a preset; `finrl_pod.config.parse` reads it back to an equal config."""
+    config = preset(name)
     head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# finrl-pod tournament THIS_FILE --out runs/mine\n\n"
-    return head + config_text(preset(name))
+    return head + config_text(config)
 
 
 def config_text(config: RunConfig) -> str:

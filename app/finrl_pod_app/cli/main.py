@@ -23,6 +23,7 @@ app = typer.Typer(
     epilog="Begin with: finrl-pod demo --quick",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # drawing the help with rich would double the time it takes
     add_completion=False,
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(run_commands.demo)
@@ -65,7 +66,7 @@ def run(arguments: list[str] | None = None) -> int:
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
-        return _fail(_usage(error), getattr(error, "exit_code", 2))
+        return _fail(_usage(error), getattr(error, "exit_code", FinrlPodError.exit_code))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except OSError as error:
@@ -79,14 +80,15 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """A fault in the arguments, as one sentence that names the help to read."""
-    formatted = getattr(error, "format_message", lambda: str(error))().strip().rstrip(".")
+    """A fault in the arguments, as one sentence that names the help to read; where a command is missing, the help."""
+    message = str(getattr(error, "format_message", error.__str__)()).strip()
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "finrl-pod"
-    if not formatted:
-        # typer raises this one, without a message, when a group gets no command: its help was asked for.
-        return str(context.get_help()) if context is not None else "a command is missing"
-    return f"{formatted[0].lower()}{formatted[1:]} (see {command} --help)"
+    if context is None:
+        return message
+    if "\n" in message:
+        return f"a command is missing\n{message}"
+    message = message.rstrip(".")
+    return f"{message[0].lower()}{message[1:]} (see {context.command_path} --help)"
 
 
 def _fail(sentence: str, code: int) -> int:

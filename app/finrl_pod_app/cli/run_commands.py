@@ -46,7 +46,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Every stage within a minute; learns little.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a tournament on the sample's prices and backtest its champion: the whole line, 5 minutes on two cores."""
+    """Train on the sample prices and backtest the champion. The whole line, in about 5 minutes on two cores."""
     from finrl_pod_app.presets import preset
 
     _run(preset("quick" if quick else "laptop"), out or _new_folder("demo"), seed, as_json=as_json)
@@ -60,7 +60,7 @@ def tournament(
     device: OnDevice = Device.auto,
     as_json: Json = False,
 ) -> None:
-    """Train a population, pick a champion on the validation years, and report on the test years."""
+    """Train a population and report on its champion. It is picked on the validation years and tested on later ones."""
     from finrl_pod.config import load
 
     settings = load(config)
@@ -75,7 +75,7 @@ def train(
     device: OnDevice = Device.auto,
     as_json: Json = False,
 ) -> None:
-    """The same with one agent, which goes on through all generations."""
+    """The same with one agent. It goes on through all generations."""
     from finrl_pod.config import load
 
     loaded = load(config)
@@ -95,7 +95,7 @@ def backtest(
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.html; none unless given.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a run's champion, or a baseline, over given days through the same accounting and costs."""
+    """Test a run's champion or a baseline. Accounting and costs are those of the tournament."""
     from finrl_pod.errors import InputError
     from finrl_pod_app import console, wiring
 
@@ -115,7 +115,7 @@ def bench(
     context: typer.Context,
     what: Annotated[Bench, typer.Argument(help="env: steps/s; learn: what agents learn; ppo: samples/s.")],
 ) -> None:
-    """Measure speed or learning; further options such as --json go to python -m finrl_pod_app.bench."""
+    """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks
 
     raise typer.Exit(benchmarks.main([what.value, *context.args]))

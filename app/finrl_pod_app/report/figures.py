@@ -16,8 +16,8 @@ from finrl_pod_app.report.palette import ramp, styles
 
 POINTS = 4_000  # a line is thinned to at most about this many: more cannot be seen
 ASSETS = 9  # shown by name in the stacked area; the rest is one band
-TICKS = (1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8)  # of a decade, on the log axis
-MOST_TICKS = 9
+TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # of a decade, the roundest first
+TICK_GAP = 0.09  # of the axis, at the least
 
 
 def equity_figure(results: Mapping[str, BacktestResult]) -> Any:
@@ -49,8 +49,7 @@ def weights_figure(result: BacktestResult) -> Any:
 
     figure = go.Figure()
     times, bands = result.times, _bands(result)
-    colours = [*ramp(len(bands) - 1), "#9aa0a6"]
-    for (name, values), colour in zip(bands, colours, strict=True):
+    for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
         for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
             if group == "short" and not part.any():
                 continue
@@ -62,7 +61,7 @@ def weights_figure(result: BacktestResult) -> Any:
                 showlegend=group == "long",
                 stackgroup=group,
                 mode="lines",
-                line={"width": 0.5, "color": colour},
+                line={"width": 0.5, "color": "rgba(255, 255, 255, 0.4)"},
                 fillcolor=colour,
                 hovertemplate="%{y:.1%}",
             )
@@ -73,11 +72,14 @@ def weights_figure(result: BacktestResult) -> Any:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values from `low` to `high`, at most `MOST_TICKS`, evenly thinned."""
+    """Round values for a log axis from `low` to `high` > 0, in order, far enough apart for their labels."""
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    ticks = [round(tick * 10.0**decade, 12) for decade in decades for tick in TICKS]
-    inside = [tick for tick in ticks if low * 0.97 <= tick <= high * 1.03]
-    return inside[:: math.ceil(len(inside) / MOST_TICKS)] if inside else []
+    gap = TICK_GAP * math.log10(high / low)
+    ticks: list[float] = []
+    for tick in (round(tick * 10.0**decade, 12) for tick in TICKS for decade in decades):
+        if low <= tick <= high and all(abs(math.log10(tick / other)) >= gap for other in ticks):
+            ticks.append(tick)
+    return sorted(ticks)
 
 
 def _lines(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
@@ -123,6 +125,12 @@ def _bands(result: BacktestResult) -> list[tuple[str, Floats]]:
     if len(order) > ASSETS:
         bands.append((f"{len(order) - ASSETS} others", result.weights[:, order[ASSETS:]].sum(1)))
     return [*bands, ("cash", 1 - result.weights.sum(1))]
+
+
+def _band_colours(holdings: int) -> list[str]:
+    """A ramp for the named assets, greys for the others and for cash."""
+    others = ["#9aa0a6"] if holdings > ASSETS else []
+    return [*ramp(holdings - len(others)), *others, "rgba(128, 128, 128, 0.25)"]
 
 
 def _dates(times: Times) -> list[str]:

@@ -66,8 +66,8 @@ def _head(document: Mapping[str, Any], title: str) -> str:
     sentence = "The champion earned its place." if verdict["promoted"] else "The champion did not earn its place."
     style = "verdict promoted" if verdict["promoted"] else "verdict"
     return (
-        f'<header><h1>{html.escape(title)}</h1>\n<div class="{style}"><p>{sentence}</p>'
-        f"{_list(verdict['reasons'])}</div></header>"
+        f'<header><p class="soft">finrl_pod: {html.escape(title)}</p>\n'
+        f'<div class="{style}"><h1>{sentence}</h1>{_list(verdict["reasons"])}</div></header>'
     )
 
 
@@ -103,8 +103,8 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
     for member in champion["members"]:
         ancestors = champion["lineage"].get(member, [])
         lines.append(f"{member} comes from {', from '.join(ancestors)}." if ancestors else f"{member} began anew.")
-    note = f'<p class="note">Score: of the validation days. {len(rows)} entries; the champion is the ensemble '
-    note += f"{html.escape(champion['id'])} ({html.escape(champion['algorithm'])}) of the marked ones.</p>"
+    note = f"Score on the validation days. The champion {champion['id']} ({champion['algorithm']}) is the ensemble of "
+    note = f'<p class="note">{html.escape(note)}{len(champion["members"])} members.</p>'
     return _section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + _list(lines))
 
 

@@ -29,15 +29,15 @@ class Style:
 _CHAMPION = Style("#d55e00", width=3.0)
 _OTHERS = (
     Style("#0a7ac2"),
+    Style("#5fa8dc", "dash"),
     Style("#7f7f7f", "dot"),
     Style("#009e73"),
     Style("#b8860b", "dash"),
     Style("#b0599a"),
-    Style("#0a7ac2", "dash"),
-    Style("#009e73", "dashdot"),
-    Style("#b8860b", "dot"),
-    Style("#b0599a", "dashdot"),
-    Style("#7f7f7f", "dash"),
+    Style("#8b6fd0", "dashdot"),
+    Style("#96643c", "dash"),
+    Style("#3f8f8f", "dot"),
+    Style("#c06070", "dashdot"),
 )
 
 
@@ -53,5 +53,6 @@ def ramp(count: int) -> list[str]:
     """`count` colours from dark to light (cividis, made for colour blindness), for the assets of a stacked area."""
     from plotly.colors import sample_colorscale
 
-    places = [i / max(count - 1, 1) for i in range(count)]
+    # The darkest tenth would drown in a dark page.
+    places = [0.1 + 0.9 * i / max(count - 1, 1) for i in range(count)]
     return list(sample_colorscale("cividis", places)) if count else []

@@ -48,7 +48,7 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
     for row in shown:
         member = row["id"] in members
         cells = [
-            f'<th scope="row">{html.escape(row["id"])}{" (champion)" if member else ""}</th>',
+            f'<th scope="row">{html.escape(row["id"])}{" (member)" if member else ""}</th>',
             f'<td class="text">{html.escape(row["parent"] or MISSING)}</td>',
             f"<td>{row['generation']}</td>",
             f"<td>{MISSING if row['score'] is None else format(row['score'], '.3f')}</td>",
@@ -67,7 +67,7 @@ def key_line(look: Style) -> str:
 
 
 def _strategy_row(name: str, looks: Mapping[str, Style], cells: Sequence[str]) -> str:
-    head = f'<th scope="row">{key_line(looks[name])}{html.escape(readable(name))}</th>'
+    head = f'<th scope="row"><span class="named">{key_line(looks[name])}{html.escape(readable(name))}</span></th>'
     style = " class=champion" if name == CHAMPION else ""
     return f"<tr{style}>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 

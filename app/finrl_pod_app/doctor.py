@@ -1,0 +1,144 @@
+"""What this machine has, what would not work on it, and how to mend that. Reads only; no network, no secrets."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import Literal
+
+from finrl_pod import __version__
+from finrl_pod.errors import FinrlPodError
+
+ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
+CORE = ("torch", "numpy", "pandas")
+SUITE = ("pyarrow", "skfolio", "TA-Lib", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
+INSTALL = "run make setup, or pip install -e '.[sources,dev]' -c constraints.txt"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    status: "ok"; "missing", something optional that would not work; "broken", the suite does not work without it.
+    mend: what to do about it, empty when ok.
+    """
+
+    group: Literal["versions", "devices", "data", "optional"]
+    name: str
+    status: Literal["ok", "missing", "broken"]
+    value: str
+    mend: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything. Never raises: what fails becomes a finding."""
+    return [*_versions(), *_devices(), *_data(), *_optional()]
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what a result depends on, for reports; what is not installed is left out."""
+    versions = {"finrl_pod": __version__, "python": platform.python_version()}
+    for name in (*CORE, *SUITE):
+        if (version := _version(name)) is not None:
+            versions[name] = version
+    return versions
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("versions", "finrl_pod", "ok", __version__)
+    yield Finding(
+        "versions", "python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    )
+    for name in CORE:
+        yield _core(name)
+    for name in SUITE:
+        version = _version(name)
+        if version is None:
+            yield Finding("versions", name, "broken", "not installed", INSTALL)
+        else:
+            yield Finding("versions", name, "ok", version)
+
+
+def _core(name: str) -> Finding:
+    """Really import it: a torch that is installed but lacks a shared library fails only then."""
+    try:
+        __import__(name)
+    except (ImportError, OSError) as error:
+        return Finding("versions", name, "broken", f"cannot be imported: {error}", INSTALL)
+    return Finding("versions", name, "ok", _version(name) or "unknown")
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        import torch
+    except (ImportError, OSError):
+        return
+    yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(i)
+            yield Finding("devices", f"cuda:{i}", "ok", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
+    elif torch.version.cuda is None:
+        mend = "none needed on a machine without an NVIDIA GPU; with one, install a CUDA build of torch"
+        yield Finding("devices", "cuda", "missing", "this torch is built for CPUs alone", mend)
+    else:
+        yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
+    compiler = _compiler()
+    if compiler is None:
+        mend = "install g++ or clang++; without one training runs uncompiled, which is slower"
+        yield Finding("devices", "torch.compile", "missing", "no C++ compiler", mend)
+    else:
+        yield Finding("devices", "torch.compile", "ok", f"compiler {compiler}")
+
+
+def _data() -> Iterator[Finding]:
+    mend = "make the data folder readable, or name another in the environment variable FINRL_POD_DATA"
+    try:
+        from finrl_pod.data.store import Store
+
+        names = [manifest.name for manifest in Store().list()]
+    except ImportError as error:
+        yield Finding("data", "store", "broken", f"cannot be imported: {error}", INSTALL)
+    except (FinrlPodError, OSError) as error:
+        yield Finding("data", "store", "broken", str(error), mend)
+    else:
+        yield Finding("data", "data sets", "ok", ", ".join(names))
+
+
+def _optional() -> Iterator[Finding]:
+    parts = (
+        ("yfinance", "yfinance", "pip install '.[sources]' -c constraints.txt, to fetch prices from Yahoo"),
+        ("alpaca-py", "alpaca", "pip install '.[sources]' -c constraints.txt, to fetch bars from Alpaca"),
+        ("isaacgym", "isaacgym", "Isaac Gym is on no package index: get it from NVIDIA's developer site"),
+        ("ray", "ray", "pip install ray, to spread pods over machines"),
+    )
+    for name, module, mend in parts:
+        if util.find_spec(module) is None:
+            yield Finding("optional", name, "missing", "not installed", mend)
+        else:
+            yield Finding("optional", name, "ok", _version(name) or "installed")
+    absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
+    if absent:
+        mend = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
+        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", mend)
+    else:
+        yield Finding("optional", "Alpaca keys", "ok", "both set")
+
+
+def _compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
+    """The C++ compiler that torch.compile would take, by its order: CXX, then g++, clang++, c++."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        if name and which(name):
+            return name
+    return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
