@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from finrl_pod.types import Benchmark, Floats, Panel
 START, END = 40, 360
 
 
-def panel(close: Floats, name: str = "made", **columns: Floats) -> Panel:
+def panel(close: Floats, name: str = "made", **columns: Any) -> Panel:
     """A panel of closes [T, N] (tradable where finite), and whatever other columns are given."""
     bars, assets = close.shape
     return Panel(
@@ -20,7 +21,7 @@ def panel(close: Floats, name: str = "made", **columns: Floats) -> Panel:
         close=close,
         tradable=np.isfinite(close),
         name=name,
-        **columns,  # type: ignore[arg-type]
+        **columns,
     )
 
 
@@ -38,7 +39,7 @@ def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
     there[END + 1 :, 2] = False
     there[rng.random(bars) < 0.1, 3] = False
     there[100:112, 3] = False
-    masked = {
+    masked: dict[str, Any] = {
         name: np.where(there, values, np.nan)
         for name, values in {
             "open": open_,
@@ -55,13 +56,13 @@ def changed_after(source: Panel, bar: int, how: str, seed: int = 1) -> Panel:
     """The panel with the bars after `bar` changed: "perturbed", "permuted", "missing", "filled" (gaps trade), "cut"."""
     rng = np.random.default_rng(seed)
     columns = {name: getattr(source, name).copy() for name in source.columns}
-    index, later = source.benchmark.close.copy() if source.benchmark else None, slice(bar + 1, None)
+    index, later = source.benchmark, slice(bar + 1, None)
     if how == "cut":
         return dataclasses.replace(
             source,
             times=source.times[: bar + 1],
             tradable=source.tradable[: bar + 1],
-            benchmark=None if source.benchmark is None else _with(source.benchmark, index[: bar + 1]),
+            benchmark=None if index is None else dataclasses.replace(index, close=index.close[: bar + 1]),
             **{name: values[: bar + 1] for name, values in columns.items()},
         )
     order = bar + 1 + rng.permutation(len(source.times) - bar - 1)
@@ -76,15 +77,11 @@ def changed_after(source: Panel, bar: int, how: str, seed: int = 1) -> Panel:
         elif how == "filled":
             values[later] = np.where(np.isfinite(values[later]), values[later], 77.0)
     if index is not None:
-        index[later] = index[order] * np.exp(rng.normal(0, 0.3))
+        later_index = index.close[order] * np.exp(rng.normal(0, 0.3))
+        index = dataclasses.replace(index, close=np.concatenate([index.close[: bar + 1], later_index]))
     return dataclasses.replace(
         source,
         tradable=np.isfinite(columns["close"]),
-        benchmark=None if source.benchmark is None else _with(source.benchmark, index),
+        benchmark=index,
         **columns,
     )
-
-
-def _with(index: Benchmark, close: Floats | None) -> Benchmark:
-    assert close is not None
-    return dataclasses.replace(index, close=close)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +30,7 @@ def value(name: str, source: Panel = PANEL) -> Floats:
     return features.compute(source, (name,))[..., 0]
 
 
-def own_closes(source: Panel, asset: int) -> pd.Series:
+def own_closes(source: Panel, asset: int) -> pd.Series[float]:
     """A ticker's closes without its gaps, indexed by bar."""
     return pd.Series(source.close[:, asset]).dropna()
 
@@ -66,7 +68,7 @@ def test_untradable_cells_are_undefined_and_the_rest_becomes_defined(name: str) 
 
 
 # Each per-ticker feature over the ticker's own closes, as pandas has it.
-ORACLES = {
+ORACLES: dict[str, Callable[[Any], Any]] = {
     "return_1": lambda c: np.log(c).diff(),
     "return_21": lambda c: np.log(c / c.shift(21)),
     "return_252": lambda c: np.log(c / c.shift(252)),
@@ -111,8 +113,10 @@ def test_macd_and_rsi_equal_plain_loops() -> None:
     macd, rsi = value("macd"), value("rsi_30")
     for asset in range(PANEL.close.shape[1]):
         close = own_closes(PANEL, asset)
-        x, move = close.to_numpy(), np.diff(close.to_numpy(), prepend=np.nan)
-        line = ema(x, 12, 25) - ema(x, 26, 25)
+        x: Floats = close.to_numpy(dtype=np.float64)
+        move = np.diff(x, prepend=np.nan)
+        line = ema(x, 12, 25)
+        line -= ema(x, 26, 25)
         np.testing.assert_allclose(macd[close.index, asset][33:], line[33:], rtol=1e-9, atol=1e-11)
         assert np.isnan(macd[close.index, asset][:33]).all()
         up, down = wilder(np.maximum(move, 0), 30), wilder(np.maximum(-move, 0), 30)
@@ -148,15 +152,17 @@ def test_cross_sections_equal_scipy_bar_by_bar() -> None:
         if not there.any():
             assert np.isnan(zscores[t]).all()
             continue
-        np.testing.assert_allclose(zscores[t, there], stats.zscore(base[t, there]), rtol=1e-9, atol=1e-12)
-        expected = 2 * (stats.rankdata(base[t, there]) - 1) / (there.sum() - 1) - 1
+        scores = np.asarray(stats.zscore(base[t, there]), dtype=np.float64)
+        np.testing.assert_allclose(zscores[t, there], scores, rtol=1e-9, atol=1e-12)
+        places = np.asarray(stats.rankdata(base[t, there]), dtype=np.float64)
+        expected = 2 * (places - 1) / (there.sum() - 1) - 1
         np.testing.assert_allclose(ranks[t, there], expected, atol=1e-12)
 
 
 def test_ties_share_a_rank_and_one_value_alone_is_in_the_middle() -> None:
     nan = np.nan
-    rows = np.array([[1.0, 1.0, 3.0, nan], [0.1, 0.1, 0.1, 0.1], [nan, 5.0, nan, nan]])
-    expected = [[-0.5, -0.5, 1.0, nan], [0, 0, 0, 0], [nan, 0, nan, nan]]
+    rows = np.array([[1.0, 1.0, 3.0, nan], [0.1, 0.1, 0.1, nan], [nan, 5.0, nan, nan]])
+    expected = np.array([[-0.5, -0.5, 1.0, nan], [0, 0, 0, nan], [nan, 0, nan, nan]])
     np.testing.assert_allclose(cross_section.rank(rows), expected, equal_nan=True)
     np.testing.assert_allclose(cross_section.zscore(rows)[1:], expected[1:], equal_nan=True)
 
@@ -184,8 +190,8 @@ def test_market_features_equal_a_plain_loop() -> None:
         breadth[t] = np.mean(above) if above else np.nan
     expected = {
         "market_return_1": market,
-        "market_return_21": pd.Series(market).rolling(21).sum(),
-        "market_volatility_21": pd.Series(market).rolling(21).std(),
+        "market_return_21": pd.Series(market).rolling(21).sum().to_numpy(),
+        "market_volatility_21": pd.Series(market).rolling(21).std().to_numpy(),
         "breadth_50": breadth,
     }
     for name, series in expected.items():
@@ -235,8 +241,23 @@ def test_turbulence_of_twins_and_still_tickers_stays_that_of_the_others() -> Non
     still[-1] = 8.0
     twins = turbulence(panel(np.hstack([close, close[:, :1], still])))
     np.testing.assert_allclose(twins, turbulence(panel(close)), rtol=1e-6)
-    many = turbulence(panel(random_panel(seed=4, bars=60, assets=30).close), window=20)
-    assert np.isfinite(many[21:]).all()
+
+
+@pytest.mark.parametrize("kind", ["more tickers than bars", "twins that part on the last bar", "near twins"])
+def test_a_singular_covariance_takes_the_pseudo_inverse(kind: str) -> None:
+    close = random_panel(seed=4, bars=60, assets=30).close[:, [0, *range(5, 30)]]
+    if kind != "more tickers than bars":
+        close = np.hstack([close[:, :4], close[:, :1]])
+        if kind == "near twins":
+            close[:, -1] *= 1 + 1e-9 * np.random.default_rng(0).normal(size=60)
+        close[-1, -1] *= 1.01
+    returns = pd.DataFrame(close).pct_change().to_numpy()
+    expected = np.full(60, np.nan)
+    for t in range(21, 60):
+        past = returns[t - 20 : t]
+        away = (returns[t] - past.mean(0)) / past.std(0, ddof=1)
+        expected[t] = away @ np.linalg.pinv(np.corrcoef(past.T), rcond=1e-10, hermitian=True) @ away
+    np.testing.assert_allclose(turbulence(panel(close), window=20), expected, rtol=1e-6)
 
 
 def test_an_unknown_feature_is_refused_with_close_matches() -> None:

@@ -54,7 +54,7 @@ NEXT_OPEN = [
 
 
 def small(with_opens: bool = False) -> Panel:
-    return panel(CLOSES, **({"open": OPENS} if with_opens else {}))
+    return panel(CLOSES, open=OPENS) if with_opens else panel(CLOSES)
 
 
 def test_next_fill_is_the_next_open() -> None:
