@@ -42,7 +42,7 @@ def test_the_p_value_is_that_of_a_t_test_on_independent_returns():
 
 
 def test_the_p_value_rejects_a_true_null_at_its_level():
-    rejected = sum(excess_p_value(ar1(seed, 500, 0.2), seed=seed, draws=200) <= 0.05 for seed in range(300))
+    rejected = sum(excess_p_value(ar1(seed, 500, 0.2), seed=seed, draws=99) <= 0.05 for seed in range(300))
     low, high = exact_interval(rejected, 300, 0.999)
     assert low <= 0.05 <= high
 
