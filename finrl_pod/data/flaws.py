@@ -34,7 +34,7 @@ class Flaw:
 def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tuple[Flaw, ...]:
     """Everything wrong or doubtful about a panel, hard faults first.
 
-    locate: says where cell (t, n) came from ("line 7 of prices.csv").
+    locate: says where cell (t, n) came from ("prices.csv, line 7").
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: they mean nothing on times or prices that are wrong.
@@ -80,7 +80,8 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
             wrong &= ~(np.isfinite(values) & (values == 0))
         rule = "volumes must not be negative" if column == "volume" else "prices must be above zero"
         for t, n in np.argwhere(wrong | holes):
-            where = f"{locate(int(t), int(n))}: " if locate else ""
+            place = locate(int(t), int(n)) if locate else ""
+            where = f"{place}: " if place else ""
             symbol, time = panel.symbols[n], panel.times[t]
             what = f"{where}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
             kind = "hole" if holes[t, n] else "price"

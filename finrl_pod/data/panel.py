@@ -47,7 +47,7 @@ def make_panel(
     flaws: sentences the source already knows; what the checks find is added to them.
     allow_gaps: a bar inside a ticker's life that lacks a value becomes untradable as a whole and a flaw says so;
         otherwise it is refused. Before a ticker's first and after its last bar it is untradable either way.
-    locate: says where cell (t, n) came from ("line 7 of prices.csv"), for messages.
+    locate: says where cell (t, n) came from ("prices.csv, line 7", or "" where it does not know), for messages.
     Raises DataError: an unknown column, no bars, times that repeat or run backwards, a price that is not positive
     and finite, a gap.
     """
@@ -176,7 +176,8 @@ def _check_gaps(
         return
     t, n = map(int, gaps[0])
     missing = [c for c, value in values.items() if np.isnan(value[t, n])]
-    where = f"{locate(t, n)}: " if locate else ""
+    place = locate(t, n) if locate else ""
+    where = f"{place}: " if place else ""
     more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     raise DataError(
         f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, inside its life{more}: "

@@ -95,7 +95,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise DataError(f"{path.name} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    return table
+    filled = np.flatnonzero((table != "").any(axis=1))
+    return table.iloc[: int(filled[-1]) + 1 if filled.size else 0]
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -103,7 +104,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     try:
-        table: pd.DataFrame = pq.read_table(path).to_pandas()
+        with path.open("rb") as file:
+            table: pd.DataFrame = pq.read_table(file).to_pandas()
     except (OSError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or "it is truncated or not a Parquet file"
         raise DataError(f"cannot read {path}: {reason}") from None
@@ -116,7 +118,7 @@ def _long(
     table: pd.DataFrame, file: str, where: Callable[[int], str], bar: str
 ) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
     """(rows as `panel_of_rows` takes them, the table's row that each came from)."""
-    table.columns = table.columns.astype(str).str.strip()
+    table = table.set_axis(table.columns.astype(str).str.strip(), axis=1)
     repeated = table.columns[table.columns.duplicated()]
     if len(repeated):
         raise DataError(f"{file} has the column {repeated[0]!r} twice: remove one")

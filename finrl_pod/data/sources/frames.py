@@ -51,8 +51,7 @@ def panel_of_rows(
 
     def locate(t: int, n: int) -> str:
         row = int(origin[t, n])
-        assert where is not None
-        return where(row) if row >= 0 else "no row"
+        return where(row) if where is not None and row >= 0 else ""
 
     return make_panel(
         union,
@@ -64,7 +63,7 @@ def panel_of_rows(
         adjusted=adjusted,
         flaws=flaws,
         allow_gaps=allow_gaps,
-        locate=None if where is None else locate,
+        locate=locate,
     )
 
 

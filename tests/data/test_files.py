@@ -1,0 +1,213 @@
+"""CSV and Parquet, long and wide: what they become, and that every fault names its line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.data.sources.files import FileSource, read_file
+from finrl_pod.errors import DataError
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+LONG = (
+    "time,symbol,open,close\n2024-01-02,A,1.5,2.5\n2024-01-03,A,1.6,2.6\n2024-01-02,B,3.5,4.5\n2024-01-03,B,3.6,4.6\n"
+)
+WIDE = "date,A,B\n2024-01-02,2.5,4.5\n2024-01-03,2.6,4.6\n2024-01-04,2.7,4.7\n"
+
+
+def write(folder: Path, text: str, name: str = "p.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_long_file(tmp_path: Path) -> None:
+    panel = read_file(write(tmp_path, LONG))
+    assert panel.symbols == ("A", "B")
+    assert panel.columns == ("open", "close")
+    np.testing.assert_array_equal(panel.close, [[2.5, 4.5], [2.6, 4.6]])
+    assert panel.name == "p"
+    assert panel.source == "file p.csv"
+
+
+def test_a_wide_file_equals_its_long_form(tmp_path: Path) -> None:
+    wide = read_file(write(tmp_path, WIDE))
+    lines = [f"2024-01-0{t + 2},{s},{wide.close[t, n]}" for t in range(3) for n, s in enumerate("AB")]
+    long = read_file(write(tmp_path, "\n".join(["date,tic,close", *lines]), "l.csv"))
+    assert wide.sha256 == long.sha256
+
+
+def test_the_fixtures_agree_with_one_another() -> None:
+    with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, inside its life"):
+        read_file(FIXTURES / "three.csv")
+    csv, parquet = (read_file(FIXTURES / f"three.{kind}", allow_gaps=True) for kind in ("csv", "parquet"))
+    assert csv.sha256 == parquet.sha256
+    wide = read_file(FIXTURES / "three_wide.csv")
+    np.testing.assert_array_equal(wide.close[csv.tradable], csv.close[csv.tradable])
+    assert [f.split()[0:2] for f in wide.flaws[1:]] == [["TRC", "starts"], ["TRC", "ends"]]
+
+
+def test_other_spellings_blank_last_lines_a_byte_order_mark_and_gzip(tmp_path: Path) -> None:
+    text = "\ufeffDate, Ticker ,Close\r\n2024-01-02T00:00:00, NA ,1.25\r\n2024-01-03T00:00:00,NA,1.5\r\n\r\n\r\n"
+    panel = read_file(write(tmp_path, text))
+    assert panel.symbols == ("NA",)
+    assert panel.close.tolist() == [[1.25], [1.5]]
+    (tmp_path / "z.csv.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_file(tmp_path / "z.csv.gz").sha256 == panel.sha256
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=30))
+def test_numbers_are_read_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, prices: list[float]) -> None:
+    days = pd.date_range("2000-01-01", periods=len(prices)).strftime("%Y-%m-%d")
+    text = "\n".join(["date,A", *(f"{d},{p!r}" for d, p in zip(days, prices, strict=True))])
+    panel = read_file(write(tmp_path_factory.mktemp("csv"), text))
+    assert panel.close[:, 0].tolist() == prices
+
+
+def edit(text: str, line: int, old: str, new: str) -> str:
+    """The text with `old` replaced by `new` in one line, counted from 1."""
+    lines = text.splitlines()
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (edit(LONG, 3, "2.6", "-2.6"), r"p.csv, line 3: close of A on 2024-01-03 is -2.6: prices must be above zero"),
+        (edit(LONG, 4, "4.5", "0"), r"p.csv, line 4: close of B on 2024-01-02 is 0: prices must be"),
+        (edit(LONG, 5, "4.6", "inf"), r"p.csv, line 5: close of B on 2024-01-03 is inf"),
+        (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
+        (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
+        (edit(LONG, 5, "4.6", "4,6"), r"p.csv is no regular table: .*line 5"),
+        (edit(LONG, 5, "4.6", "$4.6"), r"p.csv, line 5: close must be a number such as 12.5, got '\$4.6'"),
+        (edit(LONG, 5, "4.6", "1_000"), r"p.csv, line 5: close must be a number"),
+        (
+            edit(LONG, 3, "2024-01-03", "2024-01-02"),
+            r"p.csv, line 3: A has two bars on 2024-01-02: remove one, or name",
+        ),
+        (
+            edit(LONG, 3, "2024-01-03", "2024-01-01"),
+            r"line 3: A goes back in time, from 2024-01-02 to 2024-01-01: sort",
+        ),
+        (edit(LONG, 3, "2024-01-03", "03.01.2024"), r"line 3: the time must be a date .*, got '03.01.2024'"),
+        (edit(LONG, 3, "2024-01-03", "2024-02-30"), r"line 3: the time must be a date .*, got '2024-02-30'"),
+        (edit(LONG, 3, "2024-01-03", "now"), r"line 3: the time must be a date .*, got 'now'"),
+        (edit(LONG, 3, "2024-01-03", ""), r"line 3: the time must be a date .*, it is blank"),
+        (edit(LONG, 3, "A", " "), r"line 3: the ticker is missing"),
+        (edit(LONG, 1, "open", "vwap"), r"p.csv: unknown column 'vwap'; known are time, symbol, open"),
+        (edit(LONG, 1, "open", "close"), r"p.csv has the column 'close' twice|p.csv: unknown column 'close.1'"),
+        (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
+        (edit(LONG, 1, "symbol", "name"), r"has a column 'close' but none that names the ticker"),
+        (edit(WIDE, 1, "date", "when"), r"p.csv has no time column: it needs one named time or date"),
+        (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
+        (edit(WIDE, 3, "2024-01-03,2.6,4.6", ""), r"p.csv, line 3: the time must be a date .*, it is blank"),
+        (edit(WIDE, 4, "4.7", "x"), r"p.csv, line 4: B must be a number such as 12.5, got 'x'"),
+        ("time,symbol,close\n", r"p.csv holds no prices"),
+        ("time\n2024-01-02\n", r"p.csv holds no prices"),
+        ("", r"p.csv is empty"),
+    ],
+)
+def test_every_fault_names_its_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        read_file(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_gaps_become_untradable_when_asked_for(tmp_path: Path) -> None:
+    panel = read_file(write(tmp_path, edit(WIDE, 3, "2.6", "")), allow_gaps=True)
+    assert panel.tradable.tolist() == [[True, True], [False, True], [True, True]]
+
+
+INTRADAY = "time,A\n2024-01-02T09:30:00-05:00,1\n2024-01-02T10:30:00-05:00,2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (INTRADAY, "2024-01-02T14:30"),
+        (INTRADAY.replace("-05:00", "Z"), "2024-01-02T09:30"),
+        (INTRADAY.replace("-05:00", ""), "2024-01-02T09:30"),
+        (INTRADAY.replace("-05:00", "Z", 1).replace("-05:00", "+00:00"), "2024-01-02T09:30"),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(tmp_path: Path, text: str, first: str) -> None:
+    panel = read_file(write(tmp_path, text), bar="1h")
+    assert str(panel.times[0])[:16] == first
+
+
+def test_daily_bars_keep_the_date_that_is_written(tmp_path: Path) -> None:
+    text = "time,A\n2024-01-02T00:00:00+09:00,1\n2024-01-03T00:00:00+09:00,1\n"
+    assert str(read_file(write(tmp_path, text)).times[0])[:10] == "2024-01-02"
+
+
+@pytest.mark.parametrize("second", ["2024-01-02T10:30:00", "2024-01-02T10:30:00-04:00"])
+def test_mixed_time_zones_are_refused(tmp_path: Path, second: str) -> None:
+    text = INTRADAY.replace("2024-01-02T10:30:00-05:00", second)
+    with pytest.raises(
+        DataError, match=r"p.csv, line 3: mixed time zones, .* after zone -05:00: write all times in UTC"
+    ):
+        read_file(write(tmp_path, text), bar="1h")
+
+
+def test_intraday_times_in_a_daily_file_are_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two bars on 2024-01-02: remove one, or name the bar"):
+        read_file(write(tmp_path, INTRADAY))
+
+
+def test_parquet_wide_long_and_indexed_by_time(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"A": [1.0, 2.0], "B": [3.0, 4.0]},
+        index=pd.DatetimeIndex(["2024-01-02T14:30", "2024-01-02T15:30"], tz="UTC", name="time"),
+    )
+    frame.to_parquet(tmp_path / "w.parquet")
+    panel = read_file(tmp_path / "w.parquet", bar="1h")
+    assert panel.symbols == ("A", "B")
+    assert panel.close.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    long = frame.stack().rename_axis(["time", "symbol"]).rename("close")
+    long.reset_index().to_parquet(tmp_path / "l.parquet")
+    assert read_file(tmp_path / "l.parquet", bar="1h").sha256 == panel.sha256
+    long.to_frame().to_parquet(tmp_path / "i.parquet")
+    assert read_file(tmp_path / "i.parquet", bar="1h").sha256 == panel.sha256
+    frame.iloc[1, 0] = -1.0
+    frame.to_parquet(tmp_path / "w.parquet")
+    with pytest.raises(DataError, match=r"w.parquet, row 2: close of A on 2024-01-02T15:30Z is -1"):
+        read_file(tmp_path / "w.parquet", bar="1h")
+
+
+@pytest.mark.parametrize("keep", [0, 100, -20])
+def test_a_truncated_parquet_file_is_one_sentence(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes((FIXTURES / "three.parquet").read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"cannot read .*: it is truncated or not a Parquet file"):
+        read_file(path)
+
+
+def test_files_that_are_missing_or_of_another_kind(tmp_path: Path) -> None:
+    for name in ("no.csv", "no.parquet"):
+        with pytest.raises(DataError, match=r"cannot read .*No such file"):
+            read_file(tmp_path / name)
+    with pytest.raises(DataError, match=r"must end in .csv"):
+        read_file(tmp_path / "prices.xlsx")
+    (tmp_path / "b.csv").write_bytes(b"time,A\n2024-01-02,\xff\xfe\n")
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        read_file(tmp_path / "b.csv")
+    (tmp_path / "g.csv.gz").write_bytes(gzip.compress(WIDE.encode())[:30])
+    with pytest.raises(DataError, match="cannot read"):
+        read_file(tmp_path / "g.csv.gz")
+
+
+def test_the_source_cuts_to_tickers_and_dates(tmp_path: Path) -> None:
+    source = FileSource(write(tmp_path, WIDE))
+    panel = source.fetch(("B",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))
+    assert panel.close.tolist() == [[4.6], [4.7]]
+    with pytest.raises(DataError, match="no ticker C"):
+        source.fetch(("C",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))

@@ -1,0 +1,244 @@
+"""What a panel refuses, what it flags, and how panels derive from one another."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.data.flaws import SENTENCES_PER_KIND, check, sentences
+from finrl_pod.data.panel import between, make_panel, select
+from finrl_pod.errors import DataError
+from finrl_pod.types import Benchmark, Floats, Panel
+
+T, N = 12, 3
+SYMBOLS = ("AAA", "BBB", "CCC")
+
+
+def days(count: int = T, first: str = "2020-01-01") -> np.ndarray[Any, np.dtype[np.datetime64]]:
+    return np.datetime64(first, "ns") + np.arange(count).astype("timedelta64[D]")
+
+
+def closes(seed: int = 0, bars: int = T) -> Floats:
+    rng = np.random.default_rng(seed)
+    return np.asarray(50 * np.exp(np.cumsum(rng.normal(0, 0.01, (bars, N)), axis=0)))
+
+
+def made(close: Floats | None = None, **options: Any) -> Panel:
+    close = closes() if close is None else close
+    return make_panel(days(len(close)), SYMBOLS, {"close": close}, **options)
+
+
+def ohlcv(close: Floats) -> dict[str, Floats]:
+    return {"open": close, "high": close + 1, "low": close - 1, "close": close, "volume": np.full_like(close, 100.0)}
+
+
+def test_a_clean_panel_has_no_flaws_and_copies_what_it_was_given() -> None:
+    close = closes()
+    panel = made(close, name="x", source="y")
+    assert panel.flaws == ()
+    assert panel.tradable.all()
+    assert panel.columns == ("close",)
+    close[0, 0] = 1.0
+    assert panel.close[0, 0] != 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(t=st.integers(0, T - 1), n=st.integers(0, N - 1), value=st.sampled_from([0.0, -1.0, np.inf, -np.inf]),
+       column=st.sampled_from(["open", "high", "low", "close"]))  # fmt: skip
+def test_an_impossible_price_anywhere_is_refused_by_name(t: int, n: int, value: float, column: str) -> None:
+    columns = {c: v.copy() for c, v in ohlcv(closes()).items()}
+    columns[column][t, n] = value
+    with pytest.raises(DataError, match=rf"^cell {t},{n}: {column} of {SYMBOLS[n]} on 2020-01-{t + 1:02d} is "):
+        make_panel(days(), SYMBOLS, columns, locate=lambda t, n: f"cell {t},{n}")
+
+
+def test_a_volume_of_zero_is_fine_and_a_negative_one_is_not() -> None:
+    columns = ohlcv(closes())
+    columns["volume"][3, 1] = 0.0
+    make_panel(days(), SYMBOLS, columns)
+    columns["volume"][3, 1] = -5.0
+    with pytest.raises(DataError, match="volume of BBB on 2020-01-04 is -5: volumes must not be negative"):
+        make_panel(days(), SYMBOLS, columns)
+
+
+@settings(max_examples=40, deadline=None)
+@given(t=st.integers(1, T - 2), n=st.integers(0, N - 1))
+def test_nan_inside_a_life_is_refused_or_becomes_untradable(t: int, n: int) -> None:
+    close = closes()
+    close[t, n] = np.nan
+    with pytest.raises(DataError, match=rf"{SYMBOLS[n]} has no close on 2020-01-{t + 1:02d}, inside its life: .*gaps"):
+        made(close)
+    panel = made(close, allow_gaps=True)
+    assert not panel.tradable[t, n]
+    assert panel.tradable.sum() == T * N - 1
+    day = f"2020-01-{t + 1:02d}"
+    assert panel.flaws == (f"{SYMBOLS[n]} lacks 1 bar inside its life, first on {day}, untradable there.",)
+
+
+def test_a_bar_that_lacks_one_column_is_a_gap_as_a_whole() -> None:
+    columns = ohlcv(closes())
+    columns["open"] = columns["open"].copy()
+    columns["open"][0, 2] = np.nan
+    with pytest.raises(DataError, match="CCC has no open on 2020-01-01"):
+        make_panel(days(), SYMBOLS, columns)
+    panel = make_panel(days(), SYMBOLS, columns, allow_gaps=True)
+    for column in panel.columns:
+        np.testing.assert_array_equal(np.isnan(getattr(panel, column)), ~panel.tradable)
+
+
+def test_late_starts_and_early_ends_are_untradable_and_flagged_not_refused() -> None:
+    close = closes()
+    close[:4, 0] = np.nan
+    close[9:, 1] = np.nan
+    panel = made(close)
+    np.testing.assert_array_equal(panel.tradable, ~np.isnan(close))
+    assert panel.flaws == (
+        "AAA starts on 2020-01-05 and is untradable before.",
+        "BBB ends early, on 2020-01-09, and is untradable after.",
+    )
+
+
+def test_jumps_above_40_percent_are_flagged_with_ticker_and_date_and_never_repaired() -> None:
+    close = np.full((T, N), 10.0)
+    close[5:, 0] = 14.1
+    close[7:, 1] = 5.9
+    close[8:, 2] = 14.0  # exactly 40% is no jump
+    panel = made(close)
+    np.testing.assert_array_equal(panel.close, close)
+    assert [(f.kind, f.symbol, str(f.time)[:10]) for f in check(panel)] == [
+        ("jump", "AAA", "2020-01-06"),
+        ("jump", "BBB", "2020-01-08"),
+    ]
+    assert "AAA rises 41% in one bar on 2020-01-06" in panel.flaws[0]
+    assert "BBB falls 41% in one bar on 2020-01-08" in panel.flaws[1]
+
+
+def test_a_jump_over_a_gap_is_measured_from_the_last_known_close() -> None:
+    close = np.full((T, N), 10.0)
+    close[4:6, 0] = np.nan
+    close[6:, 0] = 20.0
+    kinds = [f.kind for f in check(made(close, allow_gaps=True))]
+    assert kinds == ["jump", "gap"]
+
+
+def test_an_open_outside_low_and_high_is_flagged() -> None:
+    columns = ohlcv(closes())
+    columns["open"] = columns["open"].copy()
+    columns["open"][2, 1] += 5
+    panel = make_panel(days(), SYMBOLS, columns)
+    assert [(f.kind, f.symbol) for f in check(panel)] == [("range", "BBB")]
+
+
+def test_many_flaws_of_a_kind_are_counted() -> None:
+    close = np.full((40, N), 10.0)
+    close[1::2] = 20.0
+    panel = made(close)
+    assert len(panel.flaws) == SENTENCES_PER_KIND + 1
+    assert "107 more flaws of the kind 'jump'" in panel.flaws[-1]
+
+
+@pytest.mark.parametrize(("order", "words"), [([0, 1, 1, 2], "appears twice"), ([0, 2, 1, 3], "comes after")])
+def test_times_that_repeat_or_run_backwards_are_refused(order: list[int], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        make_panel(days(4)[order], SYMBOLS, {"close": closes(bars=4)})
+
+
+@pytest.mark.parametrize(
+    ("symbols", "columns", "words"),
+    [
+        (SYMBOLS, {"close": closes(), "vwap": closes()}, "unknown column 'vwap'"),
+        (SYMBOLS, {"open": closes()}, "column 'close' is missing"),
+        (SYMBOLS, {"close": closes()[:5]}, "must have shape"),
+        (("A", "B", "A"), {"close": closes()}, "ticker A appears 2 times"),
+        (("A", " ", "B"), {"close": closes()}, "empty name"),
+        ((), {"close": closes()[:, :0]}, "there are no prices"),
+    ],
+)
+def test_other_hard_faults_are_one_sentence(symbols: tuple[str, ...], columns: dict[str, Floats], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        make_panel(days(), symbols, columns)
+
+
+def test_an_empty_panel_and_an_unknown_bar_are_refused() -> None:
+    with pytest.raises(DataError, match="there are no prices"):
+        make_panel(days(0), SYMBOLS, {"close": closes(bars=0)})
+    with pytest.raises(DataError, match="bar must be one of"):
+        made(bar="5d")
+
+
+@pytest.mark.parametrize("close", [np.full(T - 1, 1.0), np.r_[np.full(T - 1, 1.0), np.nan]])
+def test_a_benchmark_must_have_a_price_at_every_bar(close: Floats) -> None:
+    with pytest.raises(DataError, match="benchmark I "):
+        made(benchmark=Benchmark("I", close, price_only=True))
+
+
+def test_check_finds_hard_faults_in_a_panel_built_by_hand() -> None:
+    panel = made()
+    close = panel.close.copy()
+    close[3, 1], close[4, 2] = np.nan, -1.0
+    flaws = check(dataclasses.replace(panel, close=close))
+    assert [(f.kind, f.hard, f.symbol) for f in flaws] == [("hole", True, "BBB"), ("price", True, "CCC")]
+    assert len(sentences(flaws)) == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(picks=st.lists(st.sampled_from(SYMBOLS), min_size=1, unique=True), first=st.integers(0, T - 1), data=st.data())
+def test_select_and_between_commute_and_change_no_value(picks: list[str], first: int, data: st.DataObject) -> None:
+    last = data.draw(st.integers(first, T - 1))
+    close = closes()
+    close[:5, 0] = np.nan
+    panel = make_panel(days(), SYMBOLS, ohlcv(close), benchmark=Benchmark("I", np.arange(1.0, T + 1), True))
+    start, end = str(panel.times[first])[:10], str(panel.times[last])[:10]
+    one, two = between(select(panel, picks), start, end), select(between(panel, start, end), picks)
+    assert one.sha256 == two.sha256
+    assert one.flaws == two.flaws
+    columns = [SYMBOLS.index(s) for s in picks]
+    for name in panel.columns:
+        np.testing.assert_array_equal(getattr(one, name), getattr(panel, name)[first : last + 1][:, columns])
+    assert one.benchmark is not None
+    np.testing.assert_array_equal(one.benchmark.close, np.arange(first + 1.0, last + 2))
+
+
+def test_derived_panels_keep_what_the_source_said_and_find_the_rest_anew() -> None:
+    close = closes()
+    close[:4, 0] = np.nan
+    panel = made(close, flaws=("Said by the source.",))
+    assert len(panel.flaws) == 2
+    assert select(panel, ["BBB"]).flaws == ("Said by the source.",)
+    assert between(panel, "2020-01-05", None).flaws == ("Said by the source.",)
+    assert select(panel, ()) is panel
+
+
+def test_an_unknown_ticker_is_named_with_its_neighbours() -> None:
+    with pytest.raises(DataError, match="has no ticker AAB, ZZZ: did you mean AAA"):
+        select(made(name="x"), ["AAB", "ZZZ"])
+    with pytest.raises(DataError, match="appears 2 times"):
+        select(made(), ["AAA", "AAA"])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        ("2021-01-01", "2021-02-01", "has no bars from 2021-01-01 to 2021-02-01: it covers 2020-01-01 to 2020-01-12"),
+        ("2020-01-05", "2020-01-04", "has no bars"),
+        ("2020-13-01", None, "start must be a date such as 2020-01-31, got '2020-13-01'"),
+        (None, "2020", "end must be a date"),
+    ],
+)
+def test_ranges_without_bars_and_dates_that_are_none_are_refused(start: str, end: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        between(made(), start, end)
+
+
+def test_a_bare_end_date_includes_the_whole_day_of_intraday_bars() -> None:
+    times = np.datetime64("2020-01-01T14:30", "ns") + np.arange(T).astype("timedelta64[h]")
+    panel = make_panel(times, SYMBOLS, {"close": closes()}, bar="1h")
+    assert len(between(panel, None, "2020-01-01").times) == 10
+    assert len(between(panel, None, pd.Timestamp("2020-01-01T15:30")).times) == 2
+    assert len(between(panel, "2020-01-01T10:30-05:00", None).times) == T - 1

@@ -1,0 +1,126 @@
+"""The built-in sample, and what every source has in common."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finrl_pod.data.sources import SOURCES, open_source
+from finrl_pod.data.sources.files import FileSource
+from finrl_pod.data.sources.retry import Retry
+from finrl_pod.data.sources.sample import SampleSource, load_sample
+from finrl_pod.errors import DataError, EnvironmentLacks
+from finrl_pod.protocols import DataSource
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
+
+
+def test_the_sample_is_what_it_says_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the sample must not touch the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    panel = load_sample()
+    assert panel.close.shape == (8313, 20)
+    assert (str(panel.times[0])[:10], str(panel.times[-1])[:10]) == ("1990-01-02", "2022-12-28")
+    assert panel.symbols[:3] == ("AAPL", "AMD", "BAC")
+    assert panel.columns == ("close",)
+    assert panel.name == "sample"
+    assert panel.adjusted
+    assert panel.tradable.all()
+    assert panel.benchmark is not None
+    assert (panel.benchmark.name, panel.benchmark.price_only) == ("S&P 500", True)
+    assert panel.benchmark.close[0] == 359.69
+
+
+def test_the_samples_prices_are_read_to_the_last_bit() -> None:
+    """Its decimals, 3 for stocks and 2 for the index, are the nearest doubles, so hashes agree between machines."""
+    panel = load_sample()
+    np.testing.assert_array_equal(panel.close, np.rint(panel.close * 1000) / 1000)
+    assert panel.benchmark is not None
+    np.testing.assert_array_equal(panel.benchmark.close, np.rint(panel.benchmark.close * 100) / 100)
+
+
+@pytest.mark.slow
+def test_the_sample_equals_what_skfolio_loads() -> None:
+    datasets = pytest.importorskip("skfolio.datasets")
+    frame = datasets.load_sp500_dataset()
+    panel = load_sample()
+    assert panel.symbols == tuple(frame.columns)
+    np.testing.assert_array_equal(panel.close, frame.to_numpy())
+    np.testing.assert_array_equal(panel.times, frame.index.to_numpy(dtype="datetime64[ns]"))
+
+
+def test_the_samples_flaws_are_computed_and_said() -> None:
+    panel = load_sample()
+    text = " ".join(panel.flaws)
+    moves = np.abs(panel.close[1:] / panel.close[:-1] - 1)
+    assert f"has {(moves > 0.3).sum()} one-day moves above 30%" in text
+    for words in ("hindsight", "Sharpe ratio of 0.98", "no open", "3 decimals", "without dividends"):
+        assert words in text
+    assert sum("in one bar on" in flaw for flaw in panel.flaws) == (moves > 0.4).sum() == 4
+
+
+@pytest.mark.slow
+def test_the_sample_loads_fast_and_without_importing_skfolio() -> None:
+    load_sample()
+    before = time.perf_counter()
+    load_sample()
+    assert time.perf_counter() - before < 1.0
+    code = "import sys; from finrl_pod.data.store import Store; Store().load('sample'); print('skfolio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> None:
+    source = SampleSource()
+    panel = source.fetch(("XOM", "AAPL"), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1d")
+    assert panel.symbols == ("XOM", "AAPL")
+    assert len(panel.times) == 21
+    with pytest.raises(DataError, match="no ticker NONE"):
+        source.fetch(("NONE",), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1d")
+    with pytest.raises(DataError, match="daily bars only"):
+        source.fetch((), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1h")
+
+
+def test_without_skfolio_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentLacks, match="install skfolio"):
+        load_sample()
+
+
+def test_every_source_speaks_the_protocol_and_the_rest_is_refused() -> None:
+    for name in SOURCES:
+        source = open_source(name)
+        assert isinstance(source, DataSource)
+        assert source.name == name
+    assert isinstance(FileSource(FIXTURES / "three.csv"), DataSource)
+    with pytest.raises(DataError, match="source must be one of sample, yfinance, alpaca, got 'bloomberg'"):
+        open_source("bloomberg")
+
+
+def test_retries_wait_ever_longer_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise TimeoutError("slow")
+
+    with pytest.raises(TimeoutError):
+        Retry(attempts=5, first_wait=1.0, longest_wait=3.0).call(fail, lambda e: isinstance(e, OSError))
+    assert len(calls) == 5
+    assert len(waits) == 4
+    assert all(0 <= wait <= min(2.0**i, 3.0) for i, wait in enumerate(waits))
+    calls.clear()
+    with pytest.raises(TimeoutError):
+        Retry(attempts=5).call(fail, lambda e: False)
+    assert len(calls) == 1

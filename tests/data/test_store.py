@@ -1,0 +1,200 @@
+"""The store: what goes in comes out, nothing half-written is ever seen, nothing outside the root is ever touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.store import Store
+from finrl_pod.errors import DataError
+from finrl_pod.types import Benchmark, Panel
+from tests.data.panels import random_panel
+
+
+def made(name: str = "mine", seed: int = 0) -> Panel:
+    return dataclasses.replace(random_panel(seed, bars=60), name=name, flaws=("A flaw.",), source="made")
+
+
+def prices_of(store: Store, name: str) -> Path:
+    return store.root / name / store.show(name).file
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), adjusted=st.booleans(), benchmark=st.booleans())
+def test_what_is_saved_is_loaded_to_the_last_bit(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, adjusted: bool, benchmark: bool
+) -> None:
+    panel = dataclasses.replace(made(seed=seed), adjusted=adjusted, volume=None)
+    panel = panel if benchmark else dataclasses.replace(panel, benchmark=None)
+    store = Store(tmp_path_factory.mktemp("store"))
+    manifest = store.save(panel, {"symbols": ["A", "B"]})
+    loaded = store.load("mine")
+    assert loaded.sha256 == panel.sha256 == manifest.sha256
+    for name in ("symbols", "bar", "name", "source", "flaws", "adjusted", "columns"):
+        assert getattr(loaded, name) == getattr(panel, name)
+    np.testing.assert_array_equal(loaded.close, panel.close)
+    assert (loaded.benchmark is None) == (panel.benchmark is None)
+    if loaded.benchmark is not None and panel.benchmark is not None:
+        assert loaded.benchmark.price_only == panel.benchmark.price_only
+
+
+def test_the_manifest_says_where_it_came_from(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(made(), {"source": "made", "start": "2020-01-01"})
+    manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
+    assert manifest["query"] == {"source": "made", "start": "2020-01-01"}
+    assert manifest["source"] == "made"
+    assert manifest["adjusted"] is True
+    assert manifest["flaws"] == ["A flaw."]
+    assert len(manifest["sha256"]) == len(manifest["file_sha256"]) == 64
+    assert manifest["created"].endswith("+00:00")
+
+
+def test_saving_again_replaces_and_leaves_one_file_of_prices(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2):
+        store.save(made(seed=seed))
+    assert store.load("mine").sha256 == made(seed=2).sha256
+    assert len(list((tmp_path / "mine").iterdir())) == 2
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_failure_at_any_rename_leaves_the_old_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    store = Store(tmp_path)
+    store.save(made(seed=1))
+    renames = iter(range(1, 10))
+    real = os.replace
+
+    def failing(source: str, target: str) -> None:
+        if next(renames) == fails_at:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(DataError, match=r"cannot write to .*No space left on device"):
+        store.save(made(seed=2))
+    monkeypatch.undo()
+    assert store.load("mine").sha256 == made(seed=1).sha256
+    assert not list(tmp_path.rglob(".writing-*"))
+
+
+@pytest.mark.parametrize("harm", ["truncate", "alter", "empty"])
+def test_a_truncated_or_altered_file_is_one_sentence(tmp_path: Path, harm: str) -> None:
+    store = Store(tmp_path)
+    store.save(made())
+    path = prices_of(store, "mine")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes({"truncate": data[: len(data) // 2], "alter": data, "empty": b""}[harm])
+    with pytest.raises(DataError, match=r"was truncated or altered .*: fetch or import 'mine' again"):
+        store.load("mine")
+
+
+def test_a_missing_file_and_a_damaged_manifest_are_one_sentence_and_do_not_hide_the_rest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("a", "b", "c"):
+        store.save(made(name))
+    prices_of(store, "a").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*fetch or import 'a' again"):
+        store.load("a")
+    (tmp_path / "b" / "manifest.json").write_text("{")
+    with pytest.raises(DataError, match="is damaged: fetch or import"):
+        store.load("b")
+    listed = store.list()
+    assert [m.name for m in listed] == ["sample", "a", "b", "c"]
+    assert "damaged" in listed[2].fault
+    assert store.load("c").sha256 == made("c").sha256
+
+
+def test_a_manifest_that_tells_lies_is_found_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(made())
+    path = tmp_path / "mine" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "adjusted": False}))
+    with pytest.raises(DataError, match="does not match the sha256 of its manifest"):
+        store.load("mine")
+    path.write_text(json.dumps({**manifest, "symbols": ["NONE"]}))
+    with pytest.raises(DataError, match="does not hold what its manifest says"):
+        store.load("mine")
+    path.write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(DataError, match="has format 99"):
+        store.load("mine")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "a\x00b", "x" * 65, "a\n"])
+def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "root")
+    for call in (lambda: store.save(made(name)), lambda: store.load(name), lambda: store.show(name)):
+        with pytest.raises(DataError, match="a panel's name has letters"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_cannot_make_the_store_read_elsewhere(tmp_path: Path) -> None:
+    store = Store(tmp_path / "root")
+    store.save(made())
+    path = store.root / "mine" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    os.rename(prices_of(store, "mine"), tmp_path / "outside.parquet")
+    path.write_text(json.dumps({**manifest, "file": "../../outside.parquet"}))
+    with pytest.raises(DataError, match="cannot read"):
+        store.load("mine")
+
+
+def test_the_sample_is_always_there_and_its_name_is_taken(tmp_path: Path) -> None:
+    store = Store(tmp_path / "nothing")
+    assert [m.name for m in store.list()] == ["sample"]
+    assert store.list()[0].builtin
+    assert store.show("sample").sha256 == store.load("sample").sha256
+    with pytest.raises(DataError, match="belongs to the built-in panel"):
+        store.save(made("sample"))
+
+
+def test_an_unknown_name_says_what_there_is_and_how_to_get_more(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(made("mine"))
+    with pytest.raises(DataError, match=r"no panel 'other' in .*, only sample, mine: .*data fetch"):
+        store.load("other")
+
+
+def test_a_panel_that_breaks_a_rule_is_not_stored(tmp_path: Path) -> None:
+    panel = made()
+    close = panel.close.copy()
+    close[3, 0] = -1.0
+    with pytest.raises(DataError, match="panel 'mine' is not stored: close of S0"):
+        Store(tmp_path).save(dataclasses.replace(panel, close=close))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_root_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cannot write to .*set FINRL_POD_DATA"):
+        Store(tmp_path / "file").save(made())
+
+
+def test_the_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
+    assert Store().root == tmp_path
+    monkeypatch.delenv("FINRL_POD_DATA")
+    assert "finrl-pod" in str(Store().root)
+
+
+def test_intraday_panels_keep_their_times(tmp_path: Path) -> None:
+    times = np.datetime64("2020-01-01T14:30", "ns") + np.arange(5).astype("timedelta64[m]")
+    benchmark = Benchmark("I", np.ones(5), price_only=False)
+    panel = make_panel(times, ["A"], {"close": np.ones((5, 1))}, bar="1m", name="minutes", benchmark=benchmark)
+    store = Store(tmp_path)
+    manifest = store.save(panel)
+    assert (manifest.start, manifest.end) == ("2020-01-01T14:30Z", "2020-01-01T14:34Z")
+    assert store.load("minutes").sha256 == panel.sha256
