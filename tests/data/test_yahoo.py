@@ -44,12 +44,18 @@ class Yahoo:
         self.charts: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, list[tuple[int, str]]] = {}
         self.asked: Counter[str] = Counter()
+        self.windows: list[tuple[str, str]] = []
 
     def answer(self, request: Request) -> Response:
         if not request.path.startswith("/v8/finance/chart/"):
             return Response("crumb")
         symbol = request.path.rsplit("/", 1)[-1]
         self.asked[symbol] += 1
+        if "period1" in request.args:
+            moments = [
+                pd.Timestamp(int(request.args[k]), unit="s", tz="America/New_York") for k in ("period1", "period2")
+            ]
+            self.windows.append((str(moments[0])[:16], str(moments[1])[:16]))
         if self.failures.get(symbol):
             status, text = self.failures[symbol].pop(0)
             return Response(text, status)
@@ -124,6 +130,7 @@ def test_both_ends_of_the_range_are_included_and_nothing_beyond(yahoo: Yahoo, so
     yahoo.charts = {"YC": chart(DAYS, [10.0, 11.0, 12.0, 13.0])}
     panel = source.fetch(("YC",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"), "1d")
     assert [str(t)[:10] for t in panel.times] == ["2024-01-03", "2024-01-04"]
+    assert yahoo.windows == [("2024-01-03 00:00", "2024-01-05 00:00")]
 
 
 def test_intraday_bars_are_in_utc(yahoo: Yahoo, source: YahooSource) -> None:
@@ -132,6 +139,7 @@ def test_intraday_bars_are_in_utc(yahoo: Yahoo, source: YahooSource) -> None:
     panel = source.fetch(("YD",), START, END, "1h")
     assert [str(t)[:16] for t in panel.times] == ["2024-01-02T14:30", "2024-01-02T15:30", "2024-01-03T14:30"]
     assert panel.bar == "1h"
+    assert yahoo.windows == [("2024-01-01 19:00", "2024-01-04 19:00")]
 
 
 def test_a_missing_bar_becomes_untradable_and_is_flagged(yahoo: Yahoo, source: YahooSource) -> None:
@@ -159,7 +167,7 @@ def test_a_passing_failure_is_retried(yahoo: Yahoo, source: YahooSource, failure
 
 def test_a_lasting_failure_names_the_ticker_and_the_attempts(yahoo: Yahoo, source: YahooSource) -> None:
     yahoo.failures = {"YI": [(429, "Too Many Requests")] * 50}
-    with pytest.raises(FetchError, match="did not deliver YI after 3 attempts"):
+    with pytest.raises(FetchError, match="did not deliver YI within 3 attempts"):
         source.fetch(("YI",), START, END, "1d")
     assert yahoo.asked["YI"] <= 6
 

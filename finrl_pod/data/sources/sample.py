@@ -65,7 +65,7 @@ def _flaws(closes: Floats) -> tuple[str, ...]:
         "Prices are adjusted for splits and dividends and rounded to 3 decimals (the lowest is "
         f"{closes.min():.3f}), so whole shares and per-share costs mean little on them.",
         "The S&P 500 here is the price index, without dividends.",
-        f"The whole sample has {large} one-day moves above {_LARGE_MOVE:.0%}; they are real and kept.",
+        f"The whole sample has {large} one-day moves above {_LARGE_MOVE:.0%}; they are kept, and a few may be errors.",
     )
 
 

@@ -68,9 +68,11 @@ class YahooSource:
         except ImportError:
             raise EnvironmentLacks("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
 
-        # Yahoo's `end` is exclusive and read in the exchange's own zone: ask for a day more on both sides and clip.
-        day = pd.Timedelta(days=1)
-        window = {"start": (start.floor("D") - day).date(), "end": (end.floor("D") + 2 * day).date()}
+        # Yahoo's end is exclusive. Sessions are asked for by date, intraday bars by moment (Yahoo limits their span).
+        if bar == "1d":
+            window = {"start": start.date(), "end": (end.floor("D") + pd.Timedelta(days=1)).date()}
+        else:
+            window = {"start": start.tz_localize("UTC"), "end": (end + pd.Timedelta(seconds=1)).tz_localize("UTC")}
 
         def ask() -> Any:
             # yfinance keeps answers, failed ones too, for the life of the process: a retry would get the failure again.
@@ -91,7 +93,7 @@ class YahooSource:
             _log.debug("Yahoo failed for %s", symbol, exc_info=True)
             text = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}"
             raise FetchError(
-                f"Yahoo did not deliver {symbol} after {self.retry.attempts} attempts ({text.splitlines()[0]}): "
+                f"Yahoo did not deliver {symbol} within {self.retry.attempts} attempts ({text.splitlines()[0]}): "
                 "nothing was stored; try again later"
             ) from None
         return _rows(history, symbol, bar), None
