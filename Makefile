@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
-	$(BIN)/python -m pip install --quiet torch
-	$(BIN)/python -m pip install --quiet --editable '.[sources,dev]'
+	$(BIN)/python -m pip install -qq torch
+	$(BIN)/python -m pip install -qq --editable '.[sources,dev]'
 	@touch $(STAMP)
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes

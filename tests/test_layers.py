@@ -1,0 +1,146 @@
+"""Who may import whom, and what the core may need: read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    "finrl_pod": ROOT / "finrl_pod",
+    "finrl_pod_envs": ROOT / "envs" / "finrl_pod_envs",
+    "finrl_pod_strategies": ROOT / "strategies" / "finrl_pod_strategies",
+    "finrl_pod_app": ROOT / "app" / "finrl_pod_app",
+}
+MAY_IMPORT = {
+    "finrl_pod": set(),
+    "finrl_pod_envs": {"finrl_pod"},
+    "finrl_pod_strategies": {"finrl_pod"},
+    "finrl_pod_app": {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies"},
+}
+# Rooms of finrl_pod: each may import itself and those of a lower rank; everybody may import config.
+RANK = {
+    "errors": 0,
+    "types": 0,
+    "streams": 0,
+    "config": 0,
+    "protocols": 1,
+    "data": 2,
+    "market": 2,
+    "rl": 3,
+    "evaluate": 3,
+    "pod": 4,
+    "paper": 4,
+}
+# These run with torch, numpy and pandas alone.
+CORE = (
+    *("finrl_pod.types", "finrl_pod.errors", "finrl_pod.config", "finrl_pod.protocols", "finrl_pod.streams"),
+    *("finrl_pod.market", "finrl_pod.rl", "finrl_pod.pod", "finrl_pod.data.tensor"),
+    *("finrl_pod_envs", "finrl_pod_app.bench"),
+)
+CORE_NEEDS = {"torch", "numpy", "pandas"}
+# Views for other libraries: nothing of the core imports them.
+ADAPTERS = {"finrl_pod_envs.gym"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the project by its dotted name."""
+    found = {}
+    for package, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str, *, module_level: bool = False) -> set[str]:
+    """Dotted names that a module imports; with `module_level` only what runs when it is imported."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    return {target for node in nodes(tree, module_level=module_level) for target in targets(node, name)}
+
+
+def nodes(tree: ast.AST, *, module_level: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        if module_level and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if module_level and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from nodes(child, module_level=module_level)
+
+
+def targets(node: ast.AST, importer: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{importer} has a relative import: write the whole name"
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole in MODULES else str(node.module)
+
+
+def room(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def test_every_package_is_there() -> None:
+    assert {name.split(".")[0] for name in MODULES} == set(SOURCES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_packages_import_downwards(name: str) -> None:
+    package = name.split(".")[0]
+    reached = {target.split(".")[0] for target in imports(name)} & set(SOURCES)
+    assert reached <= MAY_IMPORT[package] | {package}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("finrl_pod.")])
+def test_rooms_import_downwards(name: str) -> None:
+    own = room(name)
+    assert own in RANK, f"finrl_pod.{own} is a new room: give it a rank"
+    reached = {room(target) for target in imports(name) if target.split(".")[0] == "finrl_pod"} - {"", own}
+    if own == "config":
+        assert reached <= {"errors"}
+    else:
+        assert not {other for other in reached if other != "config" and RANK[other] >= RANK[own]}
+
+
+def in_core(name: str) -> bool:
+    return name not in ADAPTERS and any(name == core or name.startswith(f"{core}.") for core in CORE)
+
+
+def test_core_needs_only_torch_numpy_and_pandas() -> None:
+    """Module level imports, followed through the project's own modules and the packages that hold them."""
+    waiting = [name for name in MODULES if in_core(name)]
+    seen: set[str] = set()
+    foreign = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        parts = name.split(".")
+        waiting += [".".join(parts[:i]) for i in range(1, len(parts))]
+        for target in imports(name, module_level=True):
+            top = target.split(".")[0]
+            if top in SOURCES:
+                waiting.append(target)
+            elif top not in CORE_NEEDS and top not in sys.stdlib_module_names:
+                foreign.add(f"{name} imports {target}")
+    assert len(seen) > len(CORE) // 2
+    assert not foreign
+
+
+def test_the_commands_start_without_heavy_modules() -> None:
+    heavy = ["torch", "numpy", "pandas", "plotly", "rich", "pydantic", "skfolio"]
+    code = f"import sys, finrl_pod_app.cli.main; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
