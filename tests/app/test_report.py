@@ -18,7 +18,7 @@ from finrl_pod_app.report.palette import styles
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import RunError
-from finrl_pod.types import Panel
+from finrl_pod.types import Benchmark, Panel
 from tests.app.report_data import STRATEGIES, SYMBOLS, document, results
 
 
@@ -135,8 +135,10 @@ def test_rules_are_said_in_words(changes: dict[str, object], words: str) -> None
 def test_opens_and_true_prices_change_the_words() -> None:
     ones = np.ones((1, 1))
     panel = Panel(np.zeros(1, "datetime64[ns]"), ("A",), ones, ones.astype(bool), open=ones, adjusted=False)
+    panel = replace(panel, benchmark=Benchmark("S&P 500", np.ones(1), price_only=True))
     said = " ".join(rule_sentences(EnvironmentConfig(whole_shares=True), panel))
     assert "next bar's open" in said
+    assert "S&P 500 by its price alone, without dividends; the stocks' prices leave out theirs" in said
     assert "Shares are bought whole." in said
 
 

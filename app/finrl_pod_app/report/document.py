@@ -120,6 +120,11 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     if rules.turbulence_limit > 0:
         sentences.append(f"Agents sell everything while turbulence is above {rules.turbulence_limit:g}.")
     sentences.append("Cash earns nothing.")
+    if panel.benchmark is not None and panel.benchmark.price_only:
+        sentences.append(
+            f"The index is {panel.benchmark.name} by its price alone, without dividends; the stocks' prices "
+            f"{'include' if panel.adjusted else 'leave out'} theirs."
+        )
     return sentences
 
 

@@ -1,8 +1,8 @@
 """One colour and one line style for each strategy, everywhere in a report.
 
-The colours keep a contrast of 3 to 1 on the page in light and in dark. The first eight were searched for to differ by at
-least 18 in CIELAB to people without red or green cones (Machado, Oliveira and Fernandes 2009); the line styles are a
-second sign.
+The colours keep a contrast of 3 to 1 on the page in light and in dark. The first eight were searched for to differ by
+at least 18 in CIELAB to people without red or green cones (Machado, Oliveira and Fernandes 2009); the line styles are
+a second sign.
 """
 
 from __future__ import annotations
