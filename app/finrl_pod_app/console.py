@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, in_order, readable, show
+from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, in_order, readable, show
 
 if TYPE_CHECKING:
-    from finrl_pod.pod.progress import Progress
     from rich.console import Console
+    from rich.table import Table
 
+    from finrl_pod.pod.progress import Progress
     from finrl_pod_app.doctor import Finding
 
 PIPE_WIDTH = 160
+# On a narrow terminal the first goes first.
+SPARE_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
 Report = Callable[["Progress"], None]
 
 
@@ -38,23 +41,45 @@ def progress_display(*, quiet: bool) -> Iterator[Report]:
 
 def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
-    from rich.table import Table
-
     console = _console()
-    first, last = document["splits"]["test"]
-    table = Table(title=f"Test {first} to {last}", title_justify="left", header_style="bold")
-    table.add_column("strategy", no_wrap=True)
-    for column in STRATEGY_COLUMNS:
-        table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
-    strategies = document["test"]["strategies"]
-    for name in in_order(strategies):
-        cells = [show(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS]
-        table.add_row(readable(name), *cells, style="bold" if name == "champion" else "")
-    console.print(table)
+    columns = list(STRATEGY_COLUMNS)
+    # A number that is cut says something wrong: on a narrow terminal whole columns stay away instead.
+    unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
+    for spare in SPARE_COLUMNS:
+        if console.measure(_table(document, columns), options=unbounded).maximum <= console.width:
+            break
+        columns = [column for column in columns if column.key != spare]
+    console.print(_table(document, columns))
+    if len(columns) < len(STRATEGY_COLUMNS):
+        console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
     if verdict := document.get("verdict"):
-        console.print(verdict_sentence(verdict), markup=False, soft_wrap=True)
+        console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    first, last = document["splits"]["test"]
+    strategies = document["test"]["strategies"]
+    table = Table(
+        title=f"Test {first} to {last}",
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("strategy", no_wrap=True)
+    for column in columns:
+        table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
+    for name in in_order(strategies):
+        cells = [show(column, strategies[name].get(column.key)) for column in columns]
+        table.add_row(Text(readable(name)), *cells, style="bold" if name == CHAMPION else "")
+    return table
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

@@ -20,6 +20,7 @@ from finrl_pod_app.presets import PRESETS, write_preset
 from finrl_pod import __version__
 from finrl_pod.config import RunConfig
 from finrl_pod.errors import DataError, Interrupted
+from tests.app.report_data import document, results
 
 DOCUMENT: dict[str, Any] = {
     "splits": {"test": ["2019-01-02", "2022-12-28"], "embargo": 5},
@@ -218,13 +219,27 @@ def test_the_result_shows_champion_first_verdict_and_report(wiring: Wiring, caps
     assert run(["demo", "--out", "o"]) == 0
     shown = capsys.readouterr()
     rows = [line for line in shown.out.splitlines() if "champion" in line or "equal weight" in line]
-    assert rows[0].split()[1] == "champion"
+    assert rows[0].split()[0] == "champion"
     assert "10.1" in rows[0]
     assert "1.23" in rows[0]
     assert "The champion did not earn its place: its interval contains zero." in shown.out
     assert str(Path("o") / "report.html") in shown.out
     # Three calls of one stage are one line where standard error is no terminal.
     assert shown.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_number_is_cut_on_a_narrow_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "PIPE_WIDTH", width)
+    console.show_result(document(results(bars=60)), None)
+    table = capsys.readouterr().out.split("The champion")[0]
+    assert "…" not in table
+    assert all(len(line) <= width for line in table.splitlines())
+    assert ("Sortino" in table) == (width == 160)
+    assert "Sharpe" in table
+    assert "equal weight buy and hold" in table
 
 
 def test_unknown_speed_score_and_time_are_left_out() -> None:
