@@ -84,16 +84,22 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """One PPO agent. What is shared by a cohort stands first, then what each member has of its own."""
+    """One PPO agent. What is shared by a cohort stands first, then what each member has of its own.
+
+    group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
+    environment.group): the market's noise, which no action caused. target_kl: a member that moved further than this
+    from the policy that collected the data sits out the rest of the iteration.
+    """
 
     algorithm: Literal["ppo"] = "ppo"
     policy: Literal["equivariant", "mlp"] = "equivariant"
     hidden: tuple[int, ...] = (32, 32)
-    horizon: int = 16
+    horizon: int = 32
     epochs: int = 2
-    minibatches: int = 4
-    learning_rate: float = 1e-3
+    minibatches: int = 8
+    group_baseline: bool = True
     learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    learning_rate: float = 1e-2
     discount: float = 0.95
     gae_lambda: float = 0.9
     clip: float = 0.2

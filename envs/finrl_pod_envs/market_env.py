@@ -18,9 +18,9 @@ import torch
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.execution import ExecutionRules, equity, execute
+from finrl_pod.market.exposure import within_gross
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
-from finrl_pod_envs.exposure import within_gross
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 

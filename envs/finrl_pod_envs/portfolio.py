@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.market.execution import trades_to_weights
+from finrl_pod.market.weights import scores_to_weights
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_envs.market_env import EnvState, MarketEnv
-
-
-def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage: float) -> Tensor:
-    """Scores [..., 1 + N] (cash first) -> target weights [..., N] of equity; cash is the rest.
-
-    Long-only: softmax over cash and the tradable assets, times leverage. With shorts: the assets' scores, scaled down
-    so that the sum of their absolute values is at most `leverage`. Assets not tradable get weight 0.
-    """
-    assets = scores[..., 1:]
-    if short:
-        open_scores = torch.where(tradable, assets, 0.0)
-        gross = open_scores.abs().sum(-1, keepdim=True)
-        return open_scores * leverage / gross.clamp(min=leverage)
-    masked = torch.where(tradable, assets, -torch.inf)
-    return torch.softmax(torch.cat([scores[..., :1], masked], -1), -1)[..., 1:] * leverage
 
 
 class PortfolioEnv(MarketEnv):

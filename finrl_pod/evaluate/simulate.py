@@ -14,6 +14,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, trades_to_weights
+from finrl_pod.market.exposure import within_gross
 from finrl_pod.types import MarketTensor, Tensor
 
 WEIGHT_TOLERANCE = 1e-5  # target weights may come from float32, which adds to one only so closely
@@ -90,6 +91,8 @@ def simulate(
             if not all_fillable[i]:
                 sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
+            if rules.short:  # what cannot fill is still held, and counts
+                trades = within_gross(trades, funds, shares, close, 1.0 + rules.borrow)
             filled = execute(funds, shares, trades, prices[i], rules)
         before = equity(funds, shares, prices[i])
         turnover = torch.where(before > 0, filled.traded / before, nothing)

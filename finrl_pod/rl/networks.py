@@ -13,10 +13,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from finrl_pod.errors import ConfigError
 from finrl_pod.types import Tensor
 
 WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
 LOG_STD_START = 0.0
+INERTIA_START = 0.7  # a new agent mostly keeps what it holds: it trades little, and its exploration lasts over days
 
 
 class PolicyOutput(NamedTuple):
@@ -115,7 +117,7 @@ class EquivariantPolicy:
             "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
             "score_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
             "linear_w": torch.zeros(f, dtype=dtype),
-            "inertia": torch.zeros(1, dtype=dtype),
+            "inertia": torch.full((1,), INERTIA_START, dtype=dtype),
             "cash_w": torch.zeros(h, dtype=dtype),
             "cash_b": torch.zeros(1, dtype=dtype),
             "log_std": torch.full((1,), LOG_STD_START, dtype=dtype),
@@ -202,7 +204,13 @@ class MlpPolicy:
         mean = self._tower("actor", params, features, account)
         return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
 
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+    def value(
+        self,
+        params: Mapping[str, Tensor],
+        features: Tensor,
+        account: Tensor,
+        tradable: Tensor | None,  # noqa: ARG002  features of what is not tradable are zero already
+    ) -> Tensor:
         """[P, K, A]."""
         return self._tower("critic", params, features, account).squeeze(-1)
 
@@ -219,4 +227,8 @@ class MlpPolicy:
 
 def make_policy(spec: PolicySpec) -> Policy:
     """The policy a spec names."""
-    return {"equivariant": EquivariantPolicy, "mlp": MlpPolicy}[spec.kind](spec)
+    if spec.kind == "equivariant":
+        return EquivariantPolicy(spec)
+    if spec.kind == "mlp":
+        return MlpPolicy(spec)
+    raise ConfigError(f"agent.policy must be equivariant or mlp, got {spec.kind!r}")

@@ -30,7 +30,16 @@ MEMBER_SETTINGS = (
     "max_grad_norm",
     "target_kl",
 )
-DIAGNOSTICS = ("approx_kl", "clip_fraction", "explained_variance", "entropy", "grad_norm", "policy_loss", "value_loss")
+DIAGNOSTICS = (
+    "reward",
+    "approx_kl",
+    "clip_fraction",
+    "explained_variance",
+    "entropy",
+    "grad_norm",
+    "policy_loss",
+    "value_loss",
+)
 
 
 class PPO:
@@ -74,7 +83,9 @@ class PPO:
         for values in each:
             unknown = set(values) - set(MEMBER_SETTINGS)
             if unknown:
-                raise ConfigError(f"PPO has no hyperparameter {sorted(unknown)[0]!r}; it has {', '.join(MEMBER_SETTINGS)}")
+                raise ConfigError(
+                    f"PPO has no hyperparameter {sorted(unknown)[0]!r}; it has {', '.join(MEMBER_SETTINGS)}"
+                )
         for name in MEMBER_SETTINGS:
             column = [float(values.get(name, getattr(self.config, name))) for values in each]
             self.settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
@@ -102,10 +113,6 @@ class PPO:
         config = self.config
         horizon, p, groups, accounts = rollout.reward.shape
         items = horizon * groups
-        if items % config.minibatches:
-            raise ConfigError(
-                f"agent.minibatches must divide horizon x groups = {items}, got {config.minibatches}; choose a divisor"
-            )
         values, next_values = self._values(rollout)
         reward = self._scaled(rollout.reward)
         shape = (horizon, p, groups * accounts)
@@ -119,6 +126,9 @@ class PPO:
             self.settings["gae_lambda"],
         ).view(horizon, p, groups, accounts)
         target = advantage + values
+        if config.group_baseline and accounts > 1:
+            # The accounts of a group lived through the same days: what they have in common no action caused.
+            advantage = advantage - advantage.mean(-1, keepdim=True)
 
         def by_item(x: Tensor) -> Tensor:
             """[H, P, G, ...] -> [P, H * G, ...]"""

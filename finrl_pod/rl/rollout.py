@@ -12,8 +12,8 @@ class Rollout(NamedTuple):
 
     day: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
     terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
-    ends: where a window was over, the observation before the reset: (day [P, G], account [P, E, 1 + N]); a group ends at
-    most once a rollout. over: [H, P, G] bool, the step at which it did.
+    ends: where a window was over, the observation before the reset: (day [P, G], account [P, E, 1 + N]); a group ends
+    at most once a rollout. over: [H, P, G] bool, the step at which it did.
     """
 
     day: Tensor

@@ -30,7 +30,7 @@ class Worker:
         env, horizon = self.env, noise.shape[0]
         shape = (env.members, env.groups, env.accounts)
         steps: list[tuple[Tensor, ...]] = []
-        ends_day = ends_account = None
+        ends = self.observation
         for h in range(horizon):
             day, account = self.observation
             account = account.view(*shape, -1)
@@ -40,12 +40,8 @@ class Worker:
             out = env.step(action.view(env.members, env.envs, -1))
             over = out.truncated.view(shape).any(-1)
             final_day, final_account = out.final_observation
-            if ends_day is None:
-                ends_day, ends_account = final_day, final_account
-            else:
-                ends_day = torch.where(over, final_day, ends_day)
-                wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
-                ends_account = torch.where(wide, final_account, ends_account)
+            wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
+            ends = Observation(torch.where(over, final_day, ends.day), torch.where(wide, final_account, ends.account))
             steps.append(
                 (
                     day,
@@ -59,16 +55,6 @@ class Worker:
                 )
             )
             self.observation = out.observation
-        day, account, action, chance, reward, terminated, truncated, over = (torch.stack(x) for x in zip(*steps, strict=True))
-        return Rollout(
-            day,
-            account,
-            action,
-            chance,
-            reward,
-            terminated,
-            truncated,
-            self.observation,
-            Observation(ends_day, ends_account),  # type: ignore[arg-type]
-            over,
-        )
+        stacked = (torch.stack(x) for x in zip(*steps, strict=True))
+        day, account, action, chance, reward, terminated, truncated, over = stacked
+        return Rollout(day, account, action, chance, reward, terminated, truncated, self.observation, ends, over)

@@ -1,0 +1,51 @@
+"""The best agents so far, by validation score, with their lineage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finrl_pod.types import Score
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """At most `size` scores, best first; ties go to fewer samples, then to the smaller id. Immutable."""
+
+    size: int
+    scores: tuple[Score, ...] = ()
+
+    def insert(self, entries: Iterable[Score]) -> Leaderboard:
+        """The updater: entries enter by score and the worst fall off. A score that is not a number never enters."""
+        pool = [*self.scores, *(entry for entry in entries if math.isfinite(entry.score))]
+        return Leaderboard(self.size, tuple(sorted(pool, key=_rank)[: self.size]))
+
+    @property
+    def best(self) -> Score | None:
+        """The first, or None while empty."""
+        return self.scores[0] if self.scores else None
+
+    def plain(self) -> list[dict[str, Any]]:
+        """As JSON knows it."""
+        return [asdict(score) for score in self.scores]
+
+    @classmethod
+    def from_plain(cls, size: int, rows: Iterable[Mapping[str, Any]]) -> Leaderboard:
+        """Back from `plain`."""
+        return cls(size, tuple(Score(**row) for row in rows))
+
+
+def _rank(entry: Score) -> tuple[float, int, str]:
+    return (-entry.score, entry.samples, entry.id)
+
+
+def ancestry(agent: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The parent first, then its parent, and so on. parents: id -> parent's id, over all agents ever made."""
+    line: list[str] = []
+    current = parents.get(agent)
+    while current is not None:
+        line.append(current)
+        current = parents.get(current)
+    return line

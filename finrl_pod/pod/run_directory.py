@@ -1,0 +1,146 @@
+"""A run on disk: config, snapshots, leaderboard, metrics. What is there is always a whole generation.
+
+config.json            every setting, with the hashes of config and data
+state.json             the last finished generation; renamed into place after all it speaks of was written
+snapshots/ID.json + ID.safetensors
+metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}
+tensorboard/           the same for TensorBoard
+report.json report.html  written by the application
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finrl_pod import __version__
+from finrl_pod.config import RunConfig, parse
+from finrl_pod.errors import RunError
+from finrl_pod.pod import snapshots
+from finrl_pod.pod.files import read_json, write_json
+from finrl_pod.types import AgentSnapshot
+
+
+class RunDirectory:
+    """One folder for one run of one config on one data set."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # ------------------------------------------------------------------ opening
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
+        """A new run. Raises RunError when the folder holds one already or cannot be written."""
+        run = cls(path)
+        if run._config_file.exists():
+            raise RunError(f"{path} already holds a run; add --resume to go on with it, or choose another --out folder")
+        write_json(
+            run._config_file,
+            {
+                "config": dataclasses.asdict(config),
+                "config_sha256": config.sha256,
+                "data_sha256": data_sha256,
+                "version": __version__,
+            },
+        )
+        return run
+
+    @classmethod
+    def resume(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
+        """The run in `path`. Raises RunError when there is none, or when config or data are not its own."""
+        run = cls(path)
+        if not run._config_file.exists():
+            raise RunError(f"there is no run to resume in {path}; start it without --resume")
+        facts = read_json(run._config_file)
+        if facts.get("config_sha256") != config.sha256:
+            raise RunError(
+                f"the run in {path} was made with another config or seed; resume it with the one it began with"
+            )
+        if facts.get("data_sha256") != data_sha256:
+            raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """A finished run, to read. Raises RunError when there is none."""
+        run = cls(path)
+        if not run._config_file.exists() or not run._state_file.exists():
+            raise RunError(f"{path} holds no run with a finished generation; name the folder that --out named")
+        return run
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's config."""
+        return parse(read_json(self._config_file)["config"], str(self._config_file))
+
+    @property
+    def data_sha256(self) -> str:
+        """Hash of the panel the run was made on."""
+        return str(read_json(self._config_file)["data_sha256"])
+
+    def state(self) -> dict[str, Any] | None:
+        """What was saved with the last finished generation, or None before there is one."""
+        return read_json(self._state_file) if self._state_file.exists() else None
+
+    def snapshot(self, agent: str) -> AgentSnapshot:
+        """One saved agent."""
+        return snapshots.load(self._snapshots / f"{agent}.json")
+
+    # ------------------------------------------------------------------ writing
+
+    def save_generation(
+        self,
+        generation: int,
+        agents: Sequence[AgentSnapshot],
+        keep: Collection[str],
+        metrics: Mapping[str, Any],
+        state: Mapping[str, Any],
+    ) -> None:
+        """Write a finished generation; state.json comes last and makes it count. Snapshots not in `keep` go."""
+        for agent in agents:
+            snapshots.save(self._snapshots, agent)
+        write_json(self.path / "metrics" / f"{generation:04d}.json", metrics)
+        write_json(self._state_file, state)
+        for file in self._snapshots.iterdir():
+            if file.stem not in keep:
+                file.unlink()
+        self._log_to_tensorboard(generation, metrics)
+
+    def _log_to_tensorboard(self, generation: int, metrics: Mapping[str, Any]) -> None:
+        """Append the generation's rows to event files, a run a slot."""
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        for p, slot in enumerate(metrics["slots"]):
+            writer = EventFileWriter(
+                str(self.path / "tensorboard" / f"slot-{slot:02d}"), filename_suffix=f".{generation:04d}"
+            )
+            for row in metrics["rows"]:
+                values = [
+                    Summary.Value(tag=name, simple_value=column[p])
+                    for name, column in row.items()
+                    if name != "samples" and column[p] is not None
+                ]
+                step = row["samples"][p]
+                writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=values)))
+            writer.close()
+
+    @property
+    def _config_file(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def _state_file(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def _snapshots(self) -> Path:
+        return self.path / "snapshots"

@@ -1,0 +1,65 @@
+"""The validation score: the Sharpe ratio of each member's float64 backtest, whatever algorithm trained it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.evaluate.backtest import Ledger, simulate
+from finrl_pod.evaluate.metrics import summary
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.rl.acting import target_weights
+from finrl_pod.rl.networks import Policy
+from finrl_pod.types import MarketTensor, Tensor
+
+
+def rules_of(config: EnvironmentConfig) -> ExecutionRules:
+    """How orders fill in a backtest of agents trained under `config`."""
+    return ExecutionRules(
+        cost_rate=config.cost_bps / 1e4,
+        whole_shares=config.whole_shares,
+        short=config.short,
+        order=config.order,
+        borrow=max(config.leverage - 1.0, 0.0),
+    )
+
+
+def run_members(
+    policy: Policy,
+    params: Mapping[str, Tensor],
+    market: MarketTensor,
+    config: EnvironmentConfig,
+    first: int,
+    last: int,
+) -> Ledger:
+    """P accounts from bar first to last, each led by one member, without exploration."""
+    members = next(iter(params.values())).shape[0]
+    close = market.close.double()
+    storm = market.turbulence if config.turbulence_limit > 0 else None
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
+        if storm is not None and float(storm[t]) > config.turbulence_limit:
+            return torch.zeros_like(shares)
+        values = shares * close[t]
+        worth = (cash + values.sum(-1)).clamp(min=1e-9)
+        held = values / worth.unsqueeze(-1)
+        return target_weights(policy, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+
+    return simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
+
+
+def score_members(
+    policy: Policy,
+    params: Mapping[str, Tensor],
+    market: MarketTensor,
+    config: EnvironmentConfig,
+    first: int,
+    last: int,
+) -> list[dict[str, float]]:
+    """Metrics of each member over bars first to last."""
+    ledger = run_members(policy, params, market, config, first, last)
+    columns = (ledger.equity, ledger.turnover, ledger.costs)
+    equity, turnover, costs = (x.cpu().numpy() for x in columns)
+    return [summary(equity[:, p], turnover[:, p], costs[:, p]) for p in range(equity.shape[1])]

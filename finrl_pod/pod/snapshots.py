@@ -1,0 +1,65 @@
+"""Agents on disk: weights and optimiser as safetensors, the rest as JSON. No pickle is ever read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+from finrl_pod.errors import RunError
+from finrl_pod.pod.files import read_json, write_bytes, write_json
+from finrl_pod.types import AgentSnapshot, Normaliser
+
+
+def save(folder: Path, snapshot: AgentSnapshot) -> Path:
+    """Write `ID.safetensors` and then `ID.json`, which names the first one's hash. Returns the JSON file's path."""
+    from safetensors.torch import save as to_bytes
+
+    tensors = {f"weights.{name}": value.contiguous() for name, value in snapshot.weights.items()}
+    tensors |= {f"optimiser.{name}": value.contiguous() for name, value in snapshot.optimiser.items()}
+    data = to_bytes(tensors)
+    write_bytes(folder / f"{snapshot.id}.safetensors", data)
+    facts = {
+        field.name: getattr(snapshot, field.name)
+        for field in dataclasses.fields(snapshot)
+        if field.name not in ("weights", "optimiser", "normaliser")
+    }
+    facts["normaliser"] = dataclasses.asdict(snapshot.normaliser)
+    facts["tensors_sha256"] = hashlib.sha256(data).hexdigest()
+    path = folder / f"{snapshot.id}.json"
+    write_json(path, facts)
+    return path
+
+
+def load(path: Path) -> AgentSnapshot:
+    """Read a snapshot by the path of its JSON file. Raises RunError when it is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    facts = read_json(path)
+    weights_file = path.with_suffix(".safetensors")
+    try:
+        data = weights_file.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read snapshot {weights_file}: {error.strerror}") from None
+    damaged = RunError(f"snapshot {weights_file} is damaged: its content is not what was saved; use another run")
+    if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
+        raise damaged
+    try:
+        tensors = from_bytes(data)
+        norm = facts.pop("normaliser")
+        normaliser = Normaliser(
+            tuple(norm["feature_names"]), tuple(norm["mean"]), tuple(norm["std"]), float(norm["clip"])
+        )
+
+        def part(prefix: str) -> dict[str, object]:
+            return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+        return AgentSnapshot(
+            weights=part("weights."),  # type: ignore[arg-type]
+            optimiser=part("optimiser."),  # type: ignore[arg-type]
+            normaliser=normaliser,
+            **facts,
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise damaged from None

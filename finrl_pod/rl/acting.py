@@ -1,0 +1,48 @@
+"""A trained policy at work on single accounts, outside any environment: what it sees and what weights it wants.
+
+The same few lines serve the tournament's scoring, the backtest and live trading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.weights import scores_to_weights, trades_as_weights
+from finrl_pod.rl.networks import Policy
+from finrl_pod.types import Tensor
+
+
+@torch.no_grad()
+def target_weights(
+    policy: Policy,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    tradable: Tensor,
+    held: Tensor,
+    worth: Tensor,
+    prices: Tensor,
+    rules: EnvironmentConfig,
+) -> Tensor:
+    """Weights [P, N] float64 that P members want, each for its own account, without exploration.
+
+    features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
+    equity in currency; prices: [N], closes of the decision bar.
+    """
+    p, n = held.shape
+    dtype = next(iter(params.values())).dtype
+    cash = 1 - held.sum(-1, keepdim=True)
+    account = torch.cat([cash, held], -1)
+    if rules.kind == "stock_trading":  # observed in units of the starting cash
+        account = account * (worth / rules.cash).unsqueeze(-1)
+    rows = features.to(dtype).expand(p, 1, *features.shape)
+    mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
+    scores = policy.forward(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).mean.view(p, -1).double()
+    if rules.kind == "stock_trading":
+        weights = trades_as_weights(
+            scores, held, prices, worth, hmax=rules.hmax, short=rules.short, leverage=rules.leverage
+        )
+        return torch.where(tradable, weights, held)
+    return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)
