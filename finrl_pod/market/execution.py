@@ -64,8 +64,9 @@ def execute(
     """Fill wanted share changes at `prices`: sells first, then buys as far as the cash goes, fees included.
 
     cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
-    order="sequential" (larger first; the trades themselves, after any truncation, when None). Prices must be positive and finite; a trade of
-    an asset that cannot be traded must be zero. Without `borrow` and `short`, cash and shares never go negative.
+    order="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be positive and
+    finite; a trade of an asset that cannot be traded must be zero. Without `borrow` and `short`, cash and shares never
+    go negative.
     """
     if rules.whole_shares:
         trades = torch.trunc(trades)

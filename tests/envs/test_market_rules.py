@@ -10,11 +10,11 @@ import pytest
 import torch
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod.market.weights import scores_to_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.weights import scores_to_weights
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

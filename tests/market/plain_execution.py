@@ -29,7 +29,7 @@ def plain_execute(
 ) -> PlainFills:
     """One account. Sells, then buys; see ExecutionRules."""
     margin, traded, rate = math.inf, 0.0, rules.cost_rate
-    shares, trades, priority = list(shares), list(trades), list(trades if priority is None else priority)
+    shares, trades = list(shares), list(trades)
 
     def whole(x: float) -> float:
         nonlocal margin
@@ -38,6 +38,7 @@ def plain_execute(
 
     if rules.whole_shares:
         trades = [float(math.trunc(x)) for x in trades]
+    priority = list(trades if priority is None else priority)
     for i, trade in enumerate(trades):
         if trade < 0:
             sold = -trade if rules.short else min(-trade, shares[i])
