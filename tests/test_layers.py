@@ -29,6 +29,7 @@ RANK = {
     "types": 0,
     "streams": 0,
     "config": 0,
+    "files": 1,
     "protocols": 1,
     "data": 2,
     "market": 2,

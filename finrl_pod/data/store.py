@@ -13,7 +13,6 @@ import io
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from finrl_pod.data.flaws import check
 from finrl_pod.data.manifest import Manifest, describe, read_manifest
 from finrl_pod.data.sources.sample import SAMPLE, load_sample
 from finrl_pod.errors import DataError, FinrlPodError
+from finrl_pod.files import replace_file
 from finrl_pod.types import Benchmark, Panel
 
 ROOT_VARIABLE = "FINRL_POD_DATA"
@@ -66,8 +66,8 @@ class Store:
         old = _old_file(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / manifest.file, prices)
-            _write(folder / _MANIFEST, json.dumps(manifest.plain(), indent=1).encode())
+            replace_file(folder / manifest.file, prices)
+            replace_file(folder / _MANIFEST, json.dumps(manifest.plain(), indent=1).encode())
         except OSError as error:
             raise DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one") from None
         if old is not None and old.name != manifest.file:
@@ -195,18 +195,3 @@ def _old_file(folder: Path) -> Path | None:
         return folder / Path(read_manifest(folder / _MANIFEST).file).name
     except DataError:
         return None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write to a temporary name in the same folder, flush to the disk, rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

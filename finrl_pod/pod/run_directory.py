@@ -19,8 +19,8 @@ from typing import Any
 from finrl_pod import __version__
 from finrl_pod.config import RunConfig, parse
 from finrl_pod.errors import RunError
+from finrl_pod.files import read_json, write_json
 from finrl_pod.pod import snapshots
-from finrl_pod.pod.files import read_json, write_json
 from finrl_pod.types import AgentSnapshot
 
 

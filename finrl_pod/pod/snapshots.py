@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from finrl_pod.errors import RunError
-from finrl_pod.pod.files import read_json, write_bytes, write_json
+from finrl_pod.files import read_json, write_bytes, write_json
 from finrl_pod.types import AgentSnapshot, Normaliser
 
 

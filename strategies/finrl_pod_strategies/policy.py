@@ -49,6 +49,15 @@ class PolicyStrategy:
         self.params = {name: torch.stack([s.weights[name] for s in snapshots]) for name in first.weights}
         self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
 
+    def check_universe(self, symbols: Sequence[str]) -> None:
+        """Raises RunError when the policy cannot trade that many symbols: the equivariant one can trade any number."""
+        wanted = self.policy.spec.assets
+        if self.policy.spec.kind != "equivariant" and len(symbols) != wanted:
+            raise RunError(
+                f"strategy {self.name} was trained on {wanted} symbols with a policy that needs just as many, "
+                f"got {len(symbols)}; train an equivariant policy to trade another number"
+            )
+
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """[N] weights at the window's last bar: the mean of what the members would hold."""
         if window.features is None:

@@ -118,6 +118,7 @@ def follow(plans, first=0):
 )
 def test_engine_equals_a_plain_loop(market_of, seed, bars, assets, fill, gaps, rate, with_open):
     close = prices(seed, bars, assets, gaps)
+    close[0, 0] = 100.0  # a market needs one bar that trades
     opens = close * np.random.default_rng(seed + 2).uniform(0.97, 1.03, close.shape) if with_open else None
     _, market = market_of(close, fill=fill, open_=opens)
     plan = decisions(seed, bars, assets)

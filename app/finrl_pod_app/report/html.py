@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from finrl_pod.files import write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import figures
-from finrl_pod_app.report.atomic import write_text
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, in_order, readable
 from finrl_pod_app.report.document import to_plain, write_json
 from finrl_pod_app.report.palette import Style, styles
