@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -11,8 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 SEED = 0
+
+# The same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 class NetworkForbidden(RuntimeError):
