@@ -1,0 +1,116 @@
+"""The whole line in a handful of lines, for notebooks and scripts.
+
+from finrl_pod_app import api
+
+setup = api.prepare()                                     # the sample, its splits, features and market
+agent = api.train(setup, samples=500_000, callback=lambda a, m: print(a.samples[0], float(m["reward"][0])))
+api.save(agent, "agents/first", setup)
+strategy = api.load("agents/first")
+result = api.backtest(setup, strategy, split="validation")
+print(result.metrics["sharpe"])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_strategies.baselines import run_baseline
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.config import RunConfig
+from finrl_pod.data.splits import Span, Splits, make_splits
+from finrl_pod.data.tensor import to_device
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.pod import snapshots
+from finrl_pod.pod.scoring import rules_of
+from finrl_pod.protocols import Strategy
+from finrl_pod.rl.learner import Callback, Learner
+from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
+from finrl_pod_app.wiring import load_panel, make_market, pick_device
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A config with what it names: prices, splits, and the market made of them."""
+
+    config: RunConfig
+    panel: Panel
+    splits: Splits
+    market: MarketTensor
+
+    def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
+        """The training environments: decisions inside the training split, the last reward two bars before its end."""
+        train = self.splits.train
+        return make_env(self.market, self.config.environment, members=members, first=train.first, last=train.last - 2)
+
+
+def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
+    """Load prices, split them, compute features, normalise on the training split. Raises what these raise."""
+    config = config or RunConfig()
+    panel = load_panel(config)
+    splits = make_splits(panel.times, config.splits)
+    return Setup(config, panel, splits, to_device(make_market(panel, config, splits), pick_device(device)))
+
+
+def train(
+    setup: Setup,
+    samples: int,
+    *,
+    seed: int | None = None,
+    callback: Callback | None = None,
+    warm_start: str | Path | None = None,
+    threads: int | None = None,
+) -> Learner:
+    """Train one agent on `samples` environment steps; see `Learner` for what it can do after.
+
+    callback(learner, metrics) runs after every iteration; returning False stops. warm_start: an agent that `save`
+    wrote. threads: CPU threads; the config's unless given.
+    """
+    config = setup.config
+    learner = Learner(
+        setup.environment(),
+        config.agent,
+        seed=config.seed if seed is None else seed,
+        threads=config.threads if threads is None else threads,
+    )
+    if warm_start is not None:
+        learner.restore(_read(warm_start))
+    learner.learn(samples, callback=callback)
+    return learner
+
+
+def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> Path:
+    """Write one agent as `path`.json and `path`.safetensors."""
+    target = Path(path)
+    snapshot = learner.snapshot(member, id=target.name, data_sha256=setup.panel.sha256)
+    return snapshots.save(target.parent, snapshot)
+
+
+def load(*paths: str | Path) -> PolicyStrategy:
+    """Agents that `save` wrote, as one strategy: their target weights are averaged."""
+    return PolicyStrategy([_read(path) for path in paths], name="+".join(Path(path).stem for path in paths))
+
+
+def backtest(setup: Setup, strategy: Strategy | str, split: str = "validation") -> BacktestResult:
+    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end."""
+    spans: dict[str, Span] = {
+        "train": setup.splits.train,
+        "validation": setup.splits.validation,
+        "test": setup.splits.test,
+    }
+    if split not in spans:
+        raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+    environment = setup.config.environment
+    terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
+    if isinstance(strategy, str):
+        return run_baseline(strategy, setup.panel, setup.market, *terms)
+    return run_strategy(strategy, setup.panel, setup.market, *terms)
+
+
+def _read(path: str | Path) -> AgentSnapshot:
+    target = Path(path)
+    return snapshots.load(target.parent / f"{target.name.removesuffix('.json')}.json")

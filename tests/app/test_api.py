@@ -1,0 +1,69 @@
+"""A notebook user's handful of lines: train, save, load, act, backtest, warm start."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_app import api
+
+from finrl_pod.config import AgentConfig, DataConfig, EnvironmentConfig, FeatureConfig, RunConfig
+from finrl_pod.errors import InputError, RunError
+
+CONFIG = RunConfig(
+    data=DataConfig(symbols=("AAPL", "JNJ", "XOM")),
+    features=FeatureConfig(("return_1", "return_21")),
+    environment=EnvironmentConfig(envs=16, group=4, window=64),
+    agent=AgentConfig(horizon=16, minibatches=4, hidden=(8, 8)),
+)
+
+
+@pytest.fixture(scope="module")
+def setup() -> api.Setup:
+    return api.prepare(CONFIG, device="cpu")
+
+
+def test_an_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_path: Path) -> None:
+    calls: list[int] = []
+    agent = api.train(setup, 1024, seed=3, callback=lambda a, _: calls.append(a.samples[0]))
+    assert calls == [256, 512, 768, 1024]
+    api.save(agent, tmp_path / "one", setup)
+    strategy = api.load(tmp_path / "one")
+    result = api.backtest(setup, strategy)
+    assert np.isfinite(result.equity).all()
+    assert result.times[0] >= np.datetime64("2016-01-01")
+    assert result.times[-1] <= np.datetime64("2018-12-31")
+    again = api.backtest(setup, api.load(tmp_path / "one.json"))
+    np.testing.assert_array_equal(result.equity, again.equity)
+
+
+def test_a_warm_start_goes_on_from_the_saved_weights(setup: api.Setup, tmp_path: Path) -> None:
+    agent = api.train(setup, 256, seed=3)
+    api.save(agent, tmp_path / "one", setup)
+    more = api.train(setup, 256, seed=4, warm_start=tmp_path / "one")
+    fresh = api.train(setup, 256, seed=4)
+    assert more.samples == [512]
+    assert not torch.equal(more.ppo.parameters.flat, fresh.ppo.parameters.flat)
+
+
+def test_several_agents_are_averaged(setup: api.Setup, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        api.save(api.train(setup, 256, seed=seed), tmp_path / f"a{seed}", setup)
+    both = api.backtest(setup, api.load(tmp_path / "a1", tmp_path / "a2"))
+    assert both.name == "a1+a2"
+
+
+def test_baselines_run_by_name_and_splits_are_checked(setup: api.Setup) -> None:
+    assert api.backtest(setup, "equal_weight").metrics["sharpe"] > 0
+    with pytest.raises(InputError, match="split must be one of"):
+        api.backtest(setup, "equal_weight", split="tomorrow")
+
+
+def test_an_agent_that_does_not_fit_is_refused(setup: api.Setup, tmp_path: Path) -> None:
+    api.save(api.train(setup, 256), tmp_path / "one", setup)
+    other = dataclasses.replace(CONFIG, agent=dataclasses.replace(CONFIG.agent, hidden=(16, 16)))
+    with pytest.raises(RunError, match="does not fit"):
+        api.train(api.prepare(other, device="cpu"), 256, warm_start=tmp_path / "one")
