@@ -43,13 +43,13 @@ def next_births(
 ) -> list[Birth]:
     """The next generation from the leaderboard and the scores of the slots of the one that ended.
 
-    The worst slots are refilled: `fresh` of them anew, then up to `inherit` from the leaderboard, weights and
-    optimiser included, with perturbed hyperparameters; a slot whose own agent is on the leaderboard's upper half goes
-    on as it is. A slot whose score is not a number is always refilled.
+    The worst slots are refilled: `fresh` of them anew, then `inherit` from the leaderboard's upper half, weights and
+    optimiser included, with perturbed hyperparameters; the others go on as they are. Shares of the slots are rounded
+    down. A slot whose score is not a number is always refilled.
     """
     ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
     pods = tournament.pods
-    anew, heirs = int(tournament.fresh * pods), int(tournament.inherit * pods)
+    anew, heirs = _whole(tournament.fresh * pods), _whole(tournament.inherit * pods)
     broken = sum(not np.isfinite(s.score) for s in ranked)
     parents = leaderboard.scores[: max(1, len(leaderboard.scores) // 2)]
     births: list[Birth] = []
@@ -65,6 +65,11 @@ def next_births(
         else:
             births.append(Birth(score.slot, "continue", score.id, score.hyperparameters))
     return sorted(births, key=lambda birth: birth.slot)
+
+
+def _whole(share: float) -> int:
+    """Rounded down, but 0.29 * 100 = 28.999... is 29."""
+    return int(share + 1e-9)
 
 
 def _stream(seed: int, slot: int, generation: int) -> np.random.Generator:
