@@ -142,17 +142,22 @@ class PPO:
         member = torch.arange(p, device=self.device).unsqueeze(1)
         size = items // config.minibatches
         log: list[Tensor] = []
-        for _ in range(config.epochs):
-            order = torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
+        took_part: list[Tensor] = []
+        # Drawn for every epoch, whether it takes place or not: what stops early must not shift later shuffles.
+        orders = [self._shuffled(items) for _ in range(config.epochs)]
+        for order in orders:
             for i in range(config.minibatches):
                 chosen = order[:, i * size : (i + 1) * size]
                 batch = [x[member, chosen] if p > 1 else x[:, chosen[0]] for x in data]
                 step, kl = self._minibatch(batch, active, learning_rate_factor)
                 log.append(step)
+                took_part.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
             if self.device.type == "cpu" and not bool(active.any()):
                 break
-        means = torch.stack(log).mean(0)  # [5, P]
+        # Over the minibatches a member took part in; NaN for a member that took part in none, being broken.
+        part = torch.stack(took_part).unsqueeze(1)  # [S, 1, P]
+        means = torch.where(part, torch.stack(log), 0.0).sum(0) / part.sum(0)  # [5, P]
         variance = target.var(dim=(0, 2, 3)).clamp(min=1e-12)
         explained = 1 - (target - values).var(dim=(0, 2, 3)) / variance
         return {
@@ -183,12 +188,17 @@ class PPO:
         gradient, norm = clip_by_member(self.parameters.gradient(loss.sum()), self.settings["max_grad_norm"])
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
-            # A member whose loss is no longer a number stops here, with the parameters it had.
-            self.alive = self.alive & torch.isfinite(norm) & torch.isfinite(loss)
+            # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
+            # not judged: alone, it would not have come here.
+            self.alive = self.alive & ((torch.isfinite(norm) & torch.isfinite(loss)) | ~active)
             moves = active & self.alive & (kl <= self.settings["target_kl"])
             self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
             outside = ((ratio - 1).abs() > clip).to(self.dtype).mean(dim=(1, 2))
         return torch.stack([kl, outside, policy_loss.detach(), value_loss.detach(), norm]), kl
+
+    def _shuffled(self, items: int) -> Tensor:
+        """An order of the items for each member, from its own stream: [P, items]."""
+        return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
 
     @torch.no_grad()
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:

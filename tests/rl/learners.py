@@ -1,0 +1,60 @@
+"""Small learners in float64, in which the batched program and its single runs can be compared to the last digits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.rl.learner import Learner
+from finrl_pod.types import AgentSnapshot, MarketTensor
+from tests.markets import random_market
+
+AGENT = AgentConfig(hidden=(6, 5), horizon=6, epochs=3, minibatches=2)
+ENVIRONMENT = EnvironmentConfig(window=8, envs=6, group=3)
+DOUBLE = torch.float64
+
+
+def small_env(
+    members: Sequence[int] = (0,), market: MarketTensor | None = None, dtype: torch.dtype = DOUBLE, **settings: Any
+) -> MarketEnv:
+    """Two groups of three accounts, windows of 8 bars in a market of 40, where the settings do not say otherwise."""
+    config = dataclasses.replace(ENVIRONMENT, **settings)
+    return make_env(market or random_market(3), config, members=members, dtype=dtype)
+
+
+def small_learner(
+    members: Sequence[int] = (0,),
+    *,
+    env: MarketEnv | None = None,
+    seed: int = 0,
+    hyperparameters: Sequence[Mapping[str, float]] | None = None,
+    dtype: torch.dtype = DOUBLE,
+    **settings: Any,
+) -> Learner:
+    """settings: of the agent."""
+    config = dataclasses.replace(AGENT, **settings)
+    env = env or small_env(members, dtype=dtype)
+    return Learner(env, config, seed=seed, hyperparameters=hyperparameters, dtype=dtype)
+
+
+def iteration(learner: Learner) -> int:
+    """Samples of one iteration."""
+    return int(learner.config.horizon * learner.env.envs)
+
+
+def state(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
+    """Everything of member p that training changes, by name."""
+    snapshot = learner.snapshot(p)
+    return {**snapshot.weights, **{f"optimiser {name}": value for name, value in snapshot.optimiser.items()}}
+
+
+def same(one: AgentSnapshot, other: AgentSnapshot) -> bool:
+    """Bit for bit the same weights and optimiser."""
+    pairs = [(one.weights, other.weights), (one.optimiser, other.optimiser)]
+    return all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in pairs)

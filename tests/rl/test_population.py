@@ -1,0 +1,107 @@
+"""P members in one program are P single runs: in float64, over 20 updates, for both policies."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from finrl_pod.rl.learner import Learner, Metrics
+from tests.markets import random_market
+from tests.rl.learners import iteration, small_env, small_learner, state
+
+UPDATES = 20
+MEMBERS = (0, 1, 2, 3)
+SETTINGS: tuple[dict[str, float], ...] = (
+    {"learning_rate": 1e-2, "discount": 0.9, "clip": 0.1, "target_kl": 10.0},
+    {"learning_rate": 2e-2, "discount": 0.5, "clip": 0.2, "target_kl": 2e-3, "entropy": 1e-3},
+    {"learning_rate": 5e-3, "gae_lambda": 0.5, "clip": 0.05, "target_kl": 1e-4, "max_grad_norm": 0.1},
+    {"learning_rate": 3e-3, "discount": 0.99, "value_weight": 1.0, "target_kl": 10.0},
+)
+POLICIES = ("equivariant", "mlp")
+
+
+def run(
+    members: tuple[int, ...], spoil: tuple[int, int] | None = None, **settings: Any
+) -> tuple[Learner, list[Metrics]]:
+    """20 updates of these members. spoil: (member, iteration) after which one of its weights is no number."""
+    market = random_market(5, bars=60, gaps=0.1, starts={1: 20})
+    chosen = settings.pop("hyperparameters", SETTINGS)
+    learner = small_learner(
+        members, env=small_env(members, market), hyperparameters=[chosen[m] for m in members], seed=4, **settings
+    )
+    log: list[Metrics] = []
+
+    def watch(learner: Learner, metrics: Metrics) -> None:
+        log.append(metrics)
+        if spoil is not None and len(log) == spoil[1] and spoil[0] in members:
+            learner.ppo.parameters.flat[members.index(spoil[0]), 0] = torch.nan
+
+    learner.learn(UPDATES * iteration(learner), callback=watch)
+    return learner, log
+
+
+@cache
+def alone(member: int, policy: str) -> tuple[Learner, list[Metrics]]:
+    return run((member,), policy=policy)
+
+
+def assert_equals_single_run(
+    batch: tuple[Learner, list[Metrics]], single: tuple[Learner, list[Metrics]], member: int
+) -> None:
+    p = MEMBERS.index(member)
+    together, other = state(batch[0], p), state(single[0])
+    assert together.keys() == other.keys()
+    for name, value in other.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    for step, (many, one) in enumerate(zip(batch[1], single[1], strict=True)):
+        for name in one:
+            torch.testing.assert_close(
+                many[name][p], one[name][0], rtol=1e-8, atol=1e-9, msg=lambda m, n=name, s=step: f"{n} at {s}: {m}"
+            )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_four_members_are_four_single_runs(policy: str) -> None:
+    batch = run(MEMBERS, policy=policy)
+    most = UPDATES * batch[0].config.epochs * batch[0].config.minibatches
+    steps = batch[0].ppo.optimiser.steps.tolist()
+    assert steps[0] == steps[3] == most
+    assert all(UPDATES <= steps[p] < most for p in (1, 2)), "the KL stop should have held two of them back"
+    for member in MEMBERS:
+        assert_equals_single_run(batch, alone(member, policy), member)
+    weights = batch[0].ppo.parameters.flat
+    assert all((weights[a] - weights[b]).abs().max() > 0.01 for a in MEMBERS for b in MEMBERS if a < b)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_member_that_breaks_half_way_leaves_the_others_alone(policy: str) -> None:
+    batch = run(MEMBERS, spoil=(2, 9), policy=policy)
+    assert batch[0].alive == [True, True, False, True]
+    assert [bool(torch.isfinite(m["policy_loss"][2])) for m in batch[1]] == [True] * 9 + [False] * 11
+    for member in (0, 1, 3):
+        assert_equals_single_run(batch, alone(member, policy), member)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_member_whose_loss_is_no_number_keeps_the_parameters_it_had(policy: str) -> None:
+    settings = [dict(each) for each in SETTINGS]
+    settings[1]["value_weight"] = 1e308  # the loss, or its gradient, overflows at the first step
+    learner, _ = run(MEMBERS, policy=policy, hyperparameters=settings)
+    start = small_learner(MEMBERS, seed=4, policy=policy)
+    assert learner.alive == [True, False, True, True]
+    assert torch.equal(learner.ppo.parameters.flat[1], start.ppo.parameters.flat[1])
+    assert not learner.ppo.optimiser.first[1].any()
+    assert learner.ppo.optimiser.steps[1] == 0
+    assert torch.isfinite(learner.ppo.parameters.flat).all()
+
+
+def test_the_order_of_the_members_does_not_matter() -> None:
+    order = (3, 0, 1)
+    mixed, _ = run(order, policy="mlp")
+    for p, member in enumerate(order):
+        other = state(mixed, p)
+        for name, value in state(alone(member, "mlp")[0]).items():
+            torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-9)
