@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from finrl_pod.errors import RunError
 from finrl_pod.types import Score
 
 
@@ -33,8 +34,20 @@ class Leaderboard:
 
     @classmethod
     def from_plain(cls, size: int, rows: Iterable[Mapping[str, Any]]) -> Leaderboard:
-        """Back from `plain`."""
-        return cls(size, tuple(Score(**row) for row in rows))
+        """Back from `plain`. Raises RunError for rows that are no scores."""
+        return cls(size, tuple(score_from_plain(row) for row in rows))
+
+
+def score_from_plain(row: Mapping[str, Any]) -> Score:
+    """A score as JSON holds it: null stands for a number that is none. Raises RunError for anything else."""
+    try:
+        metrics = {name: math.nan if value is None else float(value) for name, value in row["metrics"].items()}
+        number = math.nan if row["score"] is None else float(row["score"])
+        return Score(**{**row, "score": number, "metrics": metrics})
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise RunError(
+            "the saved leaderboard is damaged: a row is no score; restore state.json or start anew"
+        ) from None
 
 
 def _rank(entry: Score) -> tuple[float, int, str]:

@@ -4,14 +4,14 @@ config.json            every setting, with the hashes of config and data
 state.json             the last finished generation; renamed into place after all it speaks of was written
 snapshots/ID.json + ID.safetensors
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}
-tensorboard/           the same for TensorBoard
+tensorboard/           the same for TensorBoard, a run a slot
 report.json report.html  written by the application
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,12 @@ from finrl_pod import __version__
 from finrl_pod.config import RunConfig, parse
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
-from finrl_pod.pod import snapshots
+from finrl_pod.pod import event_log, snapshots
 from finrl_pod.types import AgentSnapshot
+
+STATE_KEYS = frozenset({"generation", "leaderboard", "current", "parents", "samples", "train_seconds"})
+# An agent's file, or the temporary name that one had when its writer was killed.
+_SNAPSHOT_FILE = re.compile(r"\.?(?P<id>g\d+s\d+)\.(json|safetensors)(\.\w+)?")
 
 
 class RunDirectory:
@@ -55,12 +59,11 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists():
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
-        facts = read_json(run._config_file)
-        if facts.get("config_sha256") != config.sha256:
+        if run._fact("config_sha256", str) != config.sha256:
             raise RunError(
                 f"the run in {path} was made with another config or seed; resume it with the one it began with"
             )
-        if facts.get("data_sha256") != data_sha256:
+        if run.data_sha256 != data_sha256:
             raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
         return run
 
@@ -77,16 +80,21 @@ class RunDirectory:
     @property
     def config(self) -> RunConfig:
         """The run's config."""
-        return parse(read_json(self._config_file)["config"], str(self._config_file))
+        return parse(self._fact("config", dict), f"the config of the run in {self.path}")
 
     @property
     def data_sha256(self) -> str:
         """Hash of the panel the run was made on."""
-        return str(read_json(self._config_file)["data_sha256"])
+        return str(self._fact("data_sha256", str))
 
     def state(self) -> dict[str, Any] | None:
         """What was saved with the last finished generation, or None before there is one."""
-        return read_json(self._state_file) if self._state_file.exists() else None
+        if not self._state_file.exists():
+            return None
+        values = read_json(self._state_file)
+        if missing := STATE_KEYS - values.keys():
+            raise RunError(f"{self._state_file} is damaged: it lacks {min(missing)}; restore it or start a new run")
+        return values
 
     def snapshot(self, agent: str) -> AgentSnapshot:
         """One saved agent."""
@@ -106,32 +114,19 @@ class RunDirectory:
         for agent in agents:
             snapshots.save(self._snapshots, agent)
         write_json(self.path / "metrics" / f"{generation:04d}.json", metrics)
+        event_log.write(self.path / "tensorboard", generation, metrics)
         write_json(self._state_file, state)
         for file in self._snapshots.iterdir():
-            if file.stem not in keep:
+            # Somebody else's file in this folder is none of ours to remove.
+            ours = _SNAPSHOT_FILE.fullmatch(file.name)
+            if ours and (ours["id"] not in keep or file.name.startswith(".")):
                 file.unlink()
-        self._log_to_tensorboard(generation, metrics)
 
-    def _log_to_tensorboard(self, generation: int, metrics: Mapping[str, Any]) -> None:
-        """Append the generation's rows to event files, a run a slot."""
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        for p, slot in enumerate(metrics["slots"]):
-            writer = EventFileWriter(
-                str(self.path / "tensorboard" / f"slot-{slot:02d}"), filename_suffix=f".{generation:04d}"
-            )
-            for row in metrics["rows"]:
-                values = [
-                    Summary.Value(tag=name, simple_value=column[p])
-                    for name, column in row.items()
-                    if name != "samples" and column[p] is not None
-                ]
-                step = row["samples"][p]
-                writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=values)))
-            writer.close()
+    def _fact(self, name: str, kind: type) -> Any:
+        value = read_json(self._config_file).get(name)
+        if not isinstance(value, kind):
+            raise RunError(f"{self._config_file} is damaged: it lacks {name}; restore it or start a new run")
+        return value
 
     @property
     def _config_file(self) -> Path:

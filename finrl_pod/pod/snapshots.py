@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
@@ -59,7 +60,15 @@ def load(path: Path) -> AgentSnapshot:
             weights=part("weights."),  # type: ignore[arg-type]
             optimiser=part("optimiser."),  # type: ignore[arg-type]
             normaliser=normaliser,
+            spec=_tuples(facts.pop("spec")),
             **facts,
         )
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise damaged from None
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has no tuples: what is a list in a spec was one."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

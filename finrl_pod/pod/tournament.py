@@ -16,7 +16,7 @@ from finrl_pod import streams
 from finrl_pod.config import RunConfig, TournamentConfig
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.pod.generator import Birth, first_births, next_births
-from finrl_pod.pod.leaderboard import Leaderboard
+from finrl_pod.pod.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.scoring import score_members
@@ -214,11 +214,10 @@ class Tournament:
         plain = self.run_directory.state()
         if plain is None:
             return None
-        current = [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in plain["current"]]
         return _State(
             int(plain["generation"]),
             Leaderboard.from_plain(self.config.tournament.leaderboard, plain["leaderboard"]),
-            tuple(Score(**row) for row in current),
+            tuple(score_from_plain(row) for row in plain["current"]),
             plain["parents"],
             int(plain["samples"]),
             float(plain["train_seconds"]),
