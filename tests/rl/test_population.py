@@ -55,12 +55,14 @@ def assert_equals_single_run(
     together, other = state(batch[0], p), state(single[0])
     assert together.keys() == other.keys()
     for name, value in other.items():
-        torch.testing.assert_close(together[name], value, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+        assert_near(together[name], value, name)
     for step, (many, one) in enumerate(zip(batch[1], single[1], strict=True)):
         for name in one:
-            torch.testing.assert_close(
-                many[name][p], one[name][0], rtol=1e-8, atol=1e-9, msg=lambda m, n=name, s=step: f"{n} at {s}: {m}"
-            )
+            assert_near(many[name][p], one[name][0], f"{name} of update {step}")
+
+
+def assert_near(one: torch.Tensor, other: torch.Tensor, what: str) -> None:
+    assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), f"{what}: {one} against {other}"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -104,4 +106,4 @@ def test_the_order_of_the_members_does_not_matter() -> None:
     for p, member in enumerate(order):
         other = state(mixed, p)
         for name, value in state(alone(member, "mlp")[0]).items():
-            torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-9)
+            assert_near(other[name], value, name)

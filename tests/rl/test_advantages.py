@@ -1,0 +1,121 @@
+"""Generalised advantage estimation against a plain recursion and its two closed forms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.rl.advantages import gae
+
+H, P, E = 9, 2, 4
+DISCOUNT = torch.tensor([0.9, 0.6], dtype=torch.float64)
+
+
+class Path(NamedTuple):
+    """[H, P, E] each."""
+
+    rewards: torch.Tensor
+    values: torch.Tensor
+    next_values: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+
+
+def random_path(seed: int, ends: float = 0.25) -> Path:
+    """Within an episode the next value is the value of the next step; at its end it is another state's."""
+    stream = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=stream, dtype=torch.float64)
+
+    values, last, final = draw(H, P, E), draw(1, P, E), draw(H, P, E)
+    chance = torch.rand(H, P, E, generator=stream)
+    terminated = chance < ends / 2
+    truncated = (chance >= ends / 2) & (chance < ends)
+    next_values = torch.where(terminated | truncated, final, torch.cat([values[1:], last]))
+    return Path(draw(H, P, E), values, next_values, terminated, truncated)
+
+
+def plain_gae(path: Path, p: int, e: int, discount: float, decay: float) -> list[float]:
+    """One account: each advantage is summed forward from its own step, term by term, until its episode ends."""
+    rewards, values, following, terminated, truncated = (x[:, p, e].tolist() for x in path)
+    advantages = []
+    for start in range(H):
+        total, factor = 0.0, 1.0
+        for h in range(start, H):
+            ahead = 0.0 if terminated[h] else discount * following[h]
+            total += factor * (rewards[h] + ahead - values[h])
+            if terminated[h] or truncated[h]:
+                break
+            factor *= discount * decay
+        advantages.append(total)
+    return advantages
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), decay=st.floats(0, 1), ends=st.sampled_from([0.0, 0.25, 1.0]))
+def test_it_is_the_sum_of_discounted_errors_up_to_the_episodes_end(seed: int, decay: float, ends: float) -> None:
+    path = random_path(seed, ends)
+    lambdas = torch.tensor([decay, 0.5], dtype=torch.float64)
+    advantages = gae(*path, DISCOUNT, lambdas)
+    for p in range(P):
+        for e in range(E):
+            expected = plain_gae(path, p, e, float(DISCOUNT[p]), float(lambdas[p]))
+            assert advantages[:, p, e].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_lambda_zero_is_the_one_step_error() -> None:
+    path = random_path(1)
+    ahead = torch.where(path.terminated, 0.0, path.next_values) * DISCOUNT.view(1, P, 1)
+    expected = path.rewards + ahead - path.values
+    torch.testing.assert_close(gae(*path, DISCOUNT, torch.zeros(P, dtype=torch.float64)), expected)
+
+
+def test_lambda_one_is_the_return_less_the_value() -> None:
+    """Discounted rewards to the episode's end, plus the value of what a cut-off episode was led to."""
+    path = random_path(2)
+    advantages = gae(*path, DISCOUNT, torch.ones(P, dtype=torch.float64))
+    cuts = 0
+    for p in range(P):
+        discount = float(DISCOUNT[p])
+        for e in range(E):
+            done = path.terminated[:, p, e] | path.truncated[:, p, e]
+            for start in range(H):
+                stops = [h for h in range(start, H) if done[h]]
+                end = stops[0] if stops else H - 1
+                total = sum(discount ** (h - start) * float(path.rewards[h, p, e]) for h in range(start, end + 1))
+                if not path.terminated[end, p, e]:
+                    total += discount ** (end + 1 - start) * float(path.next_values[end, p, e])
+                    cuts += bool(stops)
+                assert float(advantages[start, p, e]) == pytest.approx(total - float(path.values[start, p, e]))
+    assert cuts > 5
+
+
+def test_ruin_has_no_future_and_a_window_that_is_over_has_one() -> None:
+    """The same numbers, once terminated and once truncated, differ by the discounted value of the final state."""
+    path = random_path(3, ends=0.0)
+    flag = torch.zeros(H, P, E, dtype=torch.bool)
+    flag[4] = True
+    none = torch.zeros_like(flag)
+    lambdas = torch.tensor([0.8, 0.3], dtype=torch.float64)
+    ruined = gae(*path._replace(terminated=flag, truncated=none), DISCOUNT, lambdas)
+    cut = gae(*path._replace(terminated=none, truncated=flag), DISCOUNT, lambdas)
+    torch.testing.assert_close(cut[4] - ruined[4], DISCOUNT.view(P, 1) * path.next_values[4])
+    torch.testing.assert_close(cut[5:], ruined[5:], rtol=0, atol=0)
+    later = path._replace(terminated=none, truncated=flag)
+    later.rewards[5:] += 100
+    torch.testing.assert_close(gae(*later, DISCOUNT, lambdas)[:5], cut[:5], rtol=0, atol=0)
+
+
+def test_each_member_has_its_own_settings() -> None:
+    path = random_path(4)
+    lambdas = torch.tensor([0.95, 0.1], dtype=torch.float64)
+    together = gae(*path, DISCOUNT, lambdas)
+    for p in range(P):
+        own = Path(*(x[:, p : p + 1] for x in path))
+        single = gae(*own, DISCOUNT[p : p + 1], lambdas[p : p + 1])
+        assert torch.equal(together[:, p : p + 1], single)

@@ -1,0 +1,148 @@
+"""Parameters as rows of one tensor; Adam and gradient clipping for each member against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+
+P, D = 4, 7
+RATES = (1e-3, 1e-2, 0.1, 1.0)
+DOUBLE = torch.float64
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(DOUBLE, 1e-13), (torch.float32, 1e-4)])  # 1 - 0.999 in float32
+@pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask of ones"])
+def test_each_member_has_a_torch_adam_of_its_own(dtype: torch.dtype, tolerance: float, masked: bool) -> None:
+    flat = draw(P, D, dtype=dtype)
+    rows = [row.clone().requires_grad_() for row in flat]
+    theirs = [torch.optim.Adam([row], lr=rate) for row, rate in zip(rows, RATES, strict=True)]
+    ours, rates = Adam(flat), torch.tensor(RATES, dtype=dtype)
+    for step in range(30):
+        gradient = draw(P, D, seed=step + 1, dtype=dtype) * 10.0 ** (step % 5 - 3)
+        factor = 1 - step / 30
+        ours.step(flat, gradient, rates * factor, torch.ones(P, dtype=torch.bool) if masked else None)
+        for row, optimiser, rate, grad in zip(rows, theirs, RATES, gradient, strict=True):
+            optimiser.param_groups[0]["lr"] = rate * factor
+            row.grad = grad.clone()
+            optimiser.step()
+    expected = torch.stack([row.detach() for row in rows])
+    torch.testing.assert_close(flat, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_masked_members_do_not_move_whatever_their_gradient() -> None:
+    flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
+    optimiser = Adam(flat)
+    for step in range(3):
+        optimiser.step(flat, draw(P, D, seed=step), rates, None)
+    kept = [x.clone() for x in (flat, optimiser.first, optimiser.second, optimiser.steps)]
+    gradient = draw(P, D, seed=9)
+    gradient[1], gradient[2, 0] = torch.nan, torch.inf
+    optimiser.step(flat, gradient, rates, torch.tensor([True, False, False, True]))
+    for now, before in zip((flat, optimiser.first, optimiser.second, optimiser.steps), kept, strict=True):
+        assert torch.equal(now[1:3], before[1:3])
+        assert (now[[0, 3]] != before[[0, 3]]).all()
+        assert torch.isfinite(now).all()
+
+
+def test_a_member_that_paused_goes_on_with_its_own_step_count() -> None:
+    """Pausing must not age the bias correction: the pause might as well not have been."""
+    gradients = [draw(P, D, seed=i) for i in range(5)]
+    rates = torch.tensor(RATES, dtype=DOUBLE)
+    paused, straight = draw(P, D), draw(P, D)
+    one, other = Adam(paused), Adam(straight)
+    for i, gradient in enumerate(gradients):
+        one.step(paused, gradient, rates, torch.tensor([True, True, True, i not in (0, 2)]))
+        if i not in (0, 2):
+            other.step(straight, gradient, rates, None)
+    assert one.steps.tolist() == [5, 5, 5, 3]
+    assert torch.equal(paused[3], straight[3])
+    assert torch.equal(one.first[3], other.first[3])
+
+
+def test_gradients_are_clipped_for_each_member() -> None:
+    gradient = draw(P, D) * torch.tensor([[0.01], [1.0], [100.0], [0.0]], dtype=DOUBLE)
+    limit = torch.tensor([0.5, 0.5, 2.0, 0.5], dtype=DOUBLE)
+    kept = gradient.clone()
+    clipped, norm = clip_by_member(gradient, limit)
+    assert torch.equal(gradient, kept)
+    for p in range(P):
+        row = torch.zeros(D, dtype=DOUBLE).requires_grad_()
+        row.grad = gradient[p].clone()
+        before = torch.nn.utils.clip_grad_norm_([row], float(limit[p]))
+        assert float(norm[p]) == pytest.approx(float(before))
+        torch.testing.assert_close(clipped[p], row.grad, rtol=3e-6, atol=0)  # torch adds 1e-6 to the norm
+    torch.testing.assert_close(clipped[0], gradient[0], rtol=0, atol=0)
+    assert float(clipped[2].norm()) == pytest.approx(2.0)
+
+
+def test_one_broken_gradient_does_not_spoil_its_neighbours() -> None:
+    gradient = draw(P, D)
+    gradient[1, 3] = torch.nan
+    clipped, norm = clip_by_member(gradient, torch.full((P,), 0.5, dtype=DOUBLE))
+    assert torch.isfinite(norm).tolist() == torch.isfinite(clipped).all(1).tolist() == [True, False, True, True]
+
+
+def members(seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    return [{"w": draw(3, 2, seed=seed + p), "b": draw(2, seed=100 + seed + p)} for p in range(P)]
+
+
+def test_views_and_rows_are_the_same_numbers() -> None:
+    given = members()
+    parameters = Parameters(given)
+    assert parameters.flat.shape == (P, 8)
+    assert {name: view.shape for name, view in parameters.views.items()} == {"w": (P, 3, 2), "b": (P, 2)}
+    for p in range(P):
+        assert all(torch.equal(parameters.member(p)[name], given[p][name]) for name in given[p])
+    parameters.flat[2] = 7.0
+    assert (parameters.views["w"][2] == 7).all()
+    assert (parameters.views["b"][2] == 7).all()
+    assert torch.equal(parameters.member(1)["w"], given[1]["w"])
+
+
+def test_rows_of_the_gradient_are_each_members_own() -> None:
+    parameters = Parameters(members())
+    x = draw(P, 5, 3, seed=7)
+
+    def losses() -> torch.Tensor:
+        out = torch.tanh(torch.bmm(x, parameters.views["w"]) + parameters.views["b"].unsqueeze(1))
+        return out.square().mean(dim=(1, 2))
+
+    together = parameters.gradient(losses().sum())
+    assert together.shape == (P, 8)
+    for p in range(P):
+        single = Parameters([parameters.member(p)])
+        out = torch.tanh(x[p] @ single.views["w"][0] + single.views["b"][0])
+        torch.testing.assert_close(together[p : p + 1], single.gradient(out.square().mean()))
+
+
+def test_loading_and_saving_a_member_touches_that_member_alone() -> None:
+    parameters, other = Parameters(members()), members(50)[0]
+    kept = parameters.flat.clone()
+    parameters.load(2, other)
+    assert all(torch.equal(parameters.member(2)[name], other[name]) for name in other)
+    assert torch.equal(parameters.flat[[0, 1, 3]], kept[[0, 1, 3]])
+    copy = parameters.member(2)
+    copy["w"].zero_()
+    assert torch.equal(parameters.member(2)["w"], other["w"])
+
+
+def test_adams_state_is_copied_loaded_and_forgotten_by_member() -> None:
+    flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
+    optimiser = Adam(flat)
+    for i in range(4):
+        optimiser.step(flat, draw(P, D, seed=i), rates, torch.tensor([True, True, i < 2, True]))
+    saved = optimiser.member(2)
+    assert float(saved["steps"]) == 2
+    kept = optimiser.first.clone()
+    optimiser.load(0, saved)
+    assert all(torch.equal(optimiser.member(0)[name], saved[name]) for name in saved)
+    assert torch.equal(optimiser.first[1:], kept[1:])
+    optimiser.reset(0)
+    assert not any(value.any() for value in optimiser.member(0).values())
+    assert all(torch.equal(optimiser.member(2)[name], saved[name]) for name in saved)
