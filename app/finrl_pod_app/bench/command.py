@@ -1,0 +1,130 @@
+"""Reads the arguments, runs a benchmark, shows its rows."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from finrl_pod.errors import ConfigError, FinrlPodError
+from finrl_pod.files import write_text
+from finrl_pod_app.bench.env import env_row
+from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
+from finrl_pod_app.bench.machine import describe, pick_device
+from finrl_pod_app.bench.ppo import ppo_row
+from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.speed import SpeedSettings
+
+SPEED = {"env": env_row, "ppo": ppo_row}
+# What is measured when nothing is said: env at the size at which others report it, with their flat rows.
+DEFAULTS = {"env": SpeedSettings(envs=8192, observation="flat"), "ppo": SpeedSettings()}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `env`, `ppo` or `learn` and return the exit code: 0, or 2 after one sentence on standard error.
+
+    With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
+    """
+    try:
+        options = _parser().parse_args(list(argv))
+        if options.out is not None:
+            _check_folder(options.out)
+        _set_threads(options.threads)
+        device = pick_device(options.device)
+        about = describe(device)
+        rows = _measure(options, device)
+        result = as_json(document(rows, about))
+        if options.out is not None:
+            write_text(options.out, result)
+    except SystemExit as leaving:  # --help
+        return int(leaving.code or 0)
+    except FinrlPodError as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return error.exit_code
+    sys.stdout.write(result if options.json else as_table(rows))
+    sys.stdout.flush()
+    return 0
+
+
+def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
+    if options.what == "learn":
+        return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
+    names = DEFAULTS[options.what].plain()
+    settings = SpeedSettings(**{name: getattr(options, name) for name in names})
+    return [SPEED[options.what](settings, device)]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A fault in the arguments is an error like any other: one sentence, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="what", required=True, metavar="env|ppo|learn")
+    for name, summary in (("env", "steps/s of an environment"), ("ppo", "samples/s of PPO, end to end")):
+        command = commands.add_parser(name, help=summary, allow_abbrev=False)
+        _add_speed(command, DEFAULTS[name])
+        _add_common(command)
+    learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
+    learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
+    learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
+    learn.add_argument("--samples", type=int, help="training samples of every agent, in place of its own number")
+    _add_common(learn)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's choice")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+
+
+def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None:
+    for name in ("envs", "assets", "features", "days", "horizon", "minibatch", "epochs", "group", "runs"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help="default %(default)s")
+    parser.add_argument("--hidden", type=_widths, default=defaults.hidden, metavar="64,64")
+    for name, choices in (
+        ("policy", ("mlp", "equivariant")),
+        ("kind", ("stock_trading", "portfolio")),
+        ("order", ("proportional", "sequential")),
+        ("observation", ("flat", "table")),
+    ):
+        parser.add_argument(f"--{name}", choices=choices, default=getattr(defaults, name), help="default %(default)s")
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    """64,64 -> (64, 64)."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"widths are numbers such as 64,64, got {text!r}") from None
+
+
+def _set_threads(threads: int) -> None:
+    if threads < 0:
+        raise ConfigError(f"--threads must be 0 or more, got {threads}")
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def _check_folder(path: Path) -> None:
+    """A file that cannot be written is refused before anything is measured."""
+    if path.is_dir():
+        raise ConfigError(f"--out {path} is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ConfigError(f"cannot write --out {path}: {error.strerror}; name another file") from None
+    os.close(handle)
+    Path(name).unlink()

@@ -1,0 +1,41 @@
+"""Steps a second of a market environment under random actions."""
+
+from __future__ import annotations
+
+import torch
+from finrl_pod_envs.observation import flat, flat_size
+
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
+
+POOL = 16  # action tensors drawn ahead, so that drawing is not measured
+STEPS_A_RUN = 500_000  # environment steps of a run, about
+
+
+def env_row(settings: SpeedSettings, device: torch.device) -> Row:
+    """Environment steps a second; observation="flat" writes every environment's whole row at each step."""
+    settings.check()
+    env = make_speed_env(settings, device)
+    stream = torch.Generator(device).manual_seed(1)
+    pool = torch.rand(POOL, 1, settings.envs, env.action_size, generator=stream, device=device) * 2 - 1
+    steps = max(STEPS_A_RUN // settings.envs, 4)
+    env.reset(0)
+
+    @torch.no_grad()
+    def work() -> int:
+        for i in range(steps):
+            outcome = env.step(pool[i % POOL])
+            if settings.observation == "flat":
+                flat(env.market, outcome.observation)
+        return steps * settings.envs
+
+    values = rates("env_steps", work, settings.runs, device)
+    config = {
+        **settings.plain(),
+        "steps_a_run": steps,
+        "flat_size": flat_size(env.market),
+        "whole_shares": env.config.whole_shares,
+        "fill": env.config.fill,
+        "accounts": str(env.dtype).removeprefix("torch."),
+    }
+    return over_runs("env_steps", values, "steps/s", config)

@@ -1,0 +1,136 @@
+"""Leaked future: real prices, and one feature that says what each stock will earn over the interval decided on.
+
+An agent that cannot use this cannot use anything. The oracle moves everything, at every bar, into the stock that earns
+most, through the same accounting and costs. As a check on the market itself the same agent is trained on leaks that
+say nothing about the interval: shifted into the past, and shuffled over the assets.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_strategies.simple import EqualWeight
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig, SplitConfig
+from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.splits import make_splits
+from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
+from finrl_pod.evaluate.backtest import backtest, simulate
+from finrl_pod.evaluate.statistics import growth_interval
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.pod.scoring import rules_of
+from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train
+from finrl_pod_app.bench.worlds import ARRIVES, shifted, shuffled_over_assets
+
+FEATURES = ("return_1", "return_21", "volatility_63")
+# The leak of bar t - 2 is the return of the bar that has just closed: the latest that is no news at the decision.
+SHIFT = ARRIVES
+LEVEL = 0.95
+
+EQUIVARIANT = Recipe(
+    EnvironmentConfig(envs=256, group=16),
+    AgentConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, discount=0.5, gae_lambda=0.9),
+    samples=500_000,
+)
+MLP = Recipe(
+    EnvironmentConfig(envs=256, group=16),
+    AgentConfig(
+        policy="mlp",
+        hidden=(64, 64),
+        horizon=16,
+        epochs=2,
+        minibatches=4,
+        learning_rate=3e-3,
+        discount=0.5,
+        gae_lambda=0.9,
+    ),
+    samples=1_500_000,
+)
+
+
+@cache
+def sample_market() -> tuple[Panel, MarketTensor, int]:
+    """The sample, its market, and the last bar of the training years."""
+    panel = load_sample()
+    train_last = make_splits(panel.times, SplitConfig()).train.last
+    return panel, build_market(panel, FEATURES, (0, train_last)), train_last
+
+
+def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rules: ExecutionRules) -> float:
+    """Mean log growth a bar of always holding what will earn most, from cash. leak: [T, N]."""
+    best = torch.from_numpy(np.nan_to_num(leak, nan=-np.inf).argmax(1))
+    everything = torch.eye(market.shape[1], dtype=torch.float64)
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:  # noqa: ARG001
+        return everything[best[t]].unsqueeze(0)
+
+    ledger = simulate(market, decide, first, last, rules, 1e6)
+    return float(ledger.log_returns.mean())
+
+
+def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Share of the oracle's mean log growth a bar that agents reach on the years they did not see."""
+    _, market, train_last = sample_market()
+    leak = leaked_return(market)
+    first, last = train_last + 1, market.steps
+    oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
+    leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
+    captures, seconds, samples = [], [], 0
+    for seed in range(seeds):
+        trained = train(leaky, recipe, market.first, train_last - ARRIVES, seed, f"{name} seed {seed}")
+        captures.append(float(log_returns(trained, leaky, first, last).mean()) / oracle)
+        seconds.append(trained.seconds)
+        samples = trained.samples
+        say(f"{name} seed {seed}: capture {captures[-1]:.3f} in {trained.seconds:.0f} s")
+    config = {
+        **recipe.plain(),
+        "samples": samples,
+        "seconds": round(statistics.median(seconds), 1),
+        "seconds_each": [round(x, 1) for x in seconds],
+        "captures": captures,
+        "oracle_bp_a_day": oracle / BASIS_POINT,
+        "test": _dates(market, first, last),
+    }
+    return over_runs(name, captures, "share of the oracle", config)
+
+
+def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Log growth a bar over equal weight (rebalanced monthly) of agents on a leak that says nothing.
+
+    kind: "shifted" or "shuffled". The interval is a bootstrap over the bars, of the mean over the seeds.
+    """
+    panel, market, train_last = sample_market()
+    leak = leaked_return(market)
+    first, last = train_last + 1, market.steps
+    equal = backtest(EqualWeight(), panel, market, first, last, rules_of(recipe.environment), recipe.environment.cash)
+    excess, seconds = [], []
+    for seed in range(seeds):
+        harmless = shifted(leak, SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
+        blind = to_device(with_extra_feature(market, "leak", harmless, (0, train_last)), device)
+        trained = train(blind, recipe, market.first, train_last - ARRIVES, seed, f"{name} seed {seed}")
+        excess.append(log_returns(trained, blind, first, last) - np.diff(np.log(equal.equity)))
+        seconds.append(trained.seconds)
+    mean = np.mean(excess, 0)
+    low, high = growth_interval(mean, LEVEL)
+    say(f"{name}: {mean.mean() / BASIS_POINT:.2f} bp a day over equal weight")
+    config: dict[str, Any] = {
+        **recipe.plain(),
+        "seeds": seeds,
+        "seconds": round(statistics.median(seconds), 1),
+        "equal_weight_bp_a_day": float(np.diff(np.log(equal.equity)).mean()) / BASIS_POINT,
+        "leak": f"shifted by {SHIFT} bars" if kind == "shifted" else "scores of each bar, shuffled over assets",
+        "interval": f"{LEVEL:.0%} stationary block bootstrap over the bars",
+        "test": _dates(market, first, last),
+    }
+    value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))
+    return Row(name, value, low, high, "bp a day over equal weight", config)
+
+
+def _dates(market: MarketTensor, first: int, last: int) -> list[str]:
+    return [str(market.times[t].astype("datetime64[D]")) for t in (first, last)]

@@ -1,0 +1,102 @@
+"""Noise: whole tournaments in worlds where nothing can be found. How often does luck look like skill?
+
+A world is drawn from the sample's training years without what tells its assets or its days apart. A population is
+trained, the champion picked on validation, and its excess over equal weight tested on the test years. A sound suite
+calls about one champion in twenty significant at 5%, not more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_envs.make import make_env
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.simple import EqualWeight
+
+from finrl_pod.config import RunConfig, TournamentConfig
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.splits import make_splits
+from finrl_pod.data.tensor import build_market, to_device
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.statistics import exact_interval, excess_p_value
+from finrl_pod.pod.champion import choose
+from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod.pod.scoring import rules_of
+from finrl_pod.pod.tournament import Tournament
+from finrl_pod.types import Floats, MarketTensor, Panel
+from finrl_pod_app.bench.rows import Row
+from finrl_pod_app.bench.training import BASIS_POINT, say
+from finrl_pod_app.bench.worlds import ARRIVES, prices, without_edge
+
+SIGNIFICANCE = 0.05
+LEVEL = 0.95
+TOURNAMENT = TournamentConfig(pods=4, generations=2, samples=49_152, leaderboard=8, champion=2)
+
+
+def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
+    """A world without an edge on the sample's own calendar, drawn from its returns up to bar `train_last`."""
+    close = sample.close[: train_last + 1]
+    history = close[1:] / close[:-1] - 1
+    drawn = without_edge(history, len(sample.times), seed)
+    return make_panel(
+        sample.times, sample.symbols, {"close": prices(drawn)}, name="noise", source=f"world without edge, seed {seed}"
+    )
+
+
+def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Floats:
+    """Daily log returns of a tournament's champion over equal weight on the test split. A run of its own each time."""
+    splits = make_splits(panel.times, config.splits)
+    market = build_market(panel, config.features.names, (splits.train.first, splits.train.last))
+    with TemporaryDirectory(prefix="finrl-pod-bench-") as folder:
+        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
+        environment = partial(_environment, to_device(market, device), config, splits.train.last - ARRIVES)
+        validation = (splits.validation.first, splits.validation.last)
+        tournament = Tournament(config, to_device(market, device), environment, validation, run, panel.sha256)
+        chosen = choose(tournament.run().leaderboard, config.tournament)
+        champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares)
+    terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
+    ours, equal = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
+    excess: Floats = np.diff(np.log(ours.equity)) - np.diff(np.log(equal.equity))
+    return excess
+
+
+def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.device) -> Row:
+    """Share of worlds whose champion beats equal weight at 5%, with its exact interval."""
+    sample, config = load_sample(), RunConfig(tournament=settings)
+    train_last = make_splits(sample.times, config.splits).train.last
+    runs: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        began = time.perf_counter()
+        excess = champion_excess(noise_panel(sample, train_last, seed), replace(config, seed=seed), device)
+        p_value = excess_p_value(excess, seed=seed)
+        seconds = time.perf_counter() - began
+        runs.append({"p_value": p_value, "excess_bp_a_day": excess.mean() / BASIS_POINT, "seconds": round(seconds, 1)})
+        say(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
+    positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
+    low, high = exact_interval(positives, seeds, LEVEL)
+    row_config = {
+        "samples": config.tournament.pods * config.tournament.generations * config.tournament.samples,
+        "seconds": round(sum(run["seconds"] for run in runs), 1),
+        "positives": positives,
+        "worlds": seeds,
+        "significance": SIGNIFICANCE,
+        "interval": f"{LEVEL:.0%} Clopper-Pearson",
+        "runs": runs,
+        "tournament": asdict(config.tournament),
+        "agent": asdict(config.agent),
+        "environment": asdict(config.environment),
+    }
+    return Row(name, positives / seeds, low, high, "share of worlds", row_config)
+
+
+def _environment(market: MarketTensor, config: RunConfig, last: int, members: Sequence[int]) -> Any:
+    return make_env(market, config.environment, members=members, last=last)

@@ -1,0 +1,114 @@
+"""Planted signal: a simulated market in which a weak, lasting signal is worth trading on, but only patiently.
+
+The reachable growth is that of the best of a grid of policies that know the signal: target weights
+softmax(beta signal), approached by a share kappa of the way each day. Greed, kappa = 1, pays more costs than it earns.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.pod.scoring import rules_of
+from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train
+from finrl_pod_app.bench.worlds import ARRIVES, planted
+
+BETAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+KAPPAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+BARS = 20_000  # half to train on, half to test on
+
+RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), AgentConfig(), samples=4_000_000)
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """Mean log growth a bar: the best of the grid and where it lies, the best greedy one, and equal weight."""
+
+    best: float
+    beta: float
+    kappa: float
+    greedy: float
+    equal: float
+
+
+def planted_market(seed: int, bars: int = BARS, assets: int = 20) -> tuple[MarketTensor, int]:
+    """A world as a market with the features return_1 and signal, and the last bar of its training half."""
+    world = planted(seed, bars, assets)
+    train_last = bars // 2 - 1
+    times = np.datetime64("1970-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
+    symbols = [f"S{n:02d}" for n in range(assets)]
+    panel = make_panel(times, symbols, {"close": world.close}, name="planted", source=f"planted signal, seed {seed}")
+    market = build_market(panel, ("return_1",), (0, train_last))
+    return with_extra_feature(market, "signal", world.signal, (0, train_last)), train_last
+
+
+def reachable(market: MarketTensor, first: int, last: int, rules: ExecutionRules) -> Reachable:
+    """What policies that know the signal earn over bars first to last."""
+    beta = torch.tensor(BETAS, dtype=torch.float64).repeat_interleave(len(KAPPAS)).unsqueeze(1)
+    kappa = torch.tensor(KAPPAS, dtype=torch.float64).repeat(len(BETAS)).unsqueeze(1)
+    signal = market.raw_features[..., market.feature_names.index("signal")].double()
+    # One account more, equal weight at every bar: beta = 0, kappa = 1.
+    beta, kappa = torch.cat([beta, torch.zeros(1, 1)]), torch.cat([kappa, torch.ones(1, 1)])
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
+        values = shares * market.close[t]
+        held = values / (cash + values.sum(-1)).unsqueeze(-1)
+        return held + kappa * (torch.softmax(beta * signal[t], -1) - held)
+
+    growth = simulate(market, decide, first, last, rules, 1e6, batch=len(beta)).log_returns.mean(0)
+    best = int(growth[:-1].argmax())
+    greedy = float(growth[:-1][kappa[:-1, 0] == 1].max())
+    return Reachable(float(growth[best]), float(beta[best]), float(kappa[best]), greedy, float(growth[-1]))
+
+
+def share_of_reachable(
+    market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
+) -> tuple[float, dict[str, Any]]:
+    """Train on the first half, follow over the second: the share of the reachable growth, and how it came about."""
+    first, last = train_last + 1, market.steps
+    reference = reachable(market, first, last, rules_of(recipe.environment))
+    moved = to_device(market, device)
+    trained = train(moved, recipe, market.first, train_last - ARRIVES, seed, label)
+    growth = float(log_returns(trained, moved, first, last).mean())
+    return growth / reference.best, {
+        "share": growth / reference.best,
+        "agent_bp_a_day": growth / BASIS_POINT,
+        "reachable_bp_a_day": reference.best / BASIS_POINT,
+        "greedy_bp_a_day": reference.greedy / BASIS_POINT,
+        "equal_weight_bp_a_day": reference.equal / BASIS_POINT,
+        "beta": reference.beta,
+        "kappa": reference.kappa,
+        "samples": trained.samples,
+        "seconds": round(trained.seconds, 1),
+    }
+
+
+def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Share of the reachable growth out of sample, each seed in a world of its own."""
+    shares, runs = [], []
+    for seed in range(seeds):
+        market, train_last = planted_market(seed)
+        share, run = share_of_reachable(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        say(f"{name} seed {seed}: share {share:.3f} in {run['seconds']:.0f} s")
+        shares.append(share)
+        runs.append(run)
+    config = {
+        **recipe.plain(),
+        "samples": runs[0]["samples"],
+        "seconds": statistics.median(run["seconds"] for run in runs),
+        "runs": runs,
+        "world": {"bars": BARS, "assets": 20, "persistence": 0.95, "information": 0.05, "volatility": 0.015},
+        "grid": {"beta": BETAS, "kappa": KAPPAS},
+    }
+    return over_runs(name, shares, "share of the reachable growth", config)

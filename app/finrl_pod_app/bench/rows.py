@@ -1,0 +1,56 @@
+"""What a benchmark says: rows of numbers with everything that led to them, as JSON or as a small table."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+COLUMNS = ("name", "value", "low", "high", "unit")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number. low, high: its range or interval, as config["interval"] says. config: how it came about."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    config: Mapping[str, Any]
+
+
+def over_runs(name: str, values: Sequence[float], unit: str, config: Mapping[str, Any]) -> Row:
+    """Median and range of repeated runs."""
+    return Row(
+        name, statistics.median(values), min(values), max(values), unit, {**config, "interval": "range of the runs"}
+    )
+
+
+def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The object that --json prints."""
+    return {"rows": [asdict(row) for row in rows], "machine": dict(machine)}
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Sorted, indented, without NaN (which raises ValueError)."""
+    return json.dumps(values, sort_keys=True, indent=2, allow_nan=False) + "\n"
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """Aligned columns: names to the left, numbers to the right."""
+    cells = [COLUMNS, *((row.name, *map(_short, (row.value, row.low, row.high)), row.unit) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    lines = []
+    for line in cells:
+        numbers = [line[i].rjust(widths[i]) for i in (1, 2, 3)]
+        lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[4]]).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: float) -> str:
+    """Thousands without decimals, small numbers with three."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

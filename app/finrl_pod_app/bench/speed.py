@@ -1,0 +1,134 @@
+"""What the benchmarks of speed share: their market, their settings, and how a rate is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.data.tensor import to_device
+from finrl_pod.errors import ConfigError
+from finrl_pod.types import MarketTensor, Normaliser
+from finrl_pod_app.bench.training import say
+from finrl_pod_app.bench.worlds import random_walks
+
+CASH, HMAX, COST_BPS = 1e6, 100.0, 10.0
+
+
+@dataclass(frozen=True)
+class SpeedSettings:
+    """The flags of `bench env` and `bench ppo`. minibatch: in samples.
+
+    kind: "stock_trading" acts in shares as FinRL does, "portfolio" in target weights. group: environments that share
+    a window of days. runs: repetitions, of which the median is taken.
+    """
+
+    envs: int = 1024
+    assets: int = 30
+    features: int = 8
+    days: int = 2500
+    horizon: int = 16
+    minibatch: int = 4096
+    epochs: int = 4
+    hidden: tuple[int, ...] = (64, 64)
+    policy: Literal["mlp", "equivariant"] = "mlp"
+    kind: Literal["stock_trading", "portfolio"] = "stock_trading"
+    order: Literal["proportional", "sequential"] = "proportional"
+    observation: Literal["flat", "table"] = "table"
+    group: int = 16
+    runs: int = 5
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return asdict(self)
+
+    def check(self) -> None:
+        """Raises ConfigError for a setting out of its range."""
+        for name in ("envs", "assets", "horizon", "minibatch", "epochs", "group", "runs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.features < 0 or self.days < 3:
+            raise ConfigError(
+                f"--features must be at least 0 and --days at least 3, got {self.features} and {self.days}"
+            )
+        if not self.hidden or min(self.hidden) < 1:
+            raise ConfigError(f"--hidden must be widths of 1 or more, such as 64,64; got {self.hidden}")
+
+    @property
+    def minibatches(self) -> int:
+        """Parts of a rollout. Raises ConfigError where `minibatch` does not divide it."""
+        total = self.envs * self.horizon
+        if total % self.minibatch or self.minibatch % min(self.group, self.envs):
+            raise ConfigError(
+                f"--minibatch must divide envs x horizon = {total} and be a multiple of --group {self.group}, "
+                f"got {self.minibatch}"
+            )
+        return total // self.minibatch
+
+
+def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) -> MarketTensor:
+    """Random walks with a table of noise; every bar can be traded."""
+    close, table = random_walks(settings.days, settings.assets, settings.features)
+    prices, features = torch.from_numpy(close), torch.from_numpy(table)
+    there = torch.ones_like(prices, dtype=torch.bool)
+    names = ("price", *(f"noise_{i}" for i in range(settings.features)))
+    last_row = prices[-1:].clone()
+    return MarketTensor(
+        times=np.datetime64("2000-01-01", "ns") + np.arange(settings.days) * np.timedelta64(1, "D"),
+        symbols=tuple(f"S{n:02d}" for n in range(settings.assets)),
+        close=prices,
+        fill=prices if fill == "same_close" else torch.cat([prices[1:], last_row]),
+        features=features,
+        raw_features=features,
+        tradable=there,
+        fillable=there,
+        ended=~there,
+        feature_names=names,
+        normaliser=Normaliser(names, (0.0,) * len(names), (1.0,) * len(names)),
+        fill_rule=fill,
+        first=0,
+        steps=settings.days - (1 if fill == "same_close" else 2),
+    )
+
+
+def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
+    """The environment of the settings: FinRL's order comes with its whole shares and fills at the observed close."""
+    finrl = settings.order == "sequential"
+    fill: Literal["next", "same_close"] = "same_close" if finrl else "next"
+    config = EnvironmentConfig(
+        kind=settings.kind,
+        cost_bps=COST_BPS,
+        cash=CASH,
+        fill=fill,
+        order=settings.order,
+        whole_shares=finrl,
+        hmax=HMAX,
+        envs=settings.envs,
+        group=min(settings.group, settings.envs),
+    )
+    return make_env(to_device(make_market(settings, fill), device), config)
+
+
+def rates(label: str, work: Callable[[], int], runs: int, device: torch.device) -> list[float]:
+    """Units a second of `runs` calls of `work` (which returns how many units it did), after one to warm up."""
+    measured = []
+    for run in range(runs + 1):
+        _wait(device)
+        began = time.perf_counter()
+        units = work()
+        _wait(device)
+        measured.append(units / (time.perf_counter() - began))
+        say(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {measured[-1]:,.0f}/s")
+    return measured[1:]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,100 @@
+"""Simulated markets as plain arrays: each follows from a seed alone. T bars, N assets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod import streams
+from finrl_pod.types import Floats
+
+START = 100.0  # price of every asset at the first bar
+ARRIVES = 2  # bars from a decision at t to the end of the interval it earns: it fills at t+1
+
+
+class PlantedWorld(NamedTuple):
+    """signal [T, N], known at bar t; returns [T, N], simple, from bar t-1 to t; close [T, N]."""
+
+    signal: Floats
+    returns: Floats
+    close: Floats
+
+
+def planted(
+    seed: int,
+    bars: int = 20_000,
+    assets: int = 20,
+    *,
+    persistence: float = 0.95,
+    information: float = 0.05,
+    volatility: float = 0.015,
+) -> PlantedWorld:
+    """A signal that says a little about what a decision on it will earn.
+
+        s[t] = persistence s[t-1] + sqrt(1 - persistence^2) e[t]
+        r[t+2] = volatility (information s[t] + sqrt(1 - information^2) u[t])
+
+    with e, u standard normal, so that s has unit variance and correlates by `information` with the return of the
+    interval from the fill at t+1 to t+2. The first two returns are zero.
+    """
+    rng = np.random.default_rng(streams.key(seed, 0, "planted world"))
+    shocks, noise = rng.normal(size=(2, bars, assets))
+    signal = np.empty((bars, assets))
+    signal[0] = shocks[0]
+    fresh = np.sqrt(1 - persistence**2)
+    for t in range(1, bars):
+        signal[t] = persistence * signal[t - 1] + fresh * shocks[t]
+    earned = volatility * (information * signal + np.sqrt(1 - information**2) * noise)
+    returns = np.zeros((bars, assets))
+    returns[ARRIVES:] = earned[:-ARRIVES]
+    return PlantedWorld(signal, returns, prices(returns))
+
+
+def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
+    """Simple returns [bars, N] of a world in which no asset and no day is better than another.
+
+    returns: [R, N], what happened. Each asset's mean is replaced by the common mean, then whole rows are drawn with
+    replacement: volatilities, correlations and fat tails stay, means and order in time do not. (Shuffling rows alone
+    would keep the means, by which survivors can be told.)
+    """
+    rng = np.random.default_rng(streams.key(seed, 0, "world without edge"))
+    level: Floats = returns - returns.mean(0) + returns.mean()
+    return level[rng.integers(0, len(level), bars)]
+
+
+def prices(returns: Floats) -> Floats:
+    """Simple returns [T, N] -> closes [T, N]; the first row's return leads to the first close, from 100."""
+    return np.asarray(START * np.cumprod(1 + returns, axis=0), dtype=np.float64)
+
+
+def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[Floats, NDArray[np.float32]]:
+    """What speed is measured on: closes [T, N] of geometric random walks, and a table [T, N, 1 + F] float32.
+
+    The table's first column is the price in units of 100, the others are standard normal noise.
+    """
+    rng = np.random.default_rng(seed)
+    close = START * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (days, assets)), 0))
+    noise = rng.normal(size=(days, assets, features))
+    return close, np.concatenate([close[..., None] / START, noise], -1).astype(np.float32)
+
+
+def shuffled_over_assets(values: Floats, seed: int) -> Floats:
+    """Each bar's standard scores over the assets [T, N], dealt out anew at every bar.
+
+    Standard scores, because the plain values would still tell what the market as a whole is about to do. Bars without
+    values stay NaN.
+    """
+    rng = np.random.default_rng(streams.key(seed, 0, "shuffle over assets"))
+    spread = values.std(1, keepdims=True)
+    scores = (values - values.mean(1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
+    dealt: Floats = rng.permuted(scores, axis=1)
+    return dealt
+
+
+def shifted(values: Floats, bars: int) -> Floats:
+    """values [T, N] as they stood `bars` earlier; NaN for the first."""
+    late = np.full_like(values, np.nan)
+    late[bars:] = values[:-bars]
+    return late
