@@ -101,6 +101,7 @@ class MarketEnv(ABC):
         self._starts = torch.empty(0)
 
     action_size: int
+    action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
 
     @abstractmethod
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:

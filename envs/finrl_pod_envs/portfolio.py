@@ -18,6 +18,7 @@ class PortfolioEnv(MarketEnv):
     def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
         super().__init__(market, config or EnvironmentConfig(), **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets + 1
+        self.action_kind = "direct" if self.config.short else "softmax"
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
         weights = scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)

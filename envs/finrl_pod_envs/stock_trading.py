@@ -17,6 +17,7 @@ class StockTradingEnv(MarketEnv):
     def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
         super().__init__(market, config or EnvironmentConfig(kind="stock_trading"), **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets
+        self.action_kind = "direct"
 
     def trades(
         self,

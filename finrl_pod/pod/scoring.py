@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.backtest import Ledger, simulate
-from finrl_pod.evaluate.metrics import summary
+from finrl_pod.evaluate.metrics import METRICS, summary
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.rl.acting import target_weights
 from finrl_pod.rl.networks import Policy
 from finrl_pod.types import MarketTensor, Tensor
+
+NO_METRICS = dict.fromkeys(METRICS, math.nan)
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
@@ -34,9 +39,13 @@ def run_members(
     first: int,
     last: int,
 ) -> Ledger:
-    """P accounts from bar first to last, each led by one member, without exploration."""
+    """P accounts from bar first to last, each led by one member, without exploration.
+
+    The equity of a member whose weights are ever no numbers is NaN throughout.
+    """
     members = next(iter(params.values())).shape[0]
     close = market.close.double()
+    sound = torch.ones(members, 1, dtype=torch.bool, device=close.device)
     storm = market.turbulence if config.turbulence_limit > 0 else None
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
@@ -45,9 +54,12 @@ def run_members(
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
-        return target_weights(policy, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        wanted = target_weights(policy, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        sound.logical_and_(torch.isfinite(wanted).all(-1, keepdim=True))
+        return torch.where(sound, wanted, 0.0)
 
-    return simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
+    ledger = simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
+    return replace(ledger, equity=torch.where(sound[:, 0], ledger.equity, torch.nan))
 
 
 def score_members(
@@ -58,8 +70,11 @@ def score_members(
     first: int,
     last: int,
 ) -> list[dict[str, float]]:
-    """Metrics of each member over bars first to last."""
+    """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
     ledger = run_members(policy, params, market, config, first, last)
     columns = (ledger.equity, ledger.turnover, ledger.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
-    return [summary(equity[:, p], turnover[:, p], costs[:, p]) for p in range(equity.shape[1])]
+    return [
+        summary(equity[:, p], turnover[:, p], costs[:, p]) if np.isfinite(equity[:, p]).all() else dict(NO_METRICS)
+        for p in range(equity.shape[1])
+    ]

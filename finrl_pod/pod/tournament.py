@@ -13,19 +13,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from finrl_pod import streams
-from finrl_pod.config import RunConfig, TournamentConfig
-from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.config import RunConfig
+from finrl_pod.errors import RunError
 from finrl_pod.pod.generator import Birth, first_births, next_births
 from finrl_pod.pod.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.scoring import score_members
+from finrl_pod.pod.settings import check
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import AgentSnapshot, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
 Report = Callable[[Progress], None]
-Watch = Callable[[Learner, dict[str, Tensor]], None]
+Watch = Callable[[Learner, dict[str, Tensor]], bool]
 LOGGED_ROWS = 20  # learning-curve points kept of a generation
 
 
@@ -67,14 +68,15 @@ class Tournament:
         self.config, self.market, self.make_env = config, market, make_env
         self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report
         self._began = time.perf_counter()
-        self._fresh_samples = 0
+        self._fresh_samples = 0  # of this process
+        self._taken = 0  # of this generation
 
     def run(self) -> Outcome:
         """Train until the last generation or the wall-clock limit; goes on from what the run directory holds."""
         settings = self.config.tournament
         state = self._restored() or _State(-1, Leaderboard(settings.leaderboard), (), {}, 0, 0.0)
         while state.generation + 1 < settings.generations:
-            if settings.seconds and state.generation >= 0 and state.train_seconds >= settings.seconds:
+            if state.generation >= 0 and self._over(state.train_seconds):
                 break
             state = self._generation(state)
         if not state.leaderboard.scores:
@@ -106,7 +108,7 @@ class Tournament:
             board,
             tuple(scores),
             parents,
-            state.samples + config.tournament.pods * _rounded(config, learner),
+            state.samples + self._taken,
             state.train_seconds + time.perf_counter() - began,
         )
         self._save(done, learner, births, rows)
@@ -158,24 +160,24 @@ class Tournament:
             for p, (birth, alive) in enumerate(zip(births, learner.alive, strict=True))
         ]
 
-    def _watch(
-        self, number: int, state: _State, rows: list[dict[str, Any]]
-    ) -> Callable[[Learner, dict[str, Tensor]], None]:
-        """Called after every iteration: reports progress and keeps a few points of the learning curves."""
+    def _watch(self, number: int, state: _State, rows: list[dict[str, Any]]) -> Watch:
+        """Called after every iteration: reports progress, keeps points of the learning curves, minds the clock."""
         settings = self.config.tournament
-        seen = 0
+        seen, self._taken, began = 0, 0, time.perf_counter()
 
-        def watch(learner: Learner, metrics: dict[str, Tensor]) -> None:
+        def watch(learner: Learner, metrics: dict[str, Tensor]) -> bool:
             nonlocal seen
             each = learner.config.horizon * learner.env.envs
             iterations = -(-settings.samples // each)
             seen += 1
             self._fresh_samples += each * settings.pods
-            if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations:
+            self._taken += each * settings.pods
+            late = self._over(state.train_seconds + time.perf_counter() - began)
+            if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or late:
                 plain = {name: [_number(x) for x in column.tolist()] for name, column in metrics.items()}
                 rows.append({"samples": list(learner.samples), **plain})
             rate = self._fresh_samples / max(time.perf_counter() - self._began, 1e-9)
-            done = state.samples + seen * each * settings.pods
+            done = state.samples + self._taken
             total = iterations * each * settings.pods * settings.generations
             best = state.leaderboard.best
             self.report(
@@ -188,8 +190,14 @@ class Tournament:
                     seconds_left=(total - done) / rate,
                 )
             )
+            return not late
 
         return watch
+
+    def _over(self, seconds: float) -> bool:
+        """Whether training took as long as it may."""
+        limit = self.config.tournament.seconds
+        return bool(limit) and seconds >= limit
 
     # ------------------------------------------------------------------ on disk
 
@@ -224,33 +232,8 @@ class Tournament:
         )
 
 
-def check(config: TournamentConfig) -> None:
-    """Raises ConfigError for a setting out of its range."""
-    ranges = {
-        "pods": config.pods >= 1,
-        "generations": config.generations >= 1,
-        "samples": config.samples >= 1,
-        "leaderboard": config.leaderboard >= 1,
-        "inherit": 0 <= config.inherit <= 1,
-        "fresh": 0 <= config.fresh <= 1,
-        "perturb": config.perturb >= 1,
-        "resample": 0 <= config.resample <= 1,
-        "champion": 1 <= config.champion <= config.leaderboard,
-        "seconds": config.seconds >= 0,
-    }
-    for name, good in ranges.items():
-        if not good:
-            raise ConfigError(f"tournament.{name} is out of its range, got {getattr(config, name)!r}; see its default")
-
-
 def _name(generation: int, slot: int) -> str:
     return f"g{generation:02d}s{slot:02d}"
-
-
-def _rounded(config: RunConfig, learner: Learner) -> int:
-    """Samples a pod takes in a generation: whole iterations."""
-    each: int = config.agent.horizon * learner.env.envs
-    return int(-(-config.tournament.samples // each) * each)
 
 
 def _number(x: float) -> float | None:

@@ -41,8 +41,10 @@ def target_weights(
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
     scores = policy.forward(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).mean.view(p, -1).double()
     if rules.kind == "stock_trading":
+        # What cannot be traded must not use up what `leverage` allows.
+        actions = torch.where(tradable, scores, 0.0)
         weights = trades_as_weights(
-            scores, held, prices, worth, hmax=rules.hmax, short=rules.short, leverage=rules.leverage
+            actions, held, prices, worth, hmax=rules.hmax, short=rules.short, leverage=rules.leverage
         )
         return torch.where(tradable, weights, held)
     return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)

@@ -46,7 +46,9 @@ class Learner:
         check(self.config, env)
         market = env.market
         _, assets, features = market.shape
-        spec = PolicySpec(self.config.policy, assets, features, env.action_size, tuple(self.config.hidden))
+        spec = PolicySpec(
+            self.config.policy, assets, features, env.action_size, tuple(self.config.hidden), env.action_kind
+        )
         decided = market.tradable[env.first : env.last + 2]
         self.ppo = PPO(
             spec,

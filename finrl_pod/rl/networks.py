@@ -31,13 +31,18 @@ class PolicyOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What sets a policy's shapes: assets N, features F of the table, action size D (N + 1: cash first; N: no cash)."""
+    """What sets a policy's shapes: assets N, features F of the table, action size D (N + 1: cash first; N: no cash).
+
+    action: "softmax" where the environment makes weights of the scores by a softmax, so that a score is a logarithm;
+    "direct" where it takes them as they are.
+    """
 
     kind: str
     assets: int
     features: int
     action_size: int
     hidden: tuple[int, ...]
+    action: str = "softmax"
 
     @property
     def has_cash_score(self) -> bool:
@@ -93,7 +98,8 @@ class EquivariantPolicy:
 
         score_n = w . tanh(code_n + holding_n u) + v . x_n + inertia * log(holding_n)
 
-    so that with inertia near 1 the account drifts towards a target and with 0 it jumps there. Holdings are counted in
+    so that with inertia near 1 the account drifts towards a target and with 0 it jumps there (the last term is for
+    scores that a softmax turns into weights alone). Holdings are counted in
     units of 1/N. The score of cash comes from the context and from the cash held. Scores of assets that cannot be
     traded are ignored by the environment; their noise still counts in the log-probability, which cancels in ratios.
     Log-probability, entropy and KL are sums over the D scores.
@@ -108,7 +114,7 @@ class EquivariantPolicy:
         f, h = self.spec.features, self.spec.hidden[0]
         k = self.spec.hidden[-1]
         tanh = 5 / 3
-        return {
+        tensors = {
             "encode_w": _orthogonal(f, h, tanh, stream, dtype),
             "encode_b": torch.zeros(h, dtype=dtype),
             "code_w": _orthogonal(h, k, 1.0, stream, dtype),
@@ -117,9 +123,6 @@ class EquivariantPolicy:
             "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
             "score_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
             "linear_w": torch.zeros(f, dtype=dtype),
-            "inertia": torch.full((1,), INERTIA_START, dtype=dtype),
-            "cash_w": torch.zeros(h, dtype=dtype),
-            "cash_b": torch.zeros(1, dtype=dtype),
             "log_std": torch.full((1,), LOG_STD_START, dtype=dtype),
             "value_encode_w": _orthogonal(f, h, tanh, stream, dtype),
             "value_encode_b": torch.zeros(h, dtype=dtype),
@@ -129,6 +132,11 @@ class EquivariantPolicy:
             "value_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
             "value_out_b": torch.zeros(1, dtype=dtype),
         }
+        if self.spec.action == "softmax":
+            tensors["inertia"] = torch.full((1,), INERTIA_START, dtype=dtype)
+        if self.spec.has_cash_score:
+            tensors["cash_w"], tensors["cash_b"] = torch.zeros(h, dtype=dtype), torch.zeros(1, dtype=dtype)
+        return tensors
 
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
@@ -150,11 +158,13 @@ class EquivariantPolicy:
             torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, size))
         )  # [P, K, A, N, H]
         scores = torch.bmm(hidden.view(p, k * a * n, size), params["score_w"].unsqueeze(-1)).view(p, k, a, n)
-        scores = scores + linear + params["inertia"].view(p, 1, 1, 1) * (relative.clamp(min=WEIGHT_FLOOR)).log()
+        scores = scores + linear
         if self.spec.has_cash_score:
-            cash = _affine(context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1)
-            held = (account[..., 0] * n).clamp(min=WEIGHT_FLOOR).log() * params["inertia"].view(p, 1, 1)
-            scores = torch.cat([(cash + held).unsqueeze(-1), scores], -1)
+            cash = _affine(context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+            scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
+        if self.spec.action == "softmax":
+            kept = (account * n).clamp(min=WEIGHT_FLOOR).log()
+            scores = torch.addcmul(scores, kept, params["inertia"].view(p, 1, 1, 1))
         return PolicyOutput(scores, params["log_std"], self.value(params, features, account, tradable))
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:

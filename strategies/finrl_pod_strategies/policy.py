@@ -39,9 +39,9 @@ class PolicyStrategy:
         spec: dict[str, Any] = dict(first.spec)
         self.name = name
         self.rules = EnvironmentConfig(**spec["environment"])
-        self.policy = make_policy(
-            PolicySpec(spec["kind"], spec["assets"], spec["features"], spec["action_size"], tuple(spec["hidden"]))
-        )
+        hidden = tuple(spec["hidden"])
+        shape = (spec["assets"], spec["features"], spec["action_size"], hidden)
+        self.policy = make_policy(PolicySpec(spec["kind"], *shape, spec["action"]))
         self.normaliser = first.normaliser
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
