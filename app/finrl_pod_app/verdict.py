@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.statistics import growth_interval
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.report.document import Verdict
@@ -43,6 +44,6 @@ def judge(validation: Mapping[str, BacktestResult], test: Mapping[str, BacktestR
 
 
 def log_returns(result: BacktestResult) -> Floats:
-    """[T-1] log returns of a result's equity."""
-    returns: Floats = np.diff(np.log(result.equity))
+    """[T-1] log returns of a result's equity; at or below zero it counts as a 1e-9th of the first."""
+    returns: Floats = np.diff(np.log(np.maximum(result.equity, result.equity[0] * RUINED)))
     return returns

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make, run_baseline, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.config import RunConfig, SplitConfig
-from finrl_pod.data.panel import between, select
+from finrl_pod.config import RunConfig
+from finrl_pod.data.panel import select
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market, to_device
@@ -25,9 +26,12 @@ from finrl_pod.pod.leaderboard import Leaderboard, ancestry
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.scoring import rules_of
+from finrl_pod.pod.settings import check as check_tournament
 from finrl_pod.pod.tournament import Outcome, Tournament
+from finrl_pod.rl.learner import check as check_agent
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.doctor import installed_versions
+from finrl_pod_app.period import backtest_period
 from finrl_pod_app.report import build_document, write_report
 from finrl_pod_app.report.document import Champion, Timing
 from finrl_pod_app.verdict import FEWEST_BARS, judge
@@ -51,6 +55,7 @@ def run_tournament(
     splits = make_splits(panel.times, config.splits)
     check_lengths(splits)
     market = make_market(panel, config, splits)
+    check_settings(config, market, splits)
     opener = RunDirectory.resume if resume else RunDirectory.create
     run = opener(out, config, panel.sha256)
     try:
@@ -98,14 +103,15 @@ def run_backtest(
     all bars. Returns the report's object; writes it with its page when `out` is given.
     """
     run = RunDirectory.open(target) if isinstance(target, Path) else None
+    if run is None:
+        make(str(target))  # a name that nothing has is found before prices are read
     config = _with_terms(run.config if run else RunConfig(), data, cost_bps, cash)
     panel = load_panel(config)
     if run and data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
-    first, last = _period(panel, config, start, end, own=data is None)
+    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
     if run is None:
         market = build_market(panel, (), (first, last), config.environment.fill)
-        make(str(target))
         names = dict.fromkeys((str(target), *YARDSTICKS))
     else:
         champion = load_champion(run, _saved_members(run))
@@ -145,6 +151,18 @@ def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor
     )
 
 
+def training_env(config: RunConfig, market: MarketTensor, splits: Splits, members: Sequence[int]) -> MarketEnv:
+    """Environments whose last decision fills and is rewarded inside the training split: two bars before its end."""
+    window = {"first": splits.train.first, "last": splits.train.last - 2}
+    return make_env(market, config.environment, members=members, **window)
+
+
+def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
+    """Raises ConfigError for a setting that a tournament would stumble over, before anything is written."""
+    check_tournament(config.tournament)
+    check_agent(config.agent, training_env(config, market, splits, (0,)))
+
+
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
     """The ensemble as a strategy."""
     return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares)
@@ -171,12 +189,10 @@ def check_lengths(splits: Splits) -> None:
 def _train(
     config: RunConfig, market: MarketTensor, splits: Splits, run: RunDirectory, sha256: str, progress: Report
 ) -> Outcome:
-    # The last training decision fills and is rewarded inside the split: two bars before its end.
-    window = {"first": splits.train.first, "last": splits.train.last - 2}
     tournament = Tournament(
         config,
         market,
-        lambda members: make_env(market, config.environment, members=members, **window),
+        lambda members: training_env(config, market, splits, members),
         (splits.validation.first, splits.validation.last),
         run,
         sha256,
@@ -241,19 +257,6 @@ def _with_terms(config: RunConfig, data: str | None, cost_bps: float | None, cas
     )
     chosen = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
     return dataclasses.replace(config, environment=environment, data=chosen)
-
-
-def _period(panel: Panel, config: RunConfig, start: str | None, end: str | None, *, own: bool) -> tuple[int, int]:
-    """First and last bar of a backtest. own: the config's splits speak of this panel."""
-    if start is None and end is None and own:
-        span = make_splits(panel.times, config.splits).test
-        return span.first, span.last
-    test: SplitConfig = config.splits
-    part = between(panel, start if start or not own else test.test[0], end if end or not own else test.test[1])
-    if len(part.times) < 2:
-        raise DataError(f"a backtest needs two bars at least, {start} to {end} has {len(part.times)}: widen the dates")
-    first = int((panel.times < part.times[0]).sum())
-    return first, first + len(part.times) - 1
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -162,7 +162,7 @@ def test_when_a_write_fails_the_last_generation_stays_whole(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(RunError, match="cannot write .*: No space left on device"):
+    with pytest.raises(RunError, match=r"cannot write .*: No space left on device"):
         save(run, 1)
     monkeypatch.undo()
     assert count == failing + 1

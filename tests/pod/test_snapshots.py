@@ -144,5 +144,5 @@ def test_what_is_written_is_no_pickle(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write .*; name another folder"):
+    with pytest.raises(RunError, match=r"cannot write .*; name another folder"):
         snapshots.save(tmp_path / "file" / "below", snapshot())
