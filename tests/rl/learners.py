@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
+from finrl_pod_envs import market_env
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
 
@@ -41,6 +44,14 @@ def small_learner(
     config = dataclasses.replace(AGENT, **settings)
     env = env or small_env(members, dtype=dtype)
     return Learner(env, config, seed=seed, hyperparameters=hyperparameters, dtype=dtype)
+
+
+@contextmanager
+def easily_ruined(share: float) -> Iterator[None]:
+    """An account is ruined at this share of its starting cash: windows of a few bars then see every kind of end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market_env, "RUIN", share)
+        yield
 
 
 def iteration(learner: Learner) -> int:

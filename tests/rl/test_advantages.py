@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.rl.advantages import gae
+from tests.rl.plain_gae import Path, plain_gae
 
 H, P, E = 9, 2, 4
 DISCOUNT = torch.tensor([0.9, 0.6], dtype=torch.float64)
-
-
-class Path(NamedTuple):
-    """[H, P, E] each."""
-
-    rewards: torch.Tensor
-    values: torch.Tensor
-    next_values: torch.Tensor
-    terminated: torch.Tensor
-    truncated: torch.Tensor
 
 
 def random_path(seed: int, ends: float = 0.25) -> Path:
@@ -38,22 +27,6 @@ def random_path(seed: int, ends: float = 0.25) -> Path:
     truncated = (chance >= ends / 2) & (chance < ends)
     next_values = torch.where(terminated | truncated, final, torch.cat([values[1:], last]))
     return Path(draw(H, P, E), values, next_values, terminated, truncated)
-
-
-def plain_gae(path: Path, p: int, e: int, discount: float, decay: float) -> list[float]:
-    """One account: each advantage is summed forward from its own step, term by term, until its episode ends."""
-    rewards, values, following, terminated, truncated = (x[:, p, e].tolist() for x in path)
-    advantages = []
-    for start in range(H):
-        total, factor = 0.0, 1.0
-        for h in range(start, H):
-            ahead = 0.0 if terminated[h] else discount * following[h]
-            total += factor * (rewards[h] + ahead - values[h])
-            if terminated[h] or truncated[h]:
-                break
-            factor *= discount * decay
-        advantages.append(total)
-    return advantages
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,151 @@
+"""What every policy promises, whatever its architecture: a pure function over members, groups and accounts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.networks import Policy, PolicyOutput, PolicySpec, make_policy
+
+P, K, A, N, F = 3, 4, 2, 5, 3
+DOUBLE = torch.float64
+
+
+@pytest.fixture(params=["equivariant", "mlp"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[(N + 1, "softmax"), (N + 1, "direct"), (N, "direct")], ids=["weights", "shorts", "shares"])
+def policy(request: pytest.FixtureRequest, kind: str) -> Policy:
+    size, action = request.param
+    return make_policy(PolicySpec(kind, N, F, size, (8, 6), action))
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def parameters(policy: Policy, dtype: torch.dtype = DOUBLE, members: int = P) -> dict[str, torch.Tensor]:
+    """Initial weights, moved about so that nothing is zero by construction."""
+    each = [policy.init(torch.Generator().manual_seed(p), dtype) for p in range(members)]
+    stacked = {name: torch.stack([member[name] for member in each]) for name in each[0]}
+    return {
+        name: value + 0.3 * draw(*value.shape, seed=i, dtype=dtype) for i, (name, value) in enumerate(stacked.items())
+    }
+
+
+def accounts(seed: int = 1, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
+    return torch.softmax(draw(P, K, A, N + 1, seed=seed, dtype=dtype), -1)
+
+
+def mask() -> torch.Tensor:
+    known = draw(P, K, N, seed=5) > -0.5
+    known[..., 0] = True
+    assert not known.all()
+    return known
+
+
+def assert_close(one: PolicyOutput, other: PolicyOutput) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_shapes_and_finite_numbers_in_both_precisions(policy: Policy) -> None:
+    for dtype in (torch.float32, DOUBLE):
+        params = parameters(policy, dtype)
+        for known in (None, mask()):
+            out = policy.forward(params, draw(P, K, N, F, dtype=dtype), accounts(dtype=dtype), known)
+            assert out.mean.shape == (P, K, A, policy.spec.action_size)
+            assert out.value.shape == (P, K, A)
+            assert out.log_std.shape in ((P, 1), (P, policy.spec.action_size))
+            for part in out:
+                assert part.dtype == dtype
+                assert torch.isfinite(part).all()
+
+
+def test_accounts_beyond_the_long_only_simplex_give_numbers(policy: Policy) -> None:
+    """Shorts, borrowed cash, an account in cash alone, and one far above its starting cash."""
+    account = torch.zeros(P, K, A, N + 1, dtype=DOUBLE)
+    account[:, 0, 0, 0] = 1.0
+    account[:, 1, 0] = torch.tensor([1.5, -0.5, 0.5, -1.0, 0.5, 0.0], dtype=DOUBLE)
+    account[:, 2, 0] = torch.tensor([-1.0, 0.5, 0.5, 0.5, 0.5, 0.0], dtype=DOUBLE)
+    account[:, 3, 0] = 1e6
+    out = policy.forward(parameters(policy), draw(P, K, N, F), account, None)
+    assert all(torch.isfinite(part).all() for part in out)
+
+
+def test_value_alone_is_the_forward_value(policy: Policy) -> None:
+    params, features, account = parameters(policy), draw(P, K, N, F), accounts()
+    for known in (None, mask()):
+        value = policy.value(params, features, account, known)
+        assert torch.equal(value, policy.forward(params, features, account, known).value)
+
+
+def test_a_mask_that_hides_nothing_changes_nothing(policy: Policy) -> None:
+    params, features, account = parameters(policy), draw(P, K, N, F), accounts()
+    everything = torch.ones(P, K, N, dtype=torch.bool)
+    assert_close(policy.forward(params, features, account, everything), policy.forward(params, features, account, None))
+
+
+def test_members_groups_and_accounts_do_not_see_each_other(policy: Policy) -> None:
+    """Each of the P x K x A outputs equals that of the account alone with its member's weights."""
+    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    out = policy.forward(params, features, account, known)
+    for p in range(P):
+        own = {name: value[p : p + 1] for name, value in params.items()}
+        for k in range(K):
+            for a in range(A):
+                single = policy.forward(
+                    own,
+                    features[p : p + 1, k : k + 1],
+                    account[p : p + 1, k : k + 1, a : a + 1],
+                    known[p : p + 1, k : k + 1],
+                )
+                torch.testing.assert_close(out.mean[p, k, a], single.mean[0, 0, 0])
+                torch.testing.assert_close(out.value[p, k, a], single.value[0, 0, 0])
+                torch.testing.assert_close(out.log_std[p], single.log_std[0])
+
+
+def test_every_parameter_has_an_effect(policy: Policy) -> None:
+    params = {name: value.requires_grad_() for name, value in parameters(policy).items()}
+    out = policy.forward(params, draw(P, K, N, F), accounts(), mask())
+    total = out.mean.square().sum() + out.value.square().sum() + out.log_std.square().sum()
+    gradients = torch.autograd.grad(total, list(params.values()))
+    for name, gradient in zip(params, gradients, strict=True):
+        assert all(gradient[p].any() for p in range(P)), name
+
+
+def test_initial_weights_come_from_the_stream_alone(policy: Policy) -> None:
+    one, again, other = (policy.init(torch.Generator().manual_seed(seed), torch.float32) for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert all(value.dtype == torch.float32 for value in one.values())
+
+
+def test_forward_changes_nothing_it_was_given(policy: Policy) -> None:
+    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    given = [*params.values(), features, account, known]
+    kept = [x.clone() for x in given]
+    policy.forward(params, features, account, known)
+    assert all(torch.equal(a, b) for a, b in zip(given, kept, strict=True))
+
+
+def test_a_day_shared_by_a_group_is_the_day_of_each_of_its_accounts(policy: Policy) -> None:
+    """[P, K] groups of A accounts give what [P, K * A] groups of one account give."""
+    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    shared = policy.forward(params, features, account, known)
+    apart = policy.forward(
+        params,
+        features.repeat_interleave(A, 1),
+        account.reshape(P, K * A, 1, N + 1),
+        known.repeat_interleave(A, 1),
+    )
+    torch.testing.assert_close(shared.mean.reshape(P, K * A, 1, -1), apart.mean)
+    torch.testing.assert_close(shared.value.reshape(P, K * A, 1), apart.value)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be equivariant or mlp, got 'transformer'"):
+        make_policy(PolicySpec("transformer", N, F, N, (8,)))
