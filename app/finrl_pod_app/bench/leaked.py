@@ -124,7 +124,7 @@ def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.
         "seeds": seeds,
         "seconds": round(statistics.median(seconds), 1),
         "equal_weight_bp_a_day": float(np.diff(np.log(equal.equity)).mean()) / BASIS_POINT,
-        "leak": f"shifted by {SHIFT} bars" if kind == "shifted" else "scores of each bar, shuffled over assets",
+        "leak": f"shifted by {SHIFT} bars" if kind == "shifted" else "ranks of each bar, shuffled over assets",
         "interval": f"{LEVEL:.0%} stationary block bootstrap over the bars",
         "test": _dates(market, first, last),
     }

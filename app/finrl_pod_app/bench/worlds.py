@@ -81,16 +81,14 @@ def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[
 
 
 def shuffled_over_assets(values: Floats, seed: int) -> Floats:
-    """Each bar's standard scores over the assets [T, N], dealt out anew at every bar.
+    """Each bar's ranks over the assets [T, N], from -1 to 1, dealt out anew at every bar.
 
-    Standard scores, because the plain values would still tell what the market as a whole is about to do. Bars without
-    values stay NaN.
+    Ranks, because the values themselves, however dealt, still tell what the market as a whole is about to do: by their
+    mean, and by their skew. Bars with a missing value are NaN.
     """
     rng = np.random.default_rng(streams.key(seed, 0, "shuffle over assets"))
-    spread = values.std(1, keepdims=True)
-    scores = (values - values.mean(1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
-    dealt: Floats = rng.permuted(scores, axis=1)
-    return dealt
+    ranks = values.argsort(1).argsort(1) / max(values.shape[1] - 1, 1) * 2 - 1
+    return np.where(np.isfinite(values).all(1, keepdims=True), rng.permuted(ranks, axis=1), np.nan)
 
 
 def shifted(values: Floats, bars: int) -> Floats:
