@@ -7,6 +7,7 @@ then); the records themselves are plain dataclasses that the core uses without i
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import tomllib
@@ -99,7 +100,7 @@ class AgentConfig:
     minibatches: int = 8
     group_baseline: bool = True
     learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    learning_rate: float = 1e-2
+    learning_rate: float = 3e-3
     discount: float = 0.95
     gae_lambda: float = 0.9
     clip: float = 0.2
@@ -155,13 +156,29 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     """Check plain values (as TOML or JSON gives them) and build the config. Raises ConfigError on the first fault."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid"))(RunConfig))
+    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(RunConfig))
     try:
-        return adapter.validate_python(values)
+        config = adapter.validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "unexpected_keyword_argument":
+            raise ConfigError(f"{where}: unknown key {key}; {_nearest(first['loc'])}") from None
         raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+    for name in ("seed", "threads"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
+    return config
+
+
+def _nearest(place: tuple[int | str, ...]) -> str:
+    """What the last part of a key's place may have meant, among the fields of the record that it stands in."""
+    record: Any = RunConfig()
+    for part in place[:-1]:
+        record = getattr(record, str(part))
+    known = [field.name for field in dataclasses.fields(record)]
+    close = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 def load(path: Path) -> RunConfig:
