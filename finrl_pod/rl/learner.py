@@ -18,7 +18,7 @@ from finrl_pod import __version__
 from finrl_pod.config import AgentConfig
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.networks import PolicySpec
-from finrl_pod.rl.ppo import MEMBER_SETTINGS, PPO
+from finrl_pod.rl.ppo import MEMBER_SETTINGS, PPO, check_range
 from finrl_pod.rl.worker import Worker
 from finrl_pod.types import AgentSnapshot, Observation, Tensor
 
@@ -141,6 +141,12 @@ class Learner:
                 f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {fits.get(odd)}, "
                 f"needed {wanted.get(odd)}; use the policy, hidden sizes and features it was trained with"
             )
+        here = self.env.market.normaliser.feature_names
+        if snapshot.normaliser.feature_names != here:
+            raise RunError(
+                f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
+                f"the market has {', '.join(here)}; build the market with the features it was trained with"
+            )
         self.ppo.parameters.load(p, snapshot.weights)
         self.ppo.optimiser.load(p, snapshot.optimiser)
         self.ppo.reward_scale[p] = snapshot.optimiser["reward_scale"]
@@ -154,16 +160,12 @@ def check(config: AgentConfig, env: Any) -> None:
         "horizon": config.horizon >= 1,
         "epochs": config.epochs >= 1,
         "minibatches": config.minibatches >= 1,
-        "learning_rate": config.learning_rate > 0,
-        "discount": 0 <= config.discount <= 1,
-        "gae_lambda": 0 <= config.gae_lambda <= 1,
-        "clip": config.clip > 0,
-        "max_grad_norm": config.max_grad_norm > 0,
-        "target_kl": config.target_kl > 0,
     }
     for name, good in ranges.items():
         if not good:
             raise ConfigError(f"agent.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    for name in MEMBER_SETTINGS:
+        check_range(name, getattr(config, name))
     if config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
@@ -174,4 +176,9 @@ def check(config: AgentConfig, env: Any) -> None:
         raise ConfigError(
             f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
             f"got {config.minibatches}; choose a divisor"
+        )
+    if items * env.accounts == config.minibatches:
+        raise ConfigError(
+            f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
+            "advantages; take fewer minibatches or more environments"
         )

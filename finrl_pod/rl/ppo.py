@@ -6,7 +6,8 @@ every member that has not yet moved too far from the policy that collected the d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -20,16 +21,17 @@ from finrl_pod.rl.rollout import Rollout
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
-MEMBER_SETTINGS = (
-    "learning_rate",
-    "discount",
-    "gae_lambda",
-    "clip",
-    "entropy",
-    "value_weight",
-    "max_grad_norm",
-    "target_kl",
-)
+RANGES: Mapping[str, Callable[[float], bool]] = {
+    "learning_rate": lambda x: 0 < x < math.inf,
+    "discount": lambda x: 0 <= x <= 1,
+    "gae_lambda": lambda x: 0 <= x <= 1,
+    "clip": lambda x: x > 0,
+    "entropy": math.isfinite,
+    "value_weight": lambda x: 0 <= x < math.inf,
+    "max_grad_norm": lambda x: x > 0,
+    "target_kl": lambda x: x > 0,
+}
+MEMBER_SETTINGS = tuple(RANGES)
 DIAGNOSTICS = (
     "reward",
     "approx_kl",
@@ -71,7 +73,7 @@ class PPO:
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
         self.optimiser = Adam(self.parameters.flat)
         self.settings: dict[str, Tensor] = {}
-        self.set_hyperparameters(hyperparameters or [{}] * len(self.member_ids))
+        self.set_hyperparameters([{}] * len(self.member_ids) if hyperparameters is None else hyperparameters)
         p = len(self.member_ids)
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
@@ -79,7 +81,14 @@ class PPO:
         self._noises = generators(seed, self.member_ids, "actions", self.device)
 
     def set_hyperparameters(self, each: Sequence[Mapping[str, float]]) -> None:
-        """Give every member its own settings; what a mapping leaves out comes from the config."""
+        """Give every member its own settings; what a mapping leaves out comes from the config.
+
+        Raises ConfigError for a setting that is unknown or out of its range, and for another number of members.
+        """
+        if len(each) != len(self.member_ids):
+            raise ConfigError(
+                f"hyperparameters must be given for each of the {len(self.member_ids)} members, got {len(each)}"
+            )
         for values in each:
             unknown = set(values) - set(MEMBER_SETTINGS)
             if unknown:
@@ -88,6 +97,8 @@ class PPO:
                 )
         for name in MEMBER_SETTINGS:
             column = [float(values.get(name, getattr(self.config, name))) for values in each]
+            for value in column:
+                check_range(name, value)
             self.settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
 
     def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -97,7 +108,7 @@ class PPO:
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
         features, tradable = self.rows(day)
-        out = self.policy.forward(self.parameters.views, features, account, tradable)
+        out = self.policy.forward(self.parameters.views, features, account.to(self.dtype), tradable)
         return out.mean, out.log_std
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -228,6 +239,12 @@ class PPO:
         first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
+
+
+def check_range(name: str, value: float) -> None:
+    """Raises ConfigError for a member's setting that is out of its range."""
+    if not RANGES[name](value):
+        raise ConfigError(f"agent.{name} is out of its range, got {value!r}; see its default")
 
 
 def _normalised(advantage: Tensor) -> Tensor:

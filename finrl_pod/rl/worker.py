@@ -25,15 +25,15 @@ class Worker:
     def collect(self, act: Act, noise: Tensor) -> Rollout:
         """act(day [P, G], account [P, G, A, 1 + N]) -> (mean [P, G, A, D], log_std [P, D or 1]).
 
-        noise: [H, P, G, A, D], standard normal.
+        noise: [H, P, G, A, D], standard normal; the rollout's numbers are of its dtype, whatever the environment's.
         """
-        env, horizon = self.env, noise.shape[0]
+        env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = (env.members, env.groups, env.accounts)
         steps: list[tuple[Tensor, ...]] = []
         ends = self.observation
         for h in range(horizon):
             day, account = self.observation
-            account = account.view(*shape, -1)
+            account = account.view(*shape, -1).to(dtype)
             mean, log_std = act(day, account)
             action = sample(mean, log_std, noise[h])
             chance = log_probability(action, mean, log_std)
@@ -48,7 +48,7 @@ class Worker:
                     account,
                     action,
                     chance,
-                    out.reward.view(shape),
+                    out.reward.view(shape).to(dtype),
                     out.terminated.view(shape),
                     out.truncated.view(shape),
                     over,
@@ -57,4 +57,5 @@ class Worker:
             self.observation = out.observation
         stacked = (torch.stack(x) for x in zip(*steps, strict=True))
         day, account, action, chance, reward, terminated, truncated, over = stacked
-        return Rollout(day, account, action, chance, reward, terminated, truncated, self.observation, ends, over)
+        last, ends = (Observation(x.day, x.account.to(dtype)) for x in (self.observation, ends))
+        return Rollout(day, account, action, chance, reward, terminated, truncated, last, ends, over)
