@@ -25,7 +25,7 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.pod.scoring import rules_of
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train
+from finrl_pod_app.bench.training import BASIS_POINT, Recipe, Trained, log_returns, say, train
 from finrl_pod_app.bench.worlds import ARRIVES, shifted, shuffled_over_assets
 
 FEATURES = ("return_1", "return_21", "volatility_63")
@@ -74,59 +74,91 @@ def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rul
     return float(ledger.log_returns.mean())
 
 
-def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Share of the oracle's mean log growth a bar that agents reach on the years they did not see."""
-    _, market, train_last = sample_market()
+def capture(
+    market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
+) -> tuple[float, float, Trained]:
+    """Train on the leak up to bar `train_last`, follow over the bars after it.
+
+    Returns the share of the oracle's mean log growth a bar, the oracle's, and the agent.
+    """
     leak = leaked_return(market)
     first, last = train_last + 1, market.steps
     oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
     leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
-    captures, seconds, samples = [], [], 0
+    trained = train(leaky, recipe, market.first, train_last - ARRIVES, seed, label)
+    return float(log_returns(trained, leaky, first, last).mean()) / oracle, oracle, trained
+
+
+def excess_over_equal_weight(
+    panel: Panel,
+    market: MarketTensor,
+    feature: Floats,
+    train_last: int,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device,
+    label: str,
+) -> tuple[Floats, Trained]:
+    """The same with any feature [T, N]: log returns a bar over those of equal weight, rebalanced monthly."""
+    first, last = train_last + 1, market.steps
+    terms = (rules_of(recipe.environment), recipe.environment.cash)
+    equal = backtest(EqualWeight(), panel, market, first, last, *terms)
+    told = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
+    trained = train(told, recipe, market.first, train_last - ARRIVES, seed, label)
+    return log_returns(trained, told, first, last) - np.diff(np.log(equal.equity)), trained
+
+
+def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
+    """A leak [T, N] that says nothing about the interval decided on; kind: "shifted" or "shuffled"."""
+    leak = leaked_return(market)
+    return shifted(leak, SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
+
+
+def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Share of the oracle's mean log growth a bar that agents reach on the years they did not see."""
+    _, market, train_last = sample_market()
+    captures, seconds, samples, oracle = [], [], 0, 0.0
     for seed in range(seeds):
-        trained = train(leaky, recipe, market.first, train_last - ARRIVES, seed, f"{name} seed {seed}")
-        captures.append(float(log_returns(trained, leaky, first, last).mean()) / oracle)
-        seconds.append(trained.seconds)
+        share, oracle, trained = capture(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        captures.append(share)
+        seconds.append(round(trained.seconds, 1))
         samples = trained.samples
-        say(f"{name} seed {seed}: capture {captures[-1]:.3f} in {trained.seconds:.0f} s")
+        say(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
     config = {
         **recipe.plain(),
         "samples": samples,
-        "seconds": round(statistics.median(seconds), 1),
-        "seconds_each": [round(x, 1) for x in seconds],
+        "seconds": statistics.median(seconds),
+        "seconds_each": seconds,
         "captures": captures,
         "oracle_bp_a_day": oracle / BASIS_POINT,
-        "test": _dates(market, first, last),
+        "test": _dates(market, train_last + 1, market.steps),
     }
     return over_runs(name, captures, "share of the oracle", config)
 
 
 def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Log growth a bar over equal weight (rebalanced monthly) of agents on a leak that says nothing.
+    """Log growth a bar over equal weight of agents on a leak that says nothing.
 
-    kind: "shifted" or "shuffled". The interval is a bootstrap over the bars, of the mean over the seeds.
+    The interval is a bootstrap over the bars, of the mean over the seeds.
     """
     panel, market, train_last = sample_market()
-    leak = leaked_return(market)
-    first, last = train_last + 1, market.steps
-    equal = backtest(EqualWeight(), panel, market, first, last, rules_of(recipe.environment), recipe.environment.cash)
-    excess, seconds = [], []
+    each, seconds = [], []
     for seed in range(seeds):
-        harmless = shifted(leak, SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
-        blind = to_device(with_extra_feature(market, "leak", harmless, (0, train_last)), device)
-        trained = train(blind, recipe, market.first, train_last - ARRIVES, seed, f"{name} seed {seed}")
-        excess.append(log_returns(trained, blind, first, last) - np.diff(np.log(equal.equity)))
-        seconds.append(trained.seconds)
-    mean = np.mean(excess, 0)
+        excess, trained = excess_over_equal_weight(
+            panel, market, placebo(market, kind, seed), train_last, recipe, seed, device, f"{name} seed {seed}"
+        )
+        each.append(excess)
+        seconds.append(round(trained.seconds, 1))
+        say(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp a day over equal weight")
+    mean = np.mean(each, 0)
     low, high = growth_interval(mean, LEVEL)
-    say(f"{name}: {mean.mean() / BASIS_POINT:.2f} bp a day over equal weight")
     config: dict[str, Any] = {
         **recipe.plain(),
-        "seeds": seeds,
-        "seconds": round(statistics.median(seconds), 1),
-        "equal_weight_bp_a_day": float(np.diff(np.log(equal.equity)).mean()) / BASIS_POINT,
+        "seconds": statistics.median(seconds),
+        "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
         "leak": f"shifted by {SHIFT} bars" if kind == "shifted" else "ranks of each bar, shuffled over assets",
         "interval": f"{LEVEL:.0%} stationary block bootstrap over the bars",
-        "test": _dates(market, first, last),
+        "test": _dates(market, train_last + 1, market.steps),
     }
     value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))
     return Row(name, value, low, high, "bp a day over equal weight", config)

@@ -79,7 +79,9 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
         excess = champion_excess(noise_panel(sample, train_last, seed), replace(config, seed=seed), device)
         p_value = excess_p_value(excess, seed=seed)
         seconds = time.perf_counter() - began
-        runs.append({"p_value": p_value, "excess_bp_a_day": excess.mean() / BASIS_POINT, "seconds": round(seconds, 1)})
+        runs.append(
+            {"p_value": p_value, "excess_bp_a_day": float(excess.mean()) / BASIS_POINT, "seconds": round(seconds, 1)}
+        )
         say(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
     positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
     low, high = exact_interval(positives, seeds, LEVEL)

@@ -26,7 +26,8 @@ from finrl_pod_app.bench.worlds import ARRIVES, planted
 
 BETAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 KAPPAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-BARS = 20_000  # half to train on, half to test on
+BARS, ASSETS = 20_000, 20  # half of the bars to train on, half to test on
+INFORMATION = 0.05  # correlation of the signal with the return it foretells
 
 RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), AgentConfig(), samples=4_000_000)
 
@@ -42,9 +43,11 @@ class Reachable:
     equal: float
 
 
-def planted_market(seed: int, bars: int = BARS, assets: int = 20) -> tuple[MarketTensor, int]:
+def planted_market(
+    seed: int, bars: int = BARS, assets: int = ASSETS, information: float = INFORMATION
+) -> tuple[MarketTensor, int]:
     """A world as a market with the features return_1 and signal, and the last bar of its training half."""
-    world = planted(seed, bars, assets)
+    world = planted(seed, bars, assets, information=information)
     train_last = bars // 2 - 1
     times = np.datetime64("1970-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
     symbols = [f"S{n:02d}" for n in range(assets)]
@@ -108,7 +111,7 @@ def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         "samples": runs[0]["samples"],
         "seconds": statistics.median(run["seconds"] for run in runs),
         "runs": runs,
-        "world": {"bars": BARS, "assets": 20, "persistence": 0.95, "information": 0.05, "volatility": 0.015},
+        "world": {"bars": BARS, "assets": ASSETS, "information": INFORMATION},
         "grid": {"beta": BETAS, "kappa": KAPPAS},
     }
     return over_runs(name, shares, "share of the reachable growth", config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from finrl_pod.types import Floats, MarketTensor
 
 BASIS_POINT = 1e-4
 PROGRESS_EVERY = 10.0  # seconds
-Say = Callable[[str], None]
 
 
 def say(line: str) -> None:
