@@ -54,6 +54,7 @@ def build_market(
     normaliser = fit if isinstance(fit, Normaliser) else fit_normaliser(raw, panel.tradable, *fit, names)
     if normaliser.feature_names != names:
         raise FeatureError(f"the normaliser was fitted for {normaliser.feature_names}, not for {names}; fit it anew")
+    raw = raw.astype(np.float32)  # normalised as stored: who normalises `raw_features` later gets the very same numbers
     close = _carried(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
     return MarketTensor(
@@ -61,8 +62,8 @@ def build_market(
         symbols=panel.symbols,
         close=torch.from_numpy(close),
         fill=torch.from_numpy(fills),
-        features=torch.from_numpy(normalise(raw, normaliser)),
-        raw_features=torch.from_numpy(raw.astype(np.float32)),
+        features=torch.from_numpy(normalise(raw.astype(np.float64), normaliser)),
+        raw_features=torch.from_numpy(raw),
         tradable=torch.from_numpy(panel.tradable.copy()),
         fillable=torch.from_numpy(fillable),
         ended=torch.from_numpy(_ended(panel.tradable)),
@@ -89,12 +90,14 @@ def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tup
     tradable = market.tradable.cpu().numpy()
     raw = np.where(tradable & np.isfinite(values), values, np.nan)[..., None]  # [T, N, 1]
     extra = fit_normaliser(raw, tradable, *fit, (name,))
+    stored = raw.astype(np.float32)
     old, device = market.normaliser, market.features.device
     extra = dataclasses.replace(extra, clip=old.clip)
+    scaled = normalise(stored.astype(np.float64), extra)
     return dataclasses.replace(
         market,
-        features=torch.cat([market.features, torch.from_numpy(normalise(raw, extra)).to(device)], -1),
-        raw_features=torch.cat([market.raw_features, torch.from_numpy(raw.astype(np.float32)).to(device)], -1),
+        features=torch.cat([market.features, torch.from_numpy(scaled).to(device)], -1),
+        raw_features=torch.cat([market.raw_features, torch.from_numpy(stored).to(device)], -1),
         feature_names=(*market.feature_names, name),
         normaliser=Normaliser((*old.feature_names, name), (*old.mean, *extra.mean), (*old.std, *extra.std), old.clip),
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from finrl_pod.market.execution import ExecutionRules, execute
+from finrl_pod.market.exposure import within_gross
 from finrl_pod.types import Tensor
 
 
@@ -23,15 +27,29 @@ def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage
 
 
 def trades_as_weights(
-    actions: Tensor, held: Tensor, prices: Tensor, worth: Tensor, *, hmax: float, short: bool, leverage: float
+    actions: Tensor,
+    held: Tensor,
+    tradable: Tensor,
+    prices: Tensor,
+    worth: Tensor,
+    *,
+    hmax: float,
+    leverage: float,
+    rules: ExecutionRules,
 ) -> Tensor:
     """Share trades, actions [..., N] in [-1, 1] times hmax, as the target weights [..., N] that they lead to.
 
-    held: [..., N] weights; prices: [..., N]; worth: [...] equity. Sales stop at zero without `short`; what goes beyond
-    `leverage` in sum of absolute values is scaled down.
+    held: [..., N] weights; tradable, prices: [..., N]; worth: [...] equity. The trades pass the same limits as in the
+    environment, at these prices: what is not tradable stays, sales come first, and buys beyond the cash or the limit
+    on gross exposure are cut down. An account that the market moved above its limit is scaled down to it.
     """
-    target = held + actions.clamp(-1, 1) * hmax * prices / worth.unsqueeze(-1)
-    if not short:
-        target = target.clamp(min=0)
+    actions = actions.clamp(-1, 1)
+    wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
+    cash, units = 1 - held.sum(-1), torch.ones_like(held)  # an account of one unit of equity: shares are weights
+    if rules.short or leverage < 1:
+        wanted = within_gross(wanted, cash, held, units, leverage)
+    fractions = replace(rules, whole_shares=False)
+    target = execute(cash, held, wanted, units, fractions, actions).shares
     gross = target.abs().sum(-1, keepdim=True)
-    return target * (leverage / gross.clamp(min=leverage))
+    most = 1.0 + rules.borrow
+    return target * (most / gross.clamp(min=most))

@@ -12,23 +12,12 @@ import torch
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRICS, summary
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import rules_of as rules_of
 from finrl_pod.rl.acting import target_weights
 from finrl_pod.rl.networks import Policy
 from finrl_pod.types import MarketTensor, Tensor
 
 NO_METRICS = dict.fromkeys(METRICS, math.nan)
-
-
-def rules_of(config: EnvironmentConfig) -> ExecutionRules:
-    """How orders fill in a backtest of agents trained under `config`."""
-    return ExecutionRules(
-        cost_rate=config.cost_bps / 1e4,
-        whole_shares=config.whole_shares,
-        short=config.short,
-        order=config.order,
-        borrow=max(config.leverage - 1.0, 0.0),
-    )
 
 
 def run_members(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.rules import rules_of
 from finrl_pod.market.weights import scores_to_weights, trades_as_weights
 from finrl_pod.rl.networks import Policy
 from finrl_pod.types import Tensor
@@ -41,10 +42,7 @@ def target_weights(
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
     scores = policy.forward(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).mean.view(p, -1).double()
     if rules.kind == "stock_trading":
-        # What cannot be traded must not use up what `leverage` allows.
-        actions = torch.where(tradable, scores, 0.0)
-        weights = trades_as_weights(
-            actions, held, prices, worth, hmax=rules.hmax, short=rules.short, leverage=rules.leverage
+        return trades_as_weights(
+            scores, held, tradable, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
         )
-        return torch.where(tradable, weights, held)
     return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)

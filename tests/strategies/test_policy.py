@@ -1,0 +1,320 @@
+"""Trained agents as a strategy: the backtest of a run is the one that the tournament scored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
+from finrl_pod.pod.scoring import rules_of, run_members
+from finrl_pod.rl.networks import PolicySpec, make_policy
+from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
+from tests.data.panels import END, panel, random_panel
+
+FEATURES = ("return_1", "return_5", "volatility_21")
+FIT, FIRST, LAST = (60, 250), 300, 400
+
+RULES = {
+    "portfolio": EnvironmentConfig(),
+    "with shorts": EnvironmentConfig(short=True, leverage=1.5),
+    "borrowed": EnvironmentConfig(leverage=1.5, cost_bps=3.0),
+    "shares": EnvironmentConfig(kind="stock_trading", hmax=3_000.0),
+    "shares, whole": EnvironmentConfig(kind="stock_trading", hmax=3_000.0, whole_shares=True),
+    "shares with shorts": EnvironmentConfig(kind="stock_trading", hmax=3_000.0, short=True),
+    "calm": EnvironmentConfig(turbulence_limit=8.0),
+    "same close": EnvironmentConfig(fill="same_close"),
+}
+
+
+def prices() -> Panel:
+    """Six tickers of which one ends, one has gaps and one starts late."""
+    return random_panel(3)
+
+
+def market_of(source: Panel, rules: EnvironmentConfig) -> MarketTensor:
+    return build_market(source, FEATURES, FIT, rules.fill, turbulence=rules.turbulence_limit > 0)
+
+
+def agent(
+    market: MarketTensor, rules: EnvironmentConfig, seed: int = 0, kind: str = "equivariant", **changes: Any
+) -> AgentSnapshot:
+    """An agent as a learner saves it, its weights drawn wide so that it trades."""
+    assets = market.shape[1]
+    size = assets if rules.kind == "stock_trading" else assets + 1
+    action = "softmax" if rules.kind == "portfolio" and not rules.short else "direct"
+    spec = PolicySpec(kind, assets, len(market.feature_names), size, (8, 8), action)
+    stream = torch.Generator().manual_seed(seed)
+    weights = make_policy(spec).init(stream, torch.float32)
+    weights = {name: value + 0.5 * torch.randn(value.shape, generator=stream) for name, value in weights.items()}
+    facts = {**dataclasses.asdict(spec), "algorithm": "ppo", "environment": dataclasses.asdict(rules)}
+    values: dict[str, Any] = {
+        "id": f"g00s{seed:02d}", "parent": None, "spec": facts, "weights": weights, "optimiser": {},
+        "normaliser": market.normaliser, "hyperparameters": {}, "samples": 0, "data_sha256": "", "seed": 0,
+        "version": "0",
+    }  # fmt: skip
+    return AgentSnapshot(**{**values, **changes})
+
+
+def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: EnvironmentConfig) -> Ledger:
+    """What the tournament sees of these agents."""
+    strategy = PolicyStrategy(agents)
+    return run_members(strategy.policy, strategy.params, market, rules, FIRST, LAST)
+
+
+def result_of(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
+    market = build_market(source, strategy.feature_names, (0, len(source.times) - 1), rules.fill)
+    return backtest(strategy, source, market, FIRST, LAST, rules_of(rules), rules.cash)
+
+
+@pytest.mark.parametrize("kind", ["equivariant", "mlp"])
+@pytest.mark.parametrize("name", RULES)
+def test_the_backtest_is_the_one_that_the_tournament_scored(name: str, kind: str) -> None:
+    rules, source = RULES[name], prices()
+    market = market_of(source, rules)
+    alone = agent(market, rules, kind=kind)
+    ledger = scored([alone], market, rules)
+    result = result_of(PolicyStrategy([alone]), source, rules)
+    np.testing.assert_allclose(result.equity, ledger.equity[:, 0].numpy(), rtol=1e-9)
+    np.testing.assert_allclose(result.weights, ledger.weights[:, 0].numpy(), atol=1e-9)
+    assert result.turnover.sum() > 0.5
+    assert len(np.unique(result.equity)) > 50
+
+
+def test_members_of_one_batch_score_as_each_alone() -> None:
+    rules = RULES["portfolio"]
+    market = market_of(prices(), rules)
+    agents = [agent(market, rules, seed) for seed in range(3)]
+    together = scored(agents, market, rules)
+    for p, member in enumerate(agents):
+        np.testing.assert_allclose(
+            together.equity[:, p].numpy(), scored([member], market, rules).equity[:, 0].numpy(), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("shares", [None, (0.7, 0.2, 0.1)])
+def test_an_ensemble_holds_the_mean_of_what_its_members_would(shares: tuple[float, ...] | None) -> None:
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    agents = [agent(market, rules, seed) for seed in range(3)]
+    ensemble, alone = PolicyStrategy(agents, shares), [PolicyStrategy([member]) for member in agents]
+    window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
+    held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
+    each = np.array([strategy.target_weights(window, held) for strategy in alone])
+    expected = np.average(each, axis=0, weights=shares)
+    assert np.ptp(each, axis=0).max() > 0.05
+    np.testing.assert_allclose(ensemble.target_weights(window, held), expected, rtol=1e-5)
+
+
+def test_the_account_matters_to_the_decision() -> None:
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    strategy = PolicyStrategy([agent(market, rules)])
+    window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
+    cash = strategy.target_weights(window, Positions(np.zeros(6), 1.0, 1e6))
+    full = strategy.target_weights(window, Positions(np.eye(6)[0], 0.0, 1e6))
+    assert cash is not None
+    assert full is not None
+    assert np.abs(cash - full).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["portfolio", "with shorts"])
+def test_what_has_no_price_gets_no_weight(name: str) -> None:
+    rules, source = RULES[name], prices()
+    market = market_of(source, rules)
+    strategy = PolicyStrategy([agent(market, rules)])
+    checked = 0
+    for t in range(FIRST, LAST):
+        window = window_at(source, t, 1, market.raw_features[t].double().numpy())
+        weights = strategy.target_weights(window, Positions(np.zeros(6), 1.0, 1e6))
+        assert weights is not None
+        gone = ~source.tradable[t]
+        assert (weights[gone] == 0).all()
+        assert np.isfinite(weights).all()
+        checked += int(gone.sum())
+    assert checked >= LAST - END - 1
+
+
+def test_shares_that_cannot_be_traded_are_kept_and_take_no_room() -> None:
+    """Shorts at full leverage: a wish for an asset without a price must not shrink the others' trades."""
+    rules = EnvironmentConfig(kind="stock_trading", hmax=1e6, short=True)
+    source = prices()
+    market = market_of(source, rules)
+    strategy = PolicyStrategy([agent(market, rules)])
+    t = next(t for t in range(FIRST, LAST) if not source.tradable[t, 3] and source.tradable[t, :3].all())
+    window = window_at(source, t, 1, market.raw_features[t].double().numpy())
+    held = np.zeros(6)
+    held[3] = 0.25
+    weights = strategy.target_weights(window, Positions(held, 0.75, 1e6))
+    assert weights is not None
+    assert weights[3] == pytest.approx(0.25)
+    # All of the leverage is used, and by what is held or can be traded.
+    assert np.abs(weights).sum() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("limit", [4.0, 8.0])
+def test_above_the_turbulence_limit_everything_is_sold(limit: float) -> None:
+    rules, source = EnvironmentConfig(turbulence_limit=limit), prices()
+    market = market_of(source, rules)
+    strategy = PolicyStrategy([agent(market, rules)])
+    assert strategy.feature_names == (*FEATURES, "turbulence")
+    result = result_of(strategy, source, rules)
+    assert market.turbulence is not None
+    stormy = market.turbulence[FIRST:LAST].numpy() > limit  # decided at t, held from the fill of t + 1 on
+    assert 3 < stormy.sum() < LAST - FIRST
+    stuck = (source.tradable[FIRST:LAST] & ~source.tradable[FIRST + 1 : LAST + 1]).any(1)  # cannot fill at t + 1
+    stuck |= ~source.tradable[FIRST:LAST, 3]  # the one with gaps may be held over one
+    assert (result.weights[1:][stormy & ~stuck] == 0).all()
+    assert (np.abs(result.weights[1:]).sum(1)[~stormy] > 0).all()
+
+
+def test_the_environment_obeys_the_same_limit() -> None:
+    from finrl_pod_envs.make import make_env
+
+    source = panel(random_panel(4).close[:, [0, 4, 5]])
+    rules = EnvironmentConfig(turbulence_limit=5.0, envs=1, group=1, window=90)
+    market = market_of(source, rules)
+    assert market.turbulence is not None
+    env = make_env(market, rules, first=FIRST, last=FIRST + 89)
+    observation = env.reset(0, stagger=False)
+    result = result_of(PolicyStrategy([agent(market, rules)]), source, rules)
+    stormy = market.turbulence > rules.turbulence_limit
+    scores = torch.tensor([[[-4.0, 1.0, 1.0, 1.0]]])
+    for t in range(FIRST, FIRST + 89):
+        assert int(observation.day) == t
+        observation = env.step(scores).observation
+        held = float(observation.account[0, 0, 1:].sum())
+        assert (held == 0) == bool(stormy[t])
+        assert (result.weights[t + 1 - FIRST].sum() == 0) == bool(stormy[t])
+
+
+SAME_CLOSE = {
+    "portfolio": {},
+    "with shorts": {"short": True, "leverage": 1.5},
+    "shares": {"kind": "stock_trading", "hmax": 3_000.0},
+    "shares in FinRL's order": {"kind": "stock_trading", "hmax": 3_000.0, "order": "sequential"},
+    # Far from its limit: where the market moves an account beyond it, a backtest trims and the environment waits.
+    "shares with shorts": {"kind": "stock_trading", "hmax": 300.0, "short": True, "leverage": 4.0},
+    "half invested": {"kind": "stock_trading", "hmax": 3_000.0, "leverage": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", SAME_CLOSE)
+def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
+    """Filled at the close that was seen, an agent's account is the same in its environment and in the backtest.
+
+    But for tickers that end: an environment spends the proceeds of the forced sale at once, a strategy a bar later.
+    """
+    from finrl_pod_envs.make import make_env
+
+    length = 90
+    rules = EnvironmentConfig(**{"fill": "same_close", "envs": 1, "group": 1, "window": length, **SAME_CLOSE[name]})  # type: ignore[arg-type]
+    source = panel(random_panel(3).close[:, [0, 1, 3, 4, 5]])
+    market = market_of(source, rules)
+    strategy = PolicyStrategy([agent(market, rules)])
+    env = make_env(market, rules, first=FIRST, last=FIRST + length - 1, dtype=torch.float64)
+    day, account = env.reset(0, stagger=False)
+    equity = [rules.cash]
+    for t in range(FIRST, FIRST + length):
+        assert int(day) == t
+        features, known = market.features[t][None, None], market.tradable[t][None, None]
+        action = strategy.policy.forward(strategy.params, features, account.float().view(1, 1, 1, -1), known).mean
+        out = env.step(action.view(1, 1, -1))
+        day, account = out.observation
+        equity.append(float(out.equity))
+    result = backtest(strategy, source, market, FIRST, FIRST + length, rules_of(rules), rules.cash)
+    # The engine marks a bar's equity after its fill, the environment before it: the costs of a bar lie between them.
+    before = result.equity[1:] + result.costs[1:]
+    np.testing.assert_allclose(before, equity[1:], rtol=2e-5)
+    assert result.costs.sum() > 100
+
+
+def test_an_equivariant_agent_runs_on_another_number_of_symbols() -> None:
+    rules = RULES["portfolio"]
+    trained = agent(market_of(prices(), rules), rules)
+    few = panel(random_panel(8).close[:, [0, 4, 5]])
+    strategy = PolicyStrategy([trained])
+    strategy.check_universe(few.symbols)
+    result = result_of(strategy, few, rules)
+    assert result.weights.shape == (LAST - FIRST + 1, 3)
+    assert result.turnover.sum() > 0.5
+
+
+def test_the_order_of_the_symbols_does_not_matter_to_it() -> None:
+    rules, order = RULES["portfolio"], [5, 4, 0]
+    close = random_panel(8).close
+    strategy = PolicyStrategy([agent(market_of(prices(), rules), rules)])
+    one = result_of(strategy, panel(close[:, [0, 4, 5]]), rules)
+    other = result_of(strategy, panel(close[:, order]), rules)
+    np.testing.assert_allclose(other.equity, one.equity, rtol=1e-5)
+    np.testing.assert_allclose(other.weights[:, ::-1], one.weights, atol=1e-5)
+
+
+def test_an_mlp_refuses_another_universe() -> None:
+    rules = RULES["portfolio"]
+    strategy = PolicyStrategy([agent(market_of(prices(), rules), rules, kind="mlp")], name="mine")
+    strategy.check_universe(["A"] * 6)
+    with pytest.raises(RunError, match=r"mine was trained on 6 symbols .* got 3; train an equivariant policy"):
+        strategy.check_universe(["A", "B", "C"])
+
+
+def test_agents_that_do_not_match_form_no_ensemble() -> None:
+    rules = RULES["portfolio"]
+    market = market_of(prices(), rules)
+    one = agent(market, rules)
+    with pytest.raises(RunError, match="at least one agent"):
+        PolicyStrategy([])
+    other_norm = dataclasses.replace(market.normaliser, clip=5.0)
+    for other in (
+        agent(market, rules, 1, kind="mlp"),
+        agent(market, rules, 1, normaliser=other_norm),
+        agent(market, EnvironmentConfig(leverage=2.0), 1),
+    ):
+        with pytest.raises(RunError, match="agents g00s00 and g00s01 cannot form one ensemble"):
+            PolicyStrategy([one, other])
+
+
+def test_a_market_without_its_features_is_refused() -> None:
+    rules, source = RULES["portfolio"], prices()
+    strategy = PolicyStrategy([agent(market_of(source, rules), rules)])
+    bare = build_market(source, ("return_1",), FIT)
+    with pytest.raises(InputError, match="needs the features return_5, volatility_21"):
+        backtest(strategy, source, bare, FIRST, LAST, rules_of(rules), 1e6)
+    with pytest.raises(RunError, match="needs the features of the decision bar"):
+        strategy.target_weights(window_at(source, 320, 1), Positions(np.zeros(6), 1.0, 1e6))
+
+
+def test_saved_agents_decide_as_before(tmp_path: Any) -> None:
+    from finrl_pod.pod import snapshots
+
+    rules, source = RULES["portfolio"], prices()
+    made = agent(market_of(source, rules), rules)
+    back = snapshots.load(snapshots.save(tmp_path, made))
+    both = PolicyStrategy([made, back])  # one of memory and one of disk are the same kind
+    np.testing.assert_array_equal(
+        result_of(PolicyStrategy([back]), source, rules).equity, result_of(PolicyStrategy([made]), source, rules).equity
+    )
+    assert both.shares.tolist() == [0.5, 0.5]
+
+
+def test_the_ledger_of_the_tournament_needs_no_strategy() -> None:
+    """An independent statement of what `run_members` does: equal weights, decided by hand, through the same engine."""
+    rules = RULES["portfolio"]
+    market = market_of(panel(random_panel(4).close[:, [0, 4, 5]]), rules)
+    spec = PolicySpec("equivariant", 3, 3, 4, (4, 4))
+    policy = make_policy(spec)
+    params = {
+        name: torch.zeros(1, *value.shape) for name, value in policy.init(torch.Generator(), torch.float32).items()
+    }
+    ledger = run_members(policy, params, market, rules, FIRST, LAST)
+    quarter = torch.full((1, 3), 0.25, dtype=torch.float64)
+    expected = simulate(market, lambda t, cash, shares: quarter, FIRST, LAST, rules_of(rules), rules.cash)
+    np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)
