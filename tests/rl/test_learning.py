@@ -1,0 +1,76 @@
+"""It learns: a market whose future is among its features is exploited within seconds, one where it is not is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from finrl_pod_envs.make import make_env
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.rl.acting import target_weights
+from finrl_pod.rl.learner import Learner
+from finrl_pod.types import MarketTensor
+from tests.markets import random_market
+
+TRAIN, BARS = 400, 600
+CONFIG = EnvironmentConfig(window=64, envs=32, group=8)
+RULES = ExecutionRules(CONFIG.cost_bps / 1e4)
+
+
+def market(leak: bool) -> MarketTensor:
+    return random_market(1, bars=BARS, assets=4, features=2, leak=leak)
+
+
+def learner(policy: str, prices: MarketTensor) -> Learner:
+    env = make_env(prices, CONFIG, last=TRAIN - 2)
+    return Learner(env, AgentConfig(policy=policy, hidden=(16, 16), minibatches=4), seed=2)  # type: ignore[arg-type]
+
+
+def growth(agent: Learner, prices: MarketTensor) -> float:
+    """Mean log growth a bar after the training bars, above that of equal weights under the same costs."""
+    params = {name: view.detach() for name, view in agent.ppo.parameters.views.items()}
+
+    def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        values = shares * prices.close[t]
+        worth = cash + values.sum(-1)
+        held = values / worth.unsqueeze(-1)
+        return target_weights(
+            agent.ppo.policy, params, prices.features[t], prices.tradable[t], held, worth, prices.close[t], CONFIG
+        )
+
+    def equally(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(shares, 1 / 4)
+
+    one, other = (
+        simulate(prices, rule, TRAIN, BARS - 2, RULES, CONFIG.cash).log_returns.mean() for rule in (decide, equally)
+    )
+    return float(one - other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "samples"), [("equivariant", 30_000), ("mlp", 50_000)])
+def test_a_leaked_future_is_exploited_out_of_sample(policy: str, samples: int) -> None:
+    """Moving everything into the best of four stocks earns about two per cent a bar here."""
+    prices = market(leak=True)
+    agent = learner(policy, prices)
+    before = growth(agent, prices)
+    agent.learn(samples)
+    assert agent.alive == [True]
+    after = growth(agent, prices)
+    assert abs(before) < 0.002
+    assert after > 0.008
+    snapshot = agent.snapshot()
+    heir = learner(policy, prices)
+    heir.restore(snapshot)
+    assert growth(heir, prices) == after
+
+
+@pytest.mark.slow
+def test_without_a_leak_there_is_nothing_to_exploit() -> None:
+    """So that the growth above comes from the leak and not from a fault in the accounting."""
+    prices = market(leak=False)
+    agent = learner("equivariant", prices)
+    agent.learn(20_000)
+    assert growth(agent, prices) < 0.002
