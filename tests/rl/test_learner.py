@@ -151,7 +151,7 @@ def test_a_snapshot_says_where_it_comes_from(policy: str) -> None:
     assert (snapshot.id, snapshot.parent, snapshot.data_sha256) == ("g01s03", "g00s01", "abc")
     assert snapshot.samples == UPDATES * iteration(learner)
     assert snapshot.hyperparameters["clip"] == 0.3
-    assert snapshot.hyperparameters["discount"] == 0.95
+    assert snapshot.hyperparameters["discount"] == learner.config.discount
     assert snapshot.spec["kind"] == policy
     assert snapshot.spec["environment"]["window"] == 8
     assert snapshot.normaliser == learner.env.market.normaliser
@@ -299,6 +299,8 @@ def test_settings_for_another_number_of_members_are_refused(count: int) -> None:
 
 
 def test_each_members_settings_replace_the_configs() -> None:
-    learner = small_learner((0, 1), hyperparameters=[{"clip": 0.3}, {"learning_rate": 0.5}], clip=0.15)
+    learner = small_learner(
+        (0, 1), hyperparameters=[{"clip": 0.3}, {"learning_rate": 0.5}], clip=0.15, learning_rate=0.01
+    )
     assert [learner.hyperparameters(p)["clip"] for p in (0, 1)] == [0.3, 0.15]
     assert [learner.hyperparameters(p)["learning_rate"] for p in (0, 1)] == [0.01, 0.5]
