@@ -1,0 +1,62 @@
+"""A made-up panel in a store of its own, and a config whose whole line takes a few seconds on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.config import (
+    AgentConfig,
+    DataConfig,
+    EnvironmentConfig,
+    FeatureConfig,
+    RunConfig,
+    SplitConfig,
+    TournamentConfig,
+)
+from finrl_pod.data.store import Store
+from finrl_pod.types import Benchmark, Panel
+from tests.data.panels import panel
+
+BARS = 700  # days from 2020-01-01 to 2021-11-30
+
+
+def made_panel(name: str = "made", assets: int = 4, seed: int = 11, benchmark: bool = True) -> Panel:
+    """Closes of random walks that share a market."""
+    rng = np.random.default_rng(seed)
+    moves = rng.normal(4e-4, 0.012, (BARS, assets)) + rng.normal(0, 0.006, (BARS, 1))
+    index = Benchmark("made index", 1000 * np.exp(moves.mean(1).cumsum()), price_only=True)
+    made = panel(40 * np.exp(moves.cumsum(0)), name=name, source="made")
+    return dataclasses.replace(made, benchmark=index if benchmark else None)
+
+
+def fill_store(root: Path) -> Store:
+    """A store with the panels "made" (four tickers, an index) and "other" (three other ones, no index)."""
+    store = Store(root)
+    store.save(made_panel())
+    other = made_panel("other", 3, seed=12, benchmark=False)
+    store.save(dataclasses.replace(other, symbols=("X", "Y", "Z")))
+    return store
+
+
+def made_config(**tournament: Any) -> RunConfig:
+    """Three pods, three generations, two features."""
+    settings = {"pods": 3, "generations": 3, "samples": 128, "leaderboard": 4, "champion": 2, "fresh": 0.34}
+    return RunConfig(
+        seed=5,
+        threads=1,
+        data=DataConfig("made"),
+        splits=SplitConfig(
+            train=("2020-01-01", "2021-03-31"),
+            validation=("2021-04-01", "2021-06-30"),
+            test=("2021-07-01", "2021-10-31"),
+            embargo=2,
+        ),
+        features=FeatureConfig(("return_1", "return_5")),
+        environment=EnvironmentConfig(window=40, envs=16, group=4),
+        agent=AgentConfig(hidden=(4, 4), horizon=8, minibatches=2),
+        tournament=TournamentConfig(**{**settings, **tournament}),
+    )

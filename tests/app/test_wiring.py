@@ -1,0 +1,299 @@
+"""From a config to a report, and from a run to a backtest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_app.period import backtest_period
+from finrl_pod_app.wiring import run_backtest, run_tournament
+from finrl_pod_strategies.baselines import BASELINES
+
+from finrl_pod.config import AgentConfig, RunConfig, SplitConfig
+from finrl_pod.errors import ConfigError, DataError, EnvironmentLacks, InputError, Interrupted, RunError
+from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.pod.progress import Progress
+from tests.app.made import fill_store, made_config, made_panel
+
+CLOCK = ("timing", "train_seconds"), ("timing", "samples_per_second"), ("timing", "total_seconds")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root, threads = tmp_path_factory.mktemp("store"), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(root))
+        fill_store(root)
+        yield root
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run_tournament(made_config(), folder, device="cpu")
+    return folder
+
+
+def report(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return values
+
+
+def timeless(document: dict[str, Any]) -> dict[str, Any]:
+    copy = json.loads(json.dumps(document))
+    for section, key in CLOCK:
+        copy[section].pop(key)
+    return dict(copy)
+
+
+def test_the_report_holds_all_that_was_promised(out: Path) -> None:
+    document, config = report(out), made_config()
+    assert {"name", "sha256", "symbols", "start", "end", "columns", "flaws"} <= document["data"].keys()
+    assert document["data"]["sha256"] == made_panel().sha256
+    assert document["splits"] == {
+        "train": ["2020-01-01", "2021-03-29"],  # less an embargo of two bars
+        "validation": ["2021-04-01", "2021-06-28"],
+        "test": ["2021-07-01", "2021-10-31"],
+        "embargo": 2,
+    }
+    assert {"id", "algorithm", "members", "lineage"} <= document["champion"].keys()
+    for row in document["leaderboard"]:
+        assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
+    assert document["test"]["strategies"].keys() == {"champion", *BASELINES}
+    for metrics in document["test"]["strategies"].values():
+        assert metrics.keys() == set(METRICS)
+    assert document["verdict"].keys() == {"promoted", "reasons"}
+    assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
+    assert document["timing"]["samples"] == 3 * 3 * 128
+    assert document["seed"] == 5
+    assert {"torch", "finrl_pod"} <= {name.replace("-", "_") for name in document["versions"]}
+    assert document["config_sha256"] == config.sha256
+    assert (out / "report.html").stat().st_size > 100_000
+
+
+def test_the_champion_is_the_best_of_the_leaderboard(out: Path) -> None:
+    document = report(out)
+    ids = [row["id"] for row in document["leaderboard"]]
+    assert document["champion"]["members"] == ids[:2]
+    assert [row["score"] for row in document["leaderboard"]] == sorted(
+        (row["score"] for row in document["leaderboard"]), reverse=True
+    )
+    parents = json.loads((out / "state.json").read_text())["parents"]
+    for member, line in document["champion"]["lineage"].items():
+        walked, current = [], parents[member]
+        while current is not None:
+            walked.append(current)
+            current = parents[current]
+        assert line == walked
+
+
+def test_two_runs_of_one_seed_give_one_report(out: Path, tmp_path: Path) -> None:
+    returned = run_tournament(made_config(), tmp_path / "again", device="cpu")
+    assert timeless(returned) == timeless(report(out))
+    assert report(tmp_path / "again") == json.loads(json.dumps(returned))
+
+
+def test_resuming_a_finished_run_writes_the_same_report(out: Path) -> None:
+    before = timeless(report(out))
+    (out / "report.json").unlink()
+    run_tournament(made_config(), out, resume=True, device="cpu")
+    assert timeless(report(out)) == before
+
+
+def test_the_stages_are_told(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run_tournament(made_config(generations=1), tmp_path / "run", device="cpu", progress=seen.append)
+    stages = list(dict.fromkeys(progress.stage for progress in seen))
+    assert stages == [
+        "reading prices and features",
+        "training generation 1 of 1",
+        "validating the champion beside the baselines",
+        "testing the champion beside the baselines",
+        "writing the report",
+    ]
+    assert seen[-1].best is not None
+
+
+def test_ctrl_c_keeps_what_was_finished(out: Path, tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.stage == "training generation 3 of 3":
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted, match=r"interrupted: .* kept in .*; go on with --resume --out") as caught:
+        run_tournament(made_config(), folder, device="cpu", progress=stop)
+    assert caught.value.exit_code == 130
+    assert json.loads((folder / "state.json").read_text())["generation"] == 1
+    assert timeless(run_tournament(made_config(), folder, resume=True, device="cpu")) == timeless(report(out))
+
+
+# ---------------------------------------------------------------------- backtests
+
+
+def test_a_run_is_tested_again_as_its_report_says(out: Path) -> None:
+    document = run_backtest(out)
+    assert document["test"]["strategies"]["champion"] == report(out)["test"]["strategies"]["champion"]
+    assert list(document["test"]["strategies"]) == ["champion", "equal_weight", "index"]
+    assert document["splits"]["test"] == ["2021-07-01", "2021-10-31"]
+    assert document["champion"] is None
+    assert document["verdict"] is None
+
+
+@pytest.mark.parametrize("name", ["equal_weight", "equal_weight_buy_and_hold", "index", "momentum_12_1"])
+def test_a_baseline_runs_alone_as_beside_the_champion(name: str, out: Path) -> None:
+    document = run_backtest(name, data="made", start="2021-07-01", end="2021-10-31")
+    assert document["test"]["strategies"][name] == report(out)["test"]["strategies"][name]
+    assert set(document["test"]["strategies"]) == {name, "equal_weight", "index"}
+
+
+def test_other_costs_and_cash(out: Path) -> None:
+    def champion(**terms: float) -> dict[str, float]:
+        metrics: dict[str, float] = run_backtest(out, **terms)["test"]["strategies"]["champion"]  # type: ignore[arg-type]
+        return metrics
+
+    plain, free, dear, rich = champion(), champion(cost_bps=0.0), champion(cost_bps=50.0), champion(cash=2_000_000.0)
+    assert free["costs_paid"] == 0
+    assert free["cumulative_return"] > plain["cumulative_return"] > dear["cumulative_return"]
+    assert rich["costs_paid"] == pytest.approx(2 * plain["costs_paid"])
+    assert rich["sharpe"] == pytest.approx(plain["sharpe"])
+
+
+def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:
+    document = run_backtest(out, data="other")
+    assert document["data"]["symbols"] == ["X", "Y", "Z"]
+    assert set(document["test"]["strategies"]) == {"champion", "equal_weight"}  # it has no index
+    assert document["splits"]["test"] == ["2020-01-01", "2021-11-30"]  # all of it
+    assert document["test"]["strategies"]["champion"]["turnover"] > 0
+
+
+def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        made_config(generations=1, pods=1, champion=1),
+        agent=AgentConfig(policy="mlp", hidden=(4, 4), horizon=8, minibatches=2),
+    )
+    run_tournament(config, tmp_path / "run", device="cpu")
+    assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]
+    with pytest.raises(RunError, match="trained on 4 symbols"):
+        run_backtest(tmp_path / "run", data="other")
+
+
+def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
+    document = run_backtest("index", data="made", out=tmp_path / "deep" / "folder")
+    assert report(tmp_path / "deep" / "folder") == json.loads(json.dumps(document))
+    assert (tmp_path / "deep" / "folder" / "report.html").exists()
+
+
+def test_changed_data_is_refused(out: Path, store: Path) -> None:
+    from finrl_pod.data.store import Store
+
+    Store(store).save(made_panel(seed=99))
+    try:
+        with pytest.raises(DataError, match="'made' has changed since the run"):
+            run_backtest(out)
+        with pytest.raises(RunError, match="was made on other data"):
+            run_tournament(made_config(), out, resume=True, device="cpu")
+        assert run_backtest(out, data="made")  # asked for by name
+    finally:
+        Store(store).save(made_panel())
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"cost_bps": -1.0}, "--cost-bps must be at least 0 and below 10000, got -1"),
+        ({"cost_bps": float("nan")}, "--cost-bps must be at least 0"),
+        ({"cash": 0.0}, "--cash must be above zero, got 0"),
+        ({"cash": float("inf")}, "cash must be above zero"),
+        ({"data": "nothing"}, "there is no panel 'nothing'"),
+        ({"start": "2030-01-01"}, "lies after its end"),
+    ],
+)
+def test_terms_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run_backtest("equal_weight", **{"data": "made", **terms})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_run_or_no_strategy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no run with a finished generation"):
+        run_backtest(tmp_path)
+    with pytest.raises(InputError, match="unknown strategy 'equal_wait'; did you mean equal_weight"):
+        run_backtest("equal_wait")
+
+
+# ---------------------------------------------------------------------- which bars
+
+
+def dates(start: str | None, end: str | None, splits: SplitConfig | None = None) -> tuple[str, str]:
+    panel = made_panel()
+    first, last = backtest_period(panel, start, end, splits)
+    return str(panel.times[first])[:10], str(panel.times[last])[:10]
+
+
+def test_periods() -> None:
+    splits = made_config().splits
+    assert dates(None, None) == ("2020-01-01", "2021-11-30")
+    assert dates(None, None, splits) == ("2021-07-01", "2021-10-31")
+    assert dates("2021-08-01", None, splits) == ("2021-08-01", "2021-10-31")
+    assert dates(None, "2021-08-01", splits) == ("2021-07-01", "2021-08-01")
+    assert dates("2021-02-01", "2021-02-02") == ("2021-02-01", "2021-02-02")
+    assert dates("2019-12-28", "2021-12-05") == ("2020-01-01", "2021-11-30")  # a weekend's slack
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        ("2019-01-01", None, "reaches outside of the data, which covers 2020-01-01 to 2021-11-30"),
+        (None, "2023-01-01", "reaches outside of the data"),
+        ("2021-02-01", "2021-01-01", "start 2021-02-01 lies after its end 2021-01-01: swap"),
+        ("2021-02-01", "2021-02-01", "needs two bars at least"),
+        ("2021-13-01", None, "--start must be a date"),
+        (None, "soon", "--end must be a date"),
+        ("2021", None, "--start must be a date"),
+    ],
+)
+def test_periods_that_make_no_sense(start: str | None, end: str | None, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        dates(start, end)
+    assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------------- before anything is written
+
+
+def changed(section: str, **values: Any) -> RunConfig:
+    config = made_config()
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (changed("agent", minibatches=5), r"agent\.minibatches must divide"),
+        (changed("agent", horizon=41, minibatches=1), r"agent\.horizon must be at most"),
+        (changed("environment", cost_bps=-1.0), r"environment\.cost_bps is out of its range, got -1"),
+        (changed("environment", group=3), r"environment\.envs must be a multiple of environment\.group"),
+        (changed("tournament", pods=0), r"tournament\.pods is out of its range"),
+    ],
+)
+def test_a_setting_that_cannot_be_leaves_no_folder(config: RunConfig, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_tournament(config, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()  # so the mended config may go into the same one
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match=r"device cuda was asked for .* use --device cpu"):
+        run_tournament(made_config(), tmp_path / "run", device="cuda")
+    with pytest.raises(InputError, match="device must be auto, cpu or cuda, got 'tpu'"):
+        run_tournament(made_config(), tmp_path / "run", device="tpu")
+    assert not (tmp_path / "run").exists()
