@@ -9,7 +9,7 @@ from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
 
 POOL = 16  # action tensors drawn ahead, so that drawing is not measured
-STEPS_A_RUN = 500_000  # environment steps of a run, about
+SAMPLES_A_RUN, FEWEST_STEPS, MOST_STEPS = 500_000, 4, 200  # a run lasts about a second at any size
 
 
 def env_row(settings: SpeedSettings, device: torch.device) -> Row:
@@ -18,7 +18,7 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     env = make_speed_env(settings, device)
     stream = torch.Generator(device).manual_seed(1)
     pool = torch.rand(POOL, 1, settings.envs, env.action_size, generator=stream, device=device) * 2 - 1
-    steps = max(STEPS_A_RUN // settings.envs, 4)
+    steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
     env.reset(0)
 
     @torch.no_grad()

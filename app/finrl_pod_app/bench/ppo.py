@@ -9,7 +9,7 @@ from finrl_pod.rl.learner import Learner
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
 
-SAMPLES_A_RUN = 64_000  # about
+SAMPLES_A_RUN, MOST_ITERATIONS = 64_000, 16  # a run lasts about a second at any size
 NEVER = 1e9  # a KL that is never reached: an early stop would spare work that is to be measured
 LEARNING_RATE = 3e-4
 
@@ -31,7 +31,7 @@ def ppo_row(settings: SpeedSettings, device: torch.device) -> Row:
     )
     env = make_speed_env(settings, device)
     learner = Learner(env, agent)
-    iterations = max(SAMPLES_A_RUN // (settings.envs * settings.horizon), 1)
+    iterations = min(max(SAMPLES_A_RUN // (settings.envs * settings.horizon), 1), MOST_ITERATIONS)
     samples = iterations * settings.envs * settings.horizon
 
     def work() -> int:

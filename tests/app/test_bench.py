@@ -1,0 +1,175 @@
+"""The benchmarks' command: what it prints, what it refuses, what it needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_app.bench import main
+from finrl_pod_app.bench.learn import BENCHMARKS
+from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
+from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env
+
+SMALL = ["--envs", "64", "--assets", "3", "--features", "2", "--days", "40", "--runs", "2", "--device", "cpu"]
+PPO = [*SMALL, "--horizon", "4", "--minibatch", "64", "--epochs", "1", "--hidden", "8,8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["env", *SMALL, "--observation", "flat"], "env_steps"),
+        (["env", *SMALL, "--order", "sequential"], "env_steps"),
+        (["env", *SMALL, "--kind", "portfolio", "--observation", "table"], "env_steps"),
+        (["ppo", *PPO], "ppo_samples"),
+        (["ppo", *PPO, "--policy", "equivariant", "--kind", "portfolio"], "ppo_samples"),
+    ],
+)
+def test_json_is_one_object_with_a_row(arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--json"]) == 0
+    printed, progress = capsys.readouterr()
+    result = json.loads(printed)
+    assert set(result) == {"rows", "machine"}
+    (row,) = result["rows"]
+    assert set(row) == {"name", "value", "low", "high", "unit", "config"}
+    assert row["name"] == name
+    assert 0 < row["low"] <= row["value"] <= row["high"]
+    assert row["config"]["assets"] == 3
+    assert {"cores", "threads", "versions", "date", "device"} <= set(result["machine"])
+    assert "run 2 of 2" in progress
+
+
+def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "new" / "env.json"
+    assert main(["env", *SMALL, "--out", str(kept)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "value", "low", "high", "unit"]
+    assert lines[1].startswith("env_steps ")
+    assert json.loads(kept.read_text())["rows"][0]["name"] == "env_steps"
+    assert [path.name for path in kept.parent.iterdir()] == ["env.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "required"),
+        (["speed"], "invalid choice: 'speed'"),
+        (["env", "--envs", "many"], "invalid int value: 'many'"),
+        (["env", "--envs", "0"], "--envs must be at least 1, got 0"),
+        (["env", "--days", "2"], "--days at least 3"),
+        (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
+        (["ppo", "--hidden", "64x64"], "widths are numbers such as 64,64, got '64x64'"),
+        (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),
+        (["env", "--threads", "-1"], "--threads must be 0 or more, got -1"),
+        (["learn", "--only", "luck"], "invalid choice: 'luck'"),
+        (["learn", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed, complaint = capsys.readouterr()
+    assert printed == ""
+    assert words in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_an_unwritable_file_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("kept")
+    assert main(["env", *SMALL, "--out", str(tmp_path / "file" / "env.json")]) == 2
+    assert main(["env", *SMALL, "--out", str(tmp_path)]) == 2
+    complaints = capsys.readouterr().err
+    assert complaints.count("\n") == 2
+    assert "warm-up" not in complaints
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", *SMALL[:-1], "cuda"]) == 2
+    assert "use --device cpu" in capsys.readouterr().err
+
+
+def test_learn_runs_what_it_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[tuple[str, int | None]] = []
+
+    def stand_in(name: str) -> Any:
+        def run(settings: Any) -> Row:
+            asked.append((name, settings.seeds))
+            return Row(name, 0.5, 0.25, 0.75, "share", {})
+
+        return run
+
+    monkeypatch.setattr(
+        "finrl_pod_app.bench.learn.BENCHMARKS", {name: stand_in(name) for name in BENCHMARKS}, raising=True
+    )
+    assert main(["learn", "--only", "noise_ppo", "--only", "leaked_ppo", "--seeds", "7", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["leaked_ppo", "noise_ppo"]
+    assert asked == [("leaked_ppo", 7), ("noise_ppo", 7)]
+    assert main(["learn"]) == 0
+    assert len(asked) == 2 + len(BENCHMARKS)
+
+
+def test_rows_are_medians_with_their_range() -> None:
+    row = over_runs("x", [3.0, 1.0, 2.0, 10.0], "steps/s", {"envs": 4})
+    assert (row.value, row.low, row.high) == (2.5, 1.0, 10.0)
+    assert json.loads(as_json(document([row], {})))["rows"][0]["config"]["envs"] == 4
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        as_json({"x": float("nan")})
+
+
+def test_the_table_is_aligned() -> None:
+    rows = [Row("short", 1234567.0, 0.5, 2e6, "steps/s", {}), Row("a_longer_name", 0.123456, -1.0, 1.0, "share", {})]
+    lines = as_table(rows).splitlines()
+    assert "1,234,567" in lines[1]
+    assert "0.123 " in lines[2]
+    assert len({line.index(unit) for line, unit in zip(lines, ("unit", "steps/s", "share"), strict=True)}) == 1
+
+
+def test_finrl_order_is_measured_by_finrl_rules() -> None:
+    env = make_speed_env(SpeedSettings(envs=8, assets=2, features=1, days=30, order="sequential"), torch.device("cpu"))
+    assert env.config.whole_shares
+    assert env.config.fill == env.market.fill_rule == "same_close"
+    assert env.accounts == 8
+    plain = make_speed_env(SpeedSettings(envs=32, assets=2, features=1, days=30), torch.device("cpu"))
+    assert (plain.groups, plain.accounts, plain.config.fill) == (2, 16, "next")
+    assert torch.equal(plain.market.fill[:-1], plain.market.close[1:])
+
+
+def test_speed_and_the_planted_signal_need_only_torch_numpy_and_pandas() -> None:
+    code = f"""
+    import sys
+    class Only:
+        allowed = {{"torch", "numpy", "pandas"}}
+        refused = {{"skfolio", "scipy", "arch", "pyarrow", "rich", "typer", "pydantic", "safetensors", "gymnasium",
+                    "tensorboard", "talib", "plotly", "psutil", "empyrical", "exchange_calendars", "sklearn"}}
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in self.refused:
+                raise ModuleNotFoundError(name)
+    sys.meta_path.insert(0, Only())
+    import torch
+    from finrl_pod_app.bench import main
+    from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_reachable
+    from dataclasses import replace
+    assert main(["env", *{SMALL!r}]) == 0
+    assert main(["ppo", *{PPO!r}]) == 0
+    market, train_last = planted_market(0, bars=300, assets=3)
+    share_of_reachable(market, train_last, replace(RECIPE, samples=1), 0, torch.device("cpu"), "planted")
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ppo_samples" in done.stdout
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "finrl_pod_app.bench", "ppo", "--minibatch", "7"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("bench: --minibatch must divide")

@@ -1,0 +1,31 @@
+"""A small planted signal: an agent that has learned patience earns more than the best greedy one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from finrl_pod_app.bench.planted import RECIPE, planted_market, reachable, share_of_reachable
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.execution import ExecutionRules
+
+BARS, ASSETS, INFORMATION = 3000, 6, 0.15
+
+
+def test_costs_make_patience_worth_its_while() -> None:
+    market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
+    free, costly = (reachable(market, train_last + 1, market.steps, ExecutionRules(rate)) for rate in (0.0, 0.001))
+    assert free.best > costly.best > costly.greedy
+    assert free.kappa > costly.kappa
+    assert abs(costly.equal) < costly.best / 3
+
+
+@pytest.mark.slow
+def test_a_planted_signal_is_traded_on_with_patience() -> None:
+    market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
+    recipe = replace(RECIPE, environment=EnvironmentConfig(envs=128, group=16), samples=200_000)
+    share, run = share_of_reachable(market, train_last, recipe, 0, torch.device("cpu"), "planted")
+    assert share > 0.8
+    assert run["agent_bp_a_day"] > run["greedy_bp_a_day"] > run["equal_weight_bp_a_day"]
