@@ -50,9 +50,10 @@ class PolicySpec:
 
 
 class Policy(Protocol):
-    """A pure function with named parameters."""
+    """A pure function with named parameters. width: numbers an account takes in its widest layer."""
 
     spec: PolicySpec
+    width: int
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one member."""
@@ -108,7 +109,7 @@ class EquivariantPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
+        self.spec, self.width = spec, spec.assets * spec.hidden[-1]
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h = self.spec.features, self.spec.hidden[0]
@@ -188,7 +189,7 @@ class MlpPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec = spec
+        self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         s = self.spec
