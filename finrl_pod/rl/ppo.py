@@ -189,11 +189,9 @@ class PPO:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
         *rest, advantage, target = batch  # [P, M], [P, M, A, ...]
         items, size = advantage.shape[1], self._piece(advantage)
-        pieces = zip(
-            *(x.split(self._piece(advantage), 1) for x in (*rest, _normalised(advantage), target)), strict=True
-        )
+        parts = [torch.split(x, size, dim=1) for x in (*rest, _normalised(advantage), target)]
         gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, advantage.shape[0]).to(advantage)
-        for piece in pieces:
+        for piece in zip(*parts, strict=True):
             share = piece[0].shape[1] / items
             loss, seen = self._loss(piece)
             gradient += self.parameters.gradient((loss * share).sum())
