@@ -221,6 +221,7 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     """One run, spoilt in turn in every way; what is on disk stays as it is."""
     good = write(made_config(pods=2, generations=1, champion=1, fresh=0.0)).rename("good.toml")
@@ -260,6 +261,7 @@ def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFi
     assert "a row is no score" in say("backtest", folder)
 
 
+@pytest.mark.slow
 def test_the_real_process_says_the_same(store: Path) -> None:
     Path("good.toml").write_text(config_text(made_config()))
     code, out, err = call(store, "tournament", "good.toml", "--resume", "--out", "nothing", "--json")

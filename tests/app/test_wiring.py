@@ -34,11 +34,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
+    """The folder of a finished run, and what it told on its way."""
+    folder, told = tmp_path_factory.mktemp("runs") / "run", list[Progress]()
+    run_tournament(made_config(), folder, device="cpu", progress=told.append)
+    return folder, told
+
+
+@pytest.fixture(scope="module")
+def out(finished: tuple[Path, list[Progress]]) -> Path:
     """The folder of a finished run."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    run_tournament(made_config(), folder, device="cpu")
-    return folder
+    return finished[0]
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -107,18 +113,16 @@ def test_resuming_a_finished_run_writes_the_same_report(out: Path) -> None:
     assert timeless(report(out)) == before
 
 
-def test_the_stages_are_told(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    run_tournament(made_config(generations=1), tmp_path / "run", device="cpu", progress=seen.append)
-    stages = list(dict.fromkeys(progress.stage for progress in seen))
-    assert stages == [
+def test_the_stages_are_told(finished: tuple[Path, list[Progress]]) -> None:
+    told = finished[1]
+    assert list(dict.fromkeys(progress.stage for progress in told)) == [
         "reading prices and features",
-        "training generation 1 of 1",
+        *(f"training generation {i} of 3" for i in (1, 2, 3)),
         "validating the champion beside the baselines",
         "testing the champion beside the baselines",
         "writing the report",
     ]
-    assert seen[-1].best is not None
+    assert told[-1].best is not None
 
 
 def test_ctrl_c_keeps_what_was_finished(out: Path, tmp_path: Path) -> None:
