@@ -25,7 +25,8 @@ def test_costs_make_patience_worth_its_while() -> None:
 @pytest.mark.slow
 def test_a_planted_signal_is_traded_on_with_patience() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
-    recipe = replace(RECIPE, environment=EnvironmentConfig(envs=128, group=16), samples=200_000)
+    recipe = replace(RECIPE, environment=EnvironmentConfig(envs=128, group=16, cost_bps=30.0), samples=100_000)
     share, run = share_of_reachable(market, train_last, recipe, 0, torch.device("cpu"), "planted")
-    assert share > 0.8
-    assert run["agent_bp_a_day"] > run["greedy_bp_a_day"] > run["equal_weight_bp_a_day"]
+    assert share > 0.85
+    # At 30 bp a side the best greedy policy keeps three quarters of what the best patient one earns.
+    assert run["agent_bp_a_day"] > 1.1 * run["greedy_bp_a_day"] > run["equal_weight_bp_a_day"]
