@@ -118,11 +118,16 @@ class PlainPPO:
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
 
 
-@pytest.mark.parametrize("baseline", [True, False])
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("baseline", [True, False], ids=["group baseline", "no baseline"])
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
-def test_gradients_are_those_of_the_papers_loss(policy: str, baseline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_those_of_the_papers_loss(
+    policy: str, baseline: bool, pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three epochs over the whole rollout: the first at ratio 1, the others where some ratios are clipped."""
     learner, (rollout,) = prepared(policy=policy, group_baseline=baseline, learning_rate=0.03)
+    if pieces:  # a policy so wide that no more than one item at a time would stay in cache
+        monkeypatch.setattr(learner.ppo.policy, "width", 10**12, raising=False)
     steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline)
     metrics = learner.ppo.update(rollout)
     assert len(steps.gradients) == 3
@@ -211,6 +216,23 @@ def test_a_member_that_moved_too_far_sits_out_the_rest(monkeypatch: pytest.Monke
     noise = learner.ppo.noise(tuple(rollout.action.shape[2:]))
     learner.ppo.update(Worker(learner.env, 1).collect(learner.ppo.act, noise))
     assert bool(steps.moves[len(moved)]), "the next iteration starts afresh"
+
+
+@pytest.mark.parametrize("sits_out", [True, False])
+def test_a_member_that_sits_out_is_not_judged_by_what_it_would_have_lost(sits_out: bool) -> None:
+    """Alone, it would not have met these samples: beside others, an overflow there must not break it."""
+    env = small_env((0, 1))
+    learner = small_learner(env=env)
+    rollout = Worker(env, 0).collect(learner.ppo.act, learner.ppo.noise((2, 3, env.action_size)))
+    items = (rollout.day[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
+    advantage, target = rollout.reward[0], torch.zeros_like(rollout.reward[0])
+    target[1, 0, 0] = torch.inf
+    batch = (*items, advantage, target)
+    before = learner.ppo.parameters.flat.clone()
+    learner.ppo._minibatch(batch, torch.tensor([True, not sits_out]), 1.0)
+    assert learner.alive == [True, sits_out]
+    assert torch.equal(learner.ppo.parameters.flat[1], before[1])
+    assert not torch.equal(learner.ppo.parameters.flat[0], before[0])
 
 
 def test_the_kl_estimate_is_the_kl_divergence_of_the_policies() -> None:
