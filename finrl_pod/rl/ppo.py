@@ -22,7 +22,7 @@ from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
 RANGES: Mapping[str, Callable[[float], bool]] = {
-    "learning_rate": lambda x: 0 < x < math.inf,
+    "learning_rate": lambda x: 0 < x <= 1,
     "discount": lambda x: 0 <= x <= 1,
     "gae_lambda": lambda x: 0 <= x <= 1,
     "clip": lambda x: x > 0,
