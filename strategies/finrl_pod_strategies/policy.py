@@ -12,7 +12,7 @@ from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.normalise import normalise
 from finrl_pod.errors import RunError
 from finrl_pod.rl.acting import target_weights
-from finrl_pod.rl.networks import PolicySpec, make_policy
+from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.types import AgentSnapshot, Floats, Positions, Window
 
 
@@ -36,12 +36,8 @@ class PolicyStrategy:
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form one ensemble: their policies or features differ"
                 )
-        spec: dict[str, Any] = dict(first.spec)
         self.name = name
-        self.rules = EnvironmentConfig(**spec["environment"])
-        hidden = tuple(spec["hidden"])
-        shape = (spec["assets"], spec["features"], spec["action_size"], hidden)
-        self.policy = make_policy(PolicySpec(spec["kind"], *shape, spec["action"]))
+        self.rules, self.policy = _made_by(first)
         self.normaliser = first.normaliser
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
@@ -86,3 +82,16 @@ class PolicyStrategy:
             return False
         column = features[:, self.feature_names.index("turbulence")]
         return bool(np.nanmax(column, initial=-np.inf) > self.rules.turbulence_limit)
+
+
+def _made_by(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Policy]:
+    """The rules and the policy that a snapshot's spec names. Raises RunError for a spec of another version."""
+    spec: dict[str, Any] = dict(snapshot.spec)
+    try:
+        shape = (spec["assets"], spec["features"], spec["action_size"], tuple(spec["hidden"]))
+        return EnvironmentConfig(**spec["environment"]), make_policy(PolicySpec(spec["kind"], *shape, spec["action"]))
+    except (KeyError, TypeError):
+        raise RunError(
+            f"agent {snapshot.id} was saved by finrl_pod {snapshot.version} in a form that this version does not know; "
+            "train it anew"
+        ) from None
