@@ -318,3 +318,14 @@ def test_the_ledger_of_the_tournament_needs_no_strategy() -> None:
     quarter = torch.full((1, 3), 0.25, dtype=torch.float64)
     expected = simulate(market, lambda t, cash, shares: quarter, FIRST, LAST, rules_of(rules), rules.cash)
     np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)
+
+
+def test_an_agent_of_an_unknown_form_is_one_sentence() -> None:
+    market = market_of(prices(), RULES["portfolio"])
+    known = agent(market, RULES["portfolio"])
+    for spec in (
+        {name: value for name, value in known.spec.items() if name != "action"},
+        {**known.spec, "environment": {"kind": "portfolio", "moon": 1}},
+    ):
+        with pytest.raises(RunError, match="does not know; train it anew"):
+            PolicyStrategy([dataclasses.replace(known, spec=spec)])
