@@ -29,8 +29,8 @@ from finrl_pod_app.bench.training import BASIS_POINT, Recipe, Trained, log_retur
 from finrl_pod_app.bench.worlds import ARRIVES, shifted, shuffled_over_assets
 
 FEATURES = ("return_1", "return_21", "volatility_63")
-# The leak of bar t - 2 is the return of the bar that has just closed: the latest that is no news at the decision.
-SHIFT = ARRIVES
+# The leak of bar t - 1 is the return between the decision and its fill: whoever profits from it filled too early.
+SHIFT = 1
 LEVEL = 0.95
 
 EQUIVARIANT = Recipe(
@@ -156,7 +156,7 @@ def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.
         **recipe.plain(),
         "seconds": statistics.median(seconds),
         "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
-        "leak": f"shifted by {SHIFT} bars" if kind == "shifted" else "ranks of each bar, shuffled over assets",
+        "leak": f"shifted by {SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
         "interval": f"{LEVEL:.0%} stationary block bootstrap over the bars",
         "test": _dates(market, train_last + 1, market.steps),
     }
