@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -150,6 +151,13 @@ class RunConfig:
     def sha256(self) -> str:
         """Hash of every setting."""
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def check_ranges(section: str, config: object, ranges: Mapping[str, bool]) -> None:
+    """Raises ConfigError for the first setting of a section that is not good. ranges: name -> whether it is."""
+    for name, good in ranges.items():
+        if not good:
+            raise ConfigError(f"{section}.{name} is out of its range, got {getattr(config, name)!r}; see its default")
 
 
 def parse(values: dict[str, Any], where: str = "config") -> RunConfig:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
@@ -25,12 +24,12 @@ from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.market.rules import rules_of
 from finrl_pod.pod import snapshots
-from finrl_pod.pod.scoring import rules_of
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.learner import Callback, Learner
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
-from finrl_pod_app.wiring import load_panel, make_market, pick_device
+from finrl_pod_app.wiring import load_panel, make_market, pick_device, training_env
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,7 @@ class Setup:
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """The training environments: decisions inside the training split, the last reward two bars before its end."""
-        train = self.splits.train
-        return make_env(self.market, self.config.environment, members=members, first=train.first, last=train.last - 2)
+        return training_env(self.config, self.market, self.splits, members)
 
 
 def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:

@@ -21,11 +21,12 @@ from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import DataError, EnvironmentLacks, InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.metrics import to_json
+from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers, choose
 from finrl_pod.pod.leaderboard import Leaderboard, ancestry
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import rules_of
 from finrl_pod.pod.settings import check as check_tournament
 from finrl_pod.pod.tournament import Outcome, Tournament
 from finrl_pod.rl.learner import check as check_agent
@@ -78,7 +79,7 @@ def run_tournament(
             verdict=judge(validation, test, config.seed),
             timing=_timing(outcome, time.perf_counter() - began),
         )
-        document["validation"] = {"strategies": {name: _finite(result.metrics) for name, result in validation.items()}}
+        document["validation"] = {"strategies": {name: to_json(result.metrics) for name, result in validation.items()}}
         write_report(out, document, test)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -257,12 +258,6 @@ def _with_terms(config: RunConfig, data: str | None, cost_bps: float | None, cas
     )
     chosen = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
     return dataclasses.replace(config, environment=environment, data=chosen)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    from finrl_pod.evaluate.metrics import to_json
-
-    return dict(to_json(metrics))
 
 
 def _stages(progress: Report) -> Callable[..., None]:

@@ -17,8 +17,9 @@ import torch
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution import ExecutionRules, equity, execute
+from finrl_pod.market.execution import equity, execute
 from finrl_pod.market.exposure import within_gross
+from finrl_pod.market.rules import rules_of
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.rewards import reward
@@ -90,13 +91,7 @@ class MarketEnv(ABC):
         # Long accounts at or above full investment are kept within their leverage by their cash.
         self._limited = config.short or config.leverage < 1
         self._reward = reward(config.reward)
-        self.rules = ExecutionRules(
-            cost_rate=config.cost_bps / 1e4,
-            whole_shares=config.whole_shares,
-            short=config.short,
-            order=config.order,
-            borrow=max(config.leverage - 1.0, 0.0),
-        )
+        self.rules = rules_of(config)
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finrl_pod.config import EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, check_ranges
 from finrl_pod.errors import ConfigError
 from finrl_pod.types import MarketTensor
 
@@ -19,9 +19,7 @@ def check(config: EnvironmentConfig, market: MarketTensor) -> None:
         "envs": config.envs >= 1,
         "group": config.group >= 1,
     }
-    for name, good in ranges.items():
-        if not good:
-            raise ConfigError(f"environment.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    check_ranges("environment", config, ranges)
     if (config.fill == "same_close") != (market.fill_rule == "same_close"):
         raise ConfigError(
             f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "

@@ -12,7 +12,7 @@ import torch
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRICS, summary
-from finrl_pod.market.rules import rules_of as rules_of
+from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting import target_weights
 from finrl_pod.rl.networks import Policy
 from finrl_pod.types import MarketTensor, Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from finrl_pod.config import TournamentConfig
+from finrl_pod.config import TournamentConfig, check_ranges
 from finrl_pod.errors import ConfigError
 
 
@@ -22,9 +22,7 @@ def check(config: TournamentConfig) -> None:
         "champion": 1 <= config.champion <= config.leaderboard,
         "seconds": 0 <= config.seconds < math.inf,
     }
-    for name, good in ranges.items():
-        if not good:
-            raise ConfigError(f"tournament.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    check_ranges("tournament", config, ranges)
     if config.inherit + config.fresh > 1 + 1e-9:
         raise ConfigError(
             f"tournament.inherit and tournament.fresh are shares of the pods and may add up to 1 at most, got "

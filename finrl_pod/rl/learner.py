@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from finrl_pod import __version__
-from finrl_pod.config import AgentConfig
+from finrl_pod.config import AgentConfig, check_ranges
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.rl.ppo import MEMBER_SETTINGS, PPO, check_range
@@ -161,9 +161,7 @@ def check(config: AgentConfig, env: Any) -> None:
         "epochs": config.epochs >= 1,
         "minibatches": config.minibatches >= 1,
     }
-    for name, good in ranges.items():
-        if not good:
-            raise ConfigError(f"agent.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+    check_ranges("agent", config, ranges)
     for name in MEMBER_SETTINGS:
         check_range(name, getattr(config, name))
     if config.horizon > env.window:

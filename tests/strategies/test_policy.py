@@ -15,7 +15,8 @@ from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
-from finrl_pod.pod.scoring import rules_of, run_members
+from finrl_pod.market.rules import rules_of
+from finrl_pod.pod.scoring import run_members
 from finrl_pod.rl.networks import PolicySpec, make_policy
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import END, panel, random_panel

@@ -28,9 +28,9 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.statistics import exact_interval, excess_p_value
+from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import choose
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import rules_of
 from finrl_pod.pod.tournament import Tournament
 from finrl_pod.types import Floats, MarketTensor, Panel
 from finrl_pod_app.bench.rows import Row

@@ -18,7 +18,7 @@ from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.pod.scoring import rules_of
+from finrl_pod.market.rules import rules_of
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train
