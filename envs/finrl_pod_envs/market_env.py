@@ -22,6 +22,7 @@ from finrl_pod.market.exposure import within_gross
 from finrl_pod.market.rules import rules_of
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.native_step import NativeStep, can_take, native_step
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 
@@ -66,7 +67,7 @@ class MarketEnv(ABC):
         self.market, self.config = market, config
         exact = config.whole_shares and config.order == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
-        self._shown = dtype or torch.float32
+        self.shown = dtype or torch.float32
         self.member_ids = tuple(members)
         self.members, self.envs = len(self.member_ids), envs or config.envs
         self.accounts = group or min(config.group, self.envs)
@@ -85,8 +86,8 @@ class MarketEnv(ABC):
                 f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
             )
         self.window = min(config.window, self.last - self.first + 1)
-        self._close = market.close.to(self.dtype)
-        self._fill = market.fill.to(self.dtype)
+        self.close = market.close.to(self.dtype)
+        self.fill = market.fill.to(self.dtype)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         # Long accounts at or above full investment are kept within their leverage by their cash.
         self._limited = config.short or config.leverage < 1
@@ -94,6 +95,7 @@ class MarketEnv(ABC):
         self.rules = rules_of(config)
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
+        self._native: NativeStep | None = None
 
     action_size: int
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
@@ -147,8 +149,15 @@ class MarketEnv(ABC):
         expected = (self.members, self.envs, self.action_size)
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
-        self.state, outcome = self.transition(self.state, action)
+        if self._native is not None and can_take(self.state, action):
+            self.state, outcome = self._native(self.state, action, self._starts, RUIN)
+        else:
+            self.state, outcome = self.transition(self.state, action)
         return outcome
+
+    def _use_native(self) -> None:
+        """For the project's own environments, whose `trades` and `scale` the kernel knows."""
+        self._native = native_step(self, START_ROUNDS)
 
     # ---------------------------------------------------------------- the pure part
 
@@ -156,8 +165,8 @@ class MarketEnv(ABC):
         """One step as a pure function of state and action: differentiable, compilable."""
         p, g, a = self.members, self.groups, self.accounts
         day, nxt = state.day, state.day + 1
-        close, fill = self._close[day].unsqueeze(2), self._fill[day].unsqueeze(2)  # [P, G, 1, N]
-        close_next, fill_next = self._close[nxt].unsqueeze(2), self._fill[nxt].unsqueeze(2)
+        close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
+        close_next, fill_next = self.close[nxt].unsqueeze(2), self.fill[nxt].unsqueeze(2)
         tradable = self.market.tradable[day].unsqueeze(2)
         trades, priority = self.trades(action.to(self.dtype).reshape(p, g, a, -1), state, close, tradable)
         trades = self._allowed(trades, state, day)
@@ -176,24 +185,24 @@ class MarketEnv(ABC):
         flat = (p, g * a)
         outcome = EnvStep(
             observation=self.observe(fresh),
-            reward=gain.reshape(flat).to(self._shown),
+            reward=gain.reshape(flat).to(self.shown),
             terminated=ruined.reshape(flat),
             truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
             final_observation=self.observe(reached, worth),
-            equity=worth.reshape(flat).to(self._shown),
-            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self._shown),
-            cost=done.cost.reshape(flat).to(self._shown),
+            equity=worth.reshape(flat).to(self.shown),
+            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self.shown),
+            cost=done.cost.reshape(flat).to(self.shown),
         )
         return fresh, outcome
 
     def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
         """Day and account at the close of the state's bar."""
-        close = self._close[state.day].unsqueeze(2)
+        close = self.close[state.day].unsqueeze(2)
         values = state.shares * close
         worth = state.cash + values.sum(-1) if worth is None else worth
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
         account = account.reshape(self.members, self.envs, self.assets + 1)
-        return Observation(state.day, account.to(self._shown))
+        return Observation(state.day, account.to(self.shown))
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
         """Trades after the market's own limits: what cannot fill is zero, what has ended or must be sold is sold."""

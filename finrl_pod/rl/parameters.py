@@ -22,13 +22,19 @@ class Parameters:
         rows = [torch.cat([value.reshape(-1) for value in member.values()]) for member in members]
         self.flat = torch.stack(rows).to(device)
         self.shapes = {name: tuple(value.shape) for name, value in members[0].items()}
-        self.views: dict[str, Tensor] = {}
+        self.starts: dict[str, int] = {}  # where each begins in a row
         start = 0
         for name, shape in self.shapes.items():
-            size = int(torch.Size(shape).numel())
-            view = self.flat[:, start : start + size].view(len(members), *shape)
-            self.views[name] = view.detach().requires_grad_()
-            start += size
+            self.starts[name] = start
+            start += torch.Size(shape).numel()
+        self.views = {name: view.detach().requires_grad_() for name, view in self.views_of(self.flat).items()}
+
+    def views_of(self, flat: Tensor) -> dict[str, Tensor]:
+        """Another [P, D] tensor laid out as the parameters are, by name."""
+        return {
+            name: flat[:, start : start + torch.Size(self.shapes[name]).numel()].view(flat.shape[0], *self.shapes[name])
+            for name, start in self.starts.items()
+        }
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix."""
@@ -57,6 +63,8 @@ class Adam:
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
+        if active is not None and active.device.type == "cpu" and bool(active.all()):
+            active = None  # a mask costs as much again as the step
         if active is None:
             self.steps += 1
             self.first.lerp_(gradient, 1 - ADAM_DECAY_1)
@@ -69,13 +77,11 @@ class Adam:
             self.first.copy_(torch.where(moves, first, self.first))
             self.second.copy_(torch.where(moves, second, self.second))
         count = self.steps.clamp(min=1)
-        correct_1 = (1 - ADAM_DECAY_1**count).unsqueeze(1)
-        correct_2 = (1 - ADAM_DECAY_2**count).sqrt().unsqueeze(1)
-        denominator = (self.second.sqrt() / correct_2).add_(ADAM_EPSILON)
-        change = self.first / denominator * (learning_rate.unsqueeze(1) / correct_1)
-        if active is not None:
-            change = torch.where(moves, change, torch.zeros_like(change))
-        flat.sub_(change)
+        rate = learning_rate / (1 - ADAM_DECAY_1**count)
+        spread = (1 - ADAM_DECAY_2**count).sqrt()
+        change = (self.second.sqrt() / spread.unsqueeze(1)).add_(ADAM_EPSILON).reciprocal_()
+        change.mul_(self.first).mul_(rate.unsqueeze(1))
+        flat.sub_(change if active is None else torch.where(moves, change, 0.0))
 
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of one member's state on the CPU."""
