@@ -22,16 +22,16 @@ static inline void tail_store(float* to, V x, int count) {
   for (int i = 0; i < count; i++) to[i] = x[i];
 }
 
-// x [rows, width] += base [rows / each, width], then tanh, in place.
-extern "C" void tanh_of_sum(float* x, const float* base, int64_t rows, int64_t each, int64_t width) {
+// y [rows, width] = tanh(x [rows, width] + base [rows / each, width]).
+extern "C" void tanh_of_sum(const float* x, const float* base, float* y, int64_t rows, int64_t each, int64_t width) {
 #pragma omp parallel for schedule(static) if (rows * width > WORTH_THREADS)
   for (int64_t r = 0; r < rows; r++) {
-    float* row = x + r * width;
-    const float* add = base + r / each * width;
+    const float *from = x + r * width, *add = base + r / each * width;
+    float* to = y + r * width;
     int64_t i = 0;
-    for (; i + W <= width; i += W) store<float, W>(row + i, tangent<W>(load<float, W>(row + i) + load<float, W>(add + i)));
+    for (; i + W <= width; i += W) store<float, W>(to + i, tangent<W>(load<float, W>(from + i) + load<float, W>(add + i)));
     const int left = int(width - i);
-    if (left) tail_store(row + i, tangent<W>(tail_load(row + i, left) + tail_load(add + i, left)), left);
+    if (left) tail_store(to + i, tangent<W>(tail_load(from + i, left) + tail_load(add + i, left)), left);
   }
 }
 
@@ -131,6 +131,30 @@ extern "C" void asset_scores_backward(const Shape* shape, const float* code, con
         store<float, W>(gu + i, load<float, W>(gu + i) + for_u);
         store<float, W>(gw + i, load<float, W>(gw + i) + for_w);
       }
+    }
+  }
+}
+
+// One step of Adam on [members, size] in one pass. rate: learning rate / (1 - decay_1^t); spread: sqrt(1 - decay_2^t);
+// a member that does not move keeps its moments.
+extern "C" void adam(float* flat, const float* gradient, float* first, float* second, const float* rate,
+                     const float* spread, const uint8_t* moves, int64_t members, int64_t size, double decay_1,
+                     double decay_2, double epsilon) {
+  constexpr int64_t PART = 4096;
+  const int64_t parts = (size + PART - 1) / PART;
+  const float d1 = float(1 - decay_1), keep = float(decay_2), d2 = float(1 - decay_2), least = float(epsilon);
+#pragma omp parallel for schedule(static) if (members * size > WORTH_THREADS)
+  for (int64_t c = 0; c < members * parts; c++) {
+    const int64_t p = c / parts, from = p * size + c % parts * PART;
+    const int64_t to = std::min(from + PART, (p + 1) * size);
+    if (moves && !moves[p]) continue;
+    const float step = rate[p], over = spread[p];
+#pragma omp simd
+    for (int64_t i = from; i < to; i++) {
+      const float g = gradient[i], m = first[i] + d1 * (g - first[i]), v = keep * second[i] + d2 * g * g;
+      first[i] = m;
+      second[i] = v;
+      flat[i] -= step * m / (std::sqrt(v) / over + least);
     }
   }
 }

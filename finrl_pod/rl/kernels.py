@@ -20,47 +20,66 @@ LANES = 8  # the kernel of the scores takes widths that are a multiple of it
 
 
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
-    """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x. May overwrite x."""
-    if _takes(x, base):
+    """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
+    if take(x, base):
         return _TanhOfSum.apply(x, base)  # type: ignore[no-any-return, no-untyped-call]
     return torch.tanh(x + base.unsqueeze(1))
 
 
 def asset_scores(code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
     """sum_h w_h tanh(code_h + holding u_h): code [P, K, N, H], holding [P, K, A, N], u, w [P, H] -> [P, K, A, N]."""
-    if _takes(code, holding) and code.shape[-1] % LANES == 0:
+    if take(code, holding) and code.shape[-1] % LANES == 0:
         return _AssetScores.apply(code, holding, u, w)  # type: ignore[no-any-return, no-untyped-call]
     p, h = u.shape
     inner = code.unsqueeze(2) + holding.unsqueeze(-1) * u.view(p, 1, 1, 1, h)  # [P, K, A, N, H]
     return (torch.tanh(inner) * w.view(p, 1, 1, 1, h)).sum(-1)
 
 
-def _takes(*tensors: Tensor) -> bool:
-    """Whether the kernels may be used on these."""
+def take(*tensors: Tensor) -> bool:
+    """Whether the kernels may be used on these: float32, on a CPU, and a compiler was there."""
     fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
     return fits and not torch.compiler.is_compiling() and load(SOURCE) is not None
 
 
-def _call(name: str, *arguments: Tensor | int | ctypes.Structure | None) -> None:
+def adam(
+    flat: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rate: Tensor,
+    spread: Tensor,
+    moves: Tensor | None,
+    constants: tuple[float, float, float],
+) -> None:
+    """A step of Adam in place; the plain version is `parameters.Adam`. constants: both decays and epsilon."""
+    members, size = flat.shape
+    numbers = (x.contiguous() for x in (gradient, first, second, rate, spread))
+    _call("adam", flat, *numbers, moves, members, size, *constants)
+
+
+def _call(name: str, *arguments: Tensor | int | float | ctypes.Structure | None) -> None:
     function = getattr(load(SOURCE), name)
     function.restype = None
     function(*(_as_c(x) for x in arguments))
 
 
-def _as_c(value: Tensor | int | ctypes.Structure | None) -> Any:
+def _as_c(value: Tensor | int | float | ctypes.Structure | None) -> Any:
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
-    return ctypes.c_int64(value) if isinstance(value, int) else value if value is None else ctypes.byref(value)
+    if isinstance(value, ctypes.Structure):
+        return ctypes.byref(value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return None if value is None else ctypes.c_int64(value)
 
 
 class _TanhOfSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, base: Tensor) -> Tensor:
-        x, base = x.contiguous(), base.contiguous()
-        ctx.mark_dirty(x)
-        _call("tanh_of_sum", x, base, x.shape[0] * x.shape[1], x.shape[1], x.shape[2])
-        ctx.save_for_backward(x)
-        return x
+        x, base, y = x.contiguous(), base.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        _call("tanh_of_sum", x, base, y, x.shape[0] * x.shape[1], x.shape[1], x.shape[2])
+        ctx.save_for_backward(y)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:

@@ -191,7 +191,8 @@ class EquivariantPolicy:
         held = torch.bmm(holding.reshape(p * k, a, n), code.view(p * k, n, -1)).view(p, k, a, -1)
         mixed = torch.bmm(held.view(p, k * a, -1), params["value_holding_w"])
         hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
-        return _affine(hidden, params["value_w"].unsqueeze(-1), params["value_out_b"]).squeeze(-1)
+        # Not a product with one column: the gradient of that is slow on a CPU.
+        return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
 class MlpPolicy:

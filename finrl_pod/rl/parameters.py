@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from finrl_pod.rl import kernels
 from finrl_pod.types import Tensor
 
 ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
@@ -63,25 +64,21 @@ class Adam:
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
-        if active is not None and active.device.type == "cpu" and bool(active.all()):
-            active = None  # a mask costs as much again as the step
-        if active is None:
-            self.steps += 1
-            self.first.lerp_(gradient, 1 - ADAM_DECAY_1)
-            self.second.mul_(ADAM_DECAY_2).addcmul_(gradient, gradient, value=1 - ADAM_DECAY_2)
-        else:
-            moves = active.unsqueeze(1)
-            self.steps += active
-            first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
-            second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
-            self.first.copy_(torch.where(moves, first, self.first))
-            self.second.copy_(torch.where(moves, second, self.second))
+        self.steps += 1 if active is None else active
         count = self.steps.clamp(min=1)
         rate = learning_rate / (1 - ADAM_DECAY_1**count)
         spread = (1 - ADAM_DECAY_2**count).sqrt()
-        change = (self.second.sqrt() / spread.unsqueeze(1)).add_(ADAM_EPSILON).reciprocal_()
-        change.mul_(self.first).mul_(rate.unsqueeze(1))
-        flat.sub_(change if active is None else torch.where(moves, change, 0.0))
+        moments = (self.first, self.second)
+        if kernels.take(flat, gradient, *moments):
+            kernels.adam(flat, gradient, *moments, rate, spread, active, (ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON))
+            return
+        moves = torch.ones_like(count, dtype=torch.bool) if active is None else active
+        first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
+        second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
+        change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + ADAM_EPSILON)
+        # A member that does not move may hold NaN: chosen, not multiplied by zero.
+        for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
+            kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
 
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of one member's state on the CPU."""

@@ -19,10 +19,10 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     keep_freed_memory()
     env = make_speed_env(settings, device)
     stream = torch.Generator(device).manual_seed(1)
-    pool = torch.rand(POOL, 1, settings.envs, env.action_size, generator=stream, device=device) * 2 - 1
+    pool = torch.rand(POOL, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
     steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
     env.reset(0)
-    rows = torch.empty(1, settings.envs, flat_size(env.market), device=device)
+    rows = torch.empty(env.members, env.envs, flat_size(env.market), device=device)
 
     @torch.no_grad()
     def work() -> int:

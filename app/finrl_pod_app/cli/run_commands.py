@@ -29,6 +29,7 @@ class Bench(StrEnum):
 
     env = "env"
     learn = "learn"
+    population = "population"
     ppo = "ppo"
 
 
@@ -113,7 +114,7 @@ def backtest(
 
 def bench(
     context: typer.Context,
-    what: Annotated[Bench, typer.Argument(help="env: steps/s; learn: what agents learn; ppo: samples/s.")],
+    what: Annotated[Bench, typer.Argument(help="env: steps/s; ppo: samples/s; population: many members; learn.")],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks
