@@ -62,7 +62,7 @@ struct Worker {
   bool is_whole() const { return !PLAIN && m.whole_shares; }
   // Work space: for W accounts, vectors along the assets; for one account, plain numbers.
   V *held, *want;
-  T *flat_want, *flat_priority;
+  T* flat_want;
 
   template <class F>
   void each(F f) const {
@@ -70,14 +70,6 @@ struct Worker {
     const int end = row.count - 1;
     for (int k = 0; k < end; k++) f(k, k * W, one);
     f(end, row.assets - W, row.last);
-  }
-  static V floored(V x) {
-    for (int i = 0; i < W; i++) x[i] = std::floor(x[i]);
-    return x;
-  }
-  static V truncated(V x) {
-    for (int i = 0; i < W; i++) x[i] = std::trunc(x[i]);
-    return x;
   }
   static V gather(const T* from, int count) {  // of fewer than W accounts: the rest is 1
     V x = all<T, W>(1);
@@ -235,19 +227,17 @@ struct Worker {
     const int n = row.assets;
     const bool whole = is_whole();
     each([&](int k, int at, V) { store<T, W>(flat_want + at, mine[k]); });
-    const T* priority = flat_priority;
-    if (is_portfolio()) {
-      std::copy(flat_want, flat_want + n, flat_priority);  // among buys the trades themselves
-    } else {
-      const T* action = static_cast<const T*>(s.action) + e * n;
-      for (int i = 0; i < n; i++) flat_priority[i] = action[i] > 1 ? T(1) : action[i];
-    }
+    // Among the buys of weights the trades themselves have priority, among those of shares the actions.
+    const T* action = is_portfolio() ? flat_want : static_cast<const T*>(s.action) + e * n;
+    const T most_priority = is_portfolio() ? T(INFINITY) : T(1);
     int order[n], buys = 0;
+    T priority[n];
     for (int i = 0; i < n; i++) {
       if (!(flat_want[i] > 0)) continue;
+      const T mine_first = action[i] > most_priority ? most_priority : action[i];
       int j = buys++;
-      for (; j > 0 && priority[order[j - 1]] < priority[i]; j--) order[j] = order[j - 1];
-      order[j] = i;
+      for (; j > 0 && priority[j - 1] < mine_first; j--) order[j] = order[j - 1], priority[j] = priority[j - 1];
+      order[j] = i, priority[j] = mine_first;
     }
     const T unit_cost = 1 + T(m.cost_rate);
     for (int k = 0; k < buys; k++) {
@@ -302,8 +292,8 @@ static int64_t run(const Market& m, const Step& s) {
   {
     const Row<T, W> row(n);
     V held[row.count * W], want[row.count * W];
-    T flat_want[n], flat_priority[n];
-    const Worker<T, S, W, RULES> worker{m, s, row, held, want, flat_want, flat_priority};
+    T flat_want[n];
+    const Worker<T, S, W, RULES> worker{m, s, row, held, want, flat_want};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * MOST_ACCOUNTS;

@@ -38,11 +38,25 @@ template <class V>
 static inline V at_most(V x, V most) {
   return x > most ? most : x;
 }
+template <class V>
+static inline V floored(V x) {
+  for (unsigned i = 0; i < sizeof(V) / sizeof(x[0]); i++) x[i] = std::floor(x[i]);
+  return x;
+}
+template <class V>
+static inline V truncated(V x) {
+  for (unsigned i = 0; i < sizeof(V) / sizeof(x[0]); i++) x[i] = std::trunc(x[i]);
+  return x;
+}
 #ifdef __AVX__
 static inline lane<float, 8> at_least(lane<float, 8> x, lane<float, 8> least) { return _mm256_max_ps(least, x); }
 static inline lane<float, 8> at_most(lane<float, 8> x, lane<float, 8> most) { return _mm256_min_ps(most, x); }
 static inline lane<double, 4> at_least(lane<double, 4> x, lane<double, 4> least) { return _mm256_max_pd(least, x); }
 static inline lane<double, 4> at_most(lane<double, 4> x, lane<double, 4> most) { return _mm256_min_pd(most, x); }
+static inline lane<float, 8> floored(lane<float, 8> x) { return _mm256_floor_ps(x); }
+static inline lane<double, 4> floored(lane<double, 4> x) { return _mm256_floor_pd(x); }
+static inline lane<float, 8> truncated(lane<float, 8> x) { return _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
+static inline lane<double, 4> truncated(lane<double, 4> x) { return _mm256_round_pd(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 #endif
 template <class T, int W>
 static inline T largest(lane<T, W> x) {
