@@ -14,12 +14,12 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make, run_baseline, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.config import RunConfig
+from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.data.panel import select
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.errors import DataError, EnvironmentLacks, InputError, Interrupted
+from finrl_pod.errors import ConfigError, DataError, EnvironmentLacks, InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import to_json
 from finrl_pod.market.rules import rules_of
@@ -136,8 +136,23 @@ def run_backtest(
 
 
 def load_panel(config: RunConfig) -> Panel:
-    """The config's panel, with its choice of symbols."""
-    return select(Store().load(config.data.name), config.data.symbols)
+    """The config's panel, with its choice of symbols. Raises ConfigError for rules that its prices do not allow
+    unasked: whole shares and costs a share on adjusted prices."""
+    panel = select(Store().load(config.data.name), config.data.symbols)
+    check_prices(config.environment, panel)
+    return panel
+
+
+def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
+    """Raises ConfigError where the rules count shares on adjusted prices and the config does not ask for that."""
+    if not panel.adjusted or rules.adjusted_shares:
+        return
+    if rules.whole_shares or rules.per_share:
+        name = "whole_shares" if rules.whole_shares else "per_share"
+        raise ConfigError(
+            f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so that past counts are "
+            "not those that were traded; set environment.adjusted_shares = true to count them all the same"
+        )
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:

@@ -66,6 +66,7 @@ def result_of(
     equity, weights, turnover, costs = (
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
     )
+    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy().copy()
     return BacktestResult(
         name=name,
         times=market.times[ledger.first : ledger.last + 1].copy(),
@@ -74,7 +75,10 @@ def result_of(
         weights=weights,
         turnover=turnover,
         costs=costs,
-        metrics=summary(equity, turnover, costs, periods_per_year),
+        metrics=summary(equity, turnover, costs, periods_per_year, risk_free),
+        cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
+        risk_free=risk_free,
+        carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
     )
 
 

@@ -10,7 +10,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_strategies.index import index_market
+from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
 from finrl_pod_strategies.simple import EqualWeight, Index, Momentum
 
@@ -48,10 +48,12 @@ def make(name: str) -> Strategy:
 def run_baseline(
     name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> BacktestResult:
-    """Backtest one baseline; the index runs on its own one-asset market of the same bars and fill rule."""
+    """Backtest one baseline; the index runs on its own one-asset market of the same bars and fill rule, where costs
+    that need a volume or count shares are not charged (`index_rules`)."""
     strategy = make(name)
     if name == "index":
         panel, market = index_market(panel, market.fill_rule)
+        rules = index_rules(rules)
     return backtest(strategy, panel, market, first, last, rules, cash)
 
 
