@@ -117,8 +117,10 @@ def simulate(
             if rules.short:  # what cannot fill is still held, and counts
                 trades = within_gross(trades, funds, shares, close, 1.0 + rules.borrow)
             filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
-        before = equity(morning, shares, prices[i])
-        turnover = torch.where(before > 0, filled.traded / before, nothing)
+        turnover = nothing
+        if filled.traded is not nothing:
+            before = equity(morning, shares, prices[i])
+            turnover = torch.where(before > 0, filled.traded / before, nothing)
         if venue.many_costs:
             parts.append(venue.attribution(first + i, filled.shares - shares, prices[i]))
         evening = morning - funds
