@@ -77,6 +77,11 @@ def run_backtest(
     for name in dict.fromkeys((asked.name, *YARDSTICKS) if asked.name == "index" else YARDSTICKS):
         if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
             results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+    curve = None
+    if out is not None and asked.name != "index":
+        from finrl_pod.evaluate.sensitivity import cost_curve
+
+        curve = cost_curve(strategy, asked.market, *asked.terms)
     dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
     document = build_document(
         config=asked.config,
@@ -84,11 +89,14 @@ def run_backtest(
         splits={"test": dates},
         results=results,
         versions=installed_versions(),
+        cost_curve=curve,
     )
     if out is not None:
         from finrl_pod_app.report.html import write_report
+        from finrl_pod_app.report.sheet import band_of
         from finrl_pod_app.results import write_results
 
+        document["test"]["band"] = band_of(results, asked.config.seed)
         write_report(out, document, results)
         write_results(out, results)
     return document

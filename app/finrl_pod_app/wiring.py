@@ -33,6 +33,7 @@ from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report import build_document, write_report
 from finrl_pod_app.report.document import Champion, Timing
+from finrl_pod_app.report.sheet import band_of
 from finrl_pod_app.verdict import FEWEST_BARS, judge
 
 Report = Callable[[Progress], None]
@@ -77,6 +78,7 @@ def run_tournament(
             timing=_timing(outcome, time.perf_counter() - began),
         )
         document["validation"] = {"strategies": {name: to_json(result.metrics) for name, result in validation.items()}}
+        document["test"]["band"] = band_of(test, config.seed)
         write_report(out, document, test)
     except KeyboardInterrupt:
         raise Interrupted(

@@ -14,6 +14,7 @@ import numpy as np
 from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.files import write_text
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
+from finrl_pod_app.report.sheet import tear_sheet
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ def build_document(
     leaderboard: Sequence[Score] = (),
     verdict: Verdict | None = None,
     timing: Timing | None = None,
+    cost_curve: Sequence[Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """The report's object from its pieces; a plain backtest leaves out the last four.
+    """The report's object from its pieces; a plain backtest leaves out champion, leaderboard, verdict and timing.
 
     splits: first and last date of each, as ISO text; "test" must be among them. results: of the test split, by name
-    of the strategy.
+    of the strategy. cost_curve: of the strategy that the report is about, from `sensitivity.cost_curve`.
     """
     document = {
         "data": {
@@ -81,6 +83,9 @@ def build_document(
         "test": {
             "strategies": {name: result.metrics for name, result in results.items()},
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
+            "tearsheet": tear_sheet(results),
+            "cost_curve": cost_curve,
+            "cost_bps": config.environment.cost_bps,
         },
         "verdict": None if verdict is None else vars(verdict),
         "timing": None if timing is None else vars(timing),
