@@ -15,6 +15,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.replay_native import keep_books, kernel_of, proportional_rate
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
@@ -86,9 +87,19 @@ def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     """Keep the books of every job, each account starting with `cash` at its first bar.
 
     tables: [W, T, N] float64 or float32 target weights on the bars of `market`, rows of NaN where nothing is decided.
-    Accounts of one period, one rule set and one rhythm of decisions are kept together. Raises InputError as `simulate`.
+    Under proportional costs a compiled kernel does it (where there is a compiler), else `simulate`, for all accounts of
+    one period, one rule set and one rhythm of decisions together. Raises InputError as `simulate`.
     """
-    _check(market, tables, jobs)
+    _check(market, tables, jobs, cash)
+    kernel, rates = kernel_of(market), [proportional_rate(job.rules) for job in jobs]
+    if kernel is not None and all(rate is not None for rate in rates):
+        done = keep_books(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
+        if done is not None:
+            return Replays(tuple(jobs), *done, (None,) * len(jobs))
+    return _replay_in_torch(market, tables, jobs, cash)
+
+
+def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
     length = max(job.last - job.first for job in jobs) + 1
     equity = np.full((len(jobs), length), np.nan)
     turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
@@ -116,9 +127,11 @@ def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free))
 
 
-def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job]) -> None:
+def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
     if not jobs:
         raise InputError("a replay needs at least one job")
+    if not (cash > 0 and np.isfinite(cash)):
+        raise InputError(f"starting cash must be above zero, got {cash}")
     bars, assets, _ = market.shape
     if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):
         raise InputError(f"tables of targets must have shape [W, {bars}, {assets}], got {tuple(tables.shape)}")

@@ -9,6 +9,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.replay import Job, Recording, replay
+from finrl_pod.evaluate.replay_native import keep_books, kernel_of, proportional_rate
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
@@ -39,14 +40,71 @@ def one_by_one(market: MarketTensor, table: torch.Tensor, job: Job):
     return simulate(market, decide, job.first, job.last, job.rules, CASH)
 
 
+PLAIN = (
+    ExecutionRules(0.0),
+    ExecutionRules(0.01),
+    ExecutionRules(0.001, frictions=Frictions((HalfSpread(0.002),))),
+)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("fill", ["next", "same_close"])
+@pytest.mark.parametrize("holds", [0.0, 0.6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
+    market, tables = rough(seed, fill), drawn(9, holds).to(dtype)
+    kernel = kernel_of(market)
+    if kernel is None:
+        pytest.skip("no C++ compiler")
+    jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, PLAIN[v % 3]) for v in range(31)]
+    done = keep_books(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
+    assert done is not None
+    equity, turnover, costs = done
+    for v, job in enumerate(jobs):
+        want = one_by_one(market, tables[job.table].double(), job)
+        length = job.last - job.first + 1
+        np.testing.assert_allclose(equity[v, :length], want.equity[:, 0], rtol=1e-12)
+        assert np.isnan(equity[v, length:]).all()
+        assert costs[v] == pytest.approx(want.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("assets", [1, 3, 4, 8, 30])
+def test_the_kernel_takes_any_number_of_assets(assets: int) -> None:
+    market = random_market(1, bars=20, assets=assets)
+    kernel = kernel_of(market)
+    if kernel is None:
+        pytest.skip("no C++ compiler")
+    table = torch.rand(1, 20, assets, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / assets
+    done = keep_books(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
+    assert done is not None
+    np.testing.assert_allclose(
+        done[0][0], one_by_one(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
+    )
+
+
+def test_what_the_kernel_does_not_know_is_left_to_the_engine() -> None:
+    assert [proportional_rate(rules) for rules in PLAIN] == pytest.approx([0.0, 0.01, 0.003])
+    for rules in (
+        ExecutionRules(whole_shares=True),
+        ExecutionRules(short=True),
+        ExecutionRules(borrow=0.5),
+        ExecutionRules(order="sequential"),
+        ExecutionRules(frictions=Frictions(delay=2)),
+        ExecutionRules(frictions=Frictions(exit_return=-0.3)),
+        ExecutionRules(frictions=Frictions(cash_rates=(("2020-01-01", 0.01),))),
+        ExecutionRules(frictions=Frictions(participation=0.1)),
+        ExecutionRules(frictions=Frictions((PerShare(0.01),))),
+    ):
+        assert proportional_rate(rules) is None
+
+
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("holds", [0.0, 0.6])
 def test_every_job_equals_its_own_backtest(fill: str, holds: float) -> None:
     market, tables = rough(3, fill), drawn(7, holds)
     rules = [
-        ExecutionRules(0.0),
-        ExecutionRules(0.01),
-        ExecutionRules(0.001, frictions=Frictions((HalfSpread(0.002),))),
+        *PLAIN,
         ExecutionRules(0.001, whole_shares=True),
         ExecutionRules(0.001, frictions=Frictions((PerShare(0.01, 1.0),), cash_rates=(("2020-01-01", 0.05),))),
     ]
@@ -83,6 +141,7 @@ def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
         Recording(Drift()).table(market.times)
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -92,7 +151,9 @@ def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
         (lambda x: x.__setitem__((1, 5, 2), float("inf")), "finite"),
     ],
 )
-def test_targets_that_break_a_rule_are_refused_with_their_bar(spoil, words: str) -> None:
+def test_targets_that_break_a_rule_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
+    if not native:
+        monkeypatch.setattr("finrl_pod.evaluate.replay.kernel_of", lambda market: None)
     tables = drawn(3)
     spoil(tables)
     with pytest.raises(InputError, match=f"2020-01-06 .*{words}"):
