@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from finrl_pod_strategies.index import index_market, index_rules
 
+from finrl_pod.config import RunConfig
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
@@ -21,6 +22,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod_app.backtests import Prepared, prepare
 from finrl_pod_app.report.document import rule_sentences, to_plain, write_json
+from finrl_pod_app.terms import with_terms
 
 Period = tuple[str | None, str | None]
 KEYS = ("strategy", "seed", "start", "end", "cost_bps")
@@ -59,6 +61,8 @@ def run_sweep(
     count = len(targets) * max(len(costs), 1) * max(len(periods), 1) * max(len(seeds), 1)
     if count > MOST:
         raise InputError(f"a sweep of {count:,} combinations is too large, {MOST:,} are the most: leave some out")
+    for cost in costs:
+        with_terms(RunConfig(), cost_bps=cost)  # refused before anything is asked
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     asked: list[_Asked] = []
@@ -111,8 +115,7 @@ def _rows(group: Sequence[_Asked], costs: Sequence[float]) -> list[dict[str, Any
     for place, one in enumerate(group):
         prepared = one.prepared
         for cost in costs or (prepared.config.environment.cost_bps,):
-            environment = dataclasses.replace(prepared.config.environment, cost_bps=cost)
-            rules = rules_of(environment)
+            rules = rules_of(with_terms(prepared.config, cost_bps=cost).environment)
             rules = index_rules(rules) if prepared.name == "index" else rules
             jobs.append(Job(place, prepared.first, prepared.last, rules))
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from finrl_pod.evaluate.simulate import WEIGHT_TOLERANCE
 from finrl_pod.market.costs import HalfSpread
@@ -53,7 +54,7 @@ def keep_books(
     inverse = 1 / close
     fillable = np.ascontiguousarray(market.fillable.numpy(), dtype=np.uint8)
     ended = np.ascontiguousarray(market.ended.numpy(), dtype=np.uint8)
-    every = fillable.all(1).astype(np.uint8)
+    every = np.ascontiguousarray(fillable.all(1), dtype=np.uint8)
     targets = tables if tables.dtype in (torch.float32, torch.float64) else tables.double()
     targets = targets.cpu().contiguous()
     spans = np.array([(job.table, job.first, job.last) for job in jobs], dtype=np.int64)
@@ -84,5 +85,5 @@ def _padded(prices: Tensor) -> Floats:
     return padded
 
 
-def _at(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ctypes.c_void_p:
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
