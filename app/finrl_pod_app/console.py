@@ -54,6 +54,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     console.print(_table(document, columns))
     if len(columns) < len(STRATEGY_COLUMNS):
         console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
+    if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
+        console.print("The index is by its price alone, without dividends.")
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:

@@ -9,18 +9,16 @@ import logging
 import sys
 import time
 import warnings
+from importlib.metadata import version
 
-warnings.filterwarnings("ignore")
-logging.disable(logging.CRITICAL)
-
-import bt  # type: ignore[import-not-found]  # noqa: E402
-import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
-import vectorbt as vbt  # type: ignore[import-not-found]  # noqa: E402
+import numpy as np
+import pandas as pd
 
 
 def in_vectorbt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -> np.ndarray:
     """Final wealth [K] over the cash at the start, all in one call."""
+    import vectorbt as vbt  # type: ignore[import-not-found]
+
     count, _, assets = weights.shape
     close = pd.concat([prices] * count, axis=1, keys=range(count)) if count > 1 else prices
     size = pd.DataFrame(np.concatenate(list(weights), axis=1), close.index, close.columns)
@@ -41,6 +39,8 @@ def in_vectorbt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: fl
 
 def in_bt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -> float:
     """Final wealth over the cash at the start."""
+    import bt  # type: ignore[import-not-found]
+
     target = pd.DataFrame(weights[:-1], prices.index[:-1], prices.columns)
     algos = [bt.algos.RunDaily(), bt.algos.SelectAll(), bt.algos.WeighTarget(target), bt.algos.Rebalance()]
     test = bt.Backtest(
@@ -56,6 +56,9 @@ def in_bt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -
 
 
 def main(path: str) -> None:
+    """Measure and print; the libraries' warnings and log lines stay away from the answer."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
     with np.load(path) as case:
         values, weights = case["prices"], case["weights"]
         cost, cash, runs = float(case["cost"]), float(case["cash"]), int(case["runs"])
@@ -73,7 +76,7 @@ def main(path: str) -> None:
         "vectorbt_costs": float(in_vectorbt(prices, weights[:1], cost, cash)[0]),
         "bt_free": in_bt(prices, weights[0], 0.0, cash),
         "bt_costs": in_bt(prices, weights[0], cost, cash),
-        "versions": {"vectorbt": vbt.__version__, "bt": bt.__version__},
+        "versions": {name: version(name) for name in ("vectorbt", "bt")},
     }
     sys.stdout.write(json.dumps(result) + "\n")
 

@@ -75,6 +75,7 @@ def build_document(
             "adjusted": panel.adjusted,
             "source": panel.source,
             "flaws": panel.flaws,
+            "price_only_index": panel.benchmark is not None and panel.benchmark.price_only,
         },
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),

@@ -81,6 +81,8 @@ def _head(document: Mapping[str, Any], title: str) -> str:
 
 def _metrics(document: Mapping[str, Any], looks: Mapping[str, Style]) -> str:
     notes = "; ".join(f"{column.short}: {column.note}" for column in STRATEGY_COLUMNS)
+    if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
+        notes += ". The index is by its price alone, without dividends"
     return metrics_table(document["test"]["strategies"], looks) + f'<p class="note">{html.escape(notes)}.</p>'
 
 
