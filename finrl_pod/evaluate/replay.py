@@ -135,8 +135,9 @@ def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     bars, assets, _ = market.shape
     if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):
         raise InputError(f"tables of targets must have shape [W, {bars}, {assets}], got {tuple(tables.shape)}")
+    count = len(tables)
     for job in jobs:
-        if not 0 <= job.table < len(tables):
-            raise InputError(f"there are {len(tables)} tables of targets, a job asks for number {job.table}")
+        if not 0 <= job.table < count:
+            raise InputError(f"there are {count} tables of targets, a job asks for number {job.table}")
         if not 0 <= job.first < job.last < bars:
             raise InputError(f"a job needs bars 0 <= first < last < {bars}, got {job.first} and {job.last}")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from finrl_pod.evaluate.replay import Job
 
 SOURCE = Path(__file__).with_name("replay.cpp")
-LANES = 4  # doubles that the kernel takes at a time; rows of prices are padded to a multiple
 
 
 def proportional_rate(rules: ExecutionRules) -> float | None:
@@ -50,7 +49,7 @@ def keep_books(
     """equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V] of every job; None where the targets of some
     job break a rule: `simulate` then says which."""
     bars, assets, _ = market.shape
-    close, fill = _padded(market.close), _padded(market.fill)
+    close, fill = _doubles(market.close), _doubles(market.fill)
     inverse = 1 / close
     fillable = np.ascontiguousarray(market.fillable.numpy(), dtype=np.uint8)
     ended = np.ascontiguousarray(market.ended.numpy(), dtype=np.uint8)
@@ -69,7 +68,7 @@ def keep_books(
     size = ctypes.c_int64
     broken = function(
         *(_at(array) for array in (close, inverse, fill, fillable, ended, every)),
-        *(size(bars), size(assets), size(close.shape[1]), ctypes.c_int(market.fill_rule == "same_close")),
+        *(size(bars), size(assets), ctypes.c_int(market.fill_rule == "same_close")),
         *(ctypes.c_void_p(targets.data_ptr()), ctypes.c_int(targets.dtype == torch.float32), _at(spans), _at(rate)),
         *(size(len(jobs)), ctypes.c_double(cash), ctypes.c_double(WEIGHT_TOLERANCE), _at(equity), size(marks)),
         *(_at(turnover), _at(costs), ctypes.c_int(torch.get_num_threads())),
@@ -77,12 +76,8 @@ def keep_books(
     return None if broken >= 0 else (equity, turnover, costs)
 
 
-def _padded(prices: Tensor) -> Floats:
-    """[T, N] -> [T, N rounded up to LANES], ones in the new columns: nothing is ever held of them."""
-    values = prices.double().numpy()
-    padded = np.ones((len(values), -(-values.shape[1] // LANES) * LANES))
-    padded[:, : values.shape[1]] = values
-    return padded
+def _doubles(prices: Tensor) -> Floats:
+    return np.ascontiguousarray(prices.double().numpy())
 
 
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:
