@@ -46,6 +46,7 @@ def native_step(env: MarketEnv, rounds: int) -> NativeStep | None:
         and config.reward in REWARDS
         and not config.short
         and config.leverage == 1.0
+        and env.rules.frictions is None
         and env.dtype in (torch.float32, torch.float64)
     )
     library = load(SOURCE) if known else None

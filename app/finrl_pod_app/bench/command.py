@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
+from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.machine import describe, pick_device
@@ -35,7 +37,7 @@ DEFAULTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `env`, `ppo`, `population` or `learn` and return the exit code: 0, or 2 after one sentence on standard error.
+    """Run `backtest`, `env`, `ppo`, `population` or `learn`; the exit code: 0, or 2 after one sentence on standard error.
 
     With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
     """
@@ -63,6 +65,9 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "learn":
         return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
+    if options.what == "backtest":
+        flags = (field.name for field in fields(BacktestSettings))
+        return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
     names = DEFAULTS[options.what].plain()
     settings = SpeedSettings(**{name: getattr(options, name) for name in names})
     return SPEED[options.what](settings, device)
@@ -77,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="env|ppo|population|learn")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn")
     for name, summary in (
         ("env", "steps/s of an environment"),
         ("ppo", "samples/s of PPO, end to end"),
@@ -86,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         _add_speed(command, DEFAULTS[name])
         _add_common(command)
+    backtest = commands.add_parser("backtest", help="backtests/s of many variations", allow_abbrev=False)
+    for field in fields(BacktestSettings):
+        kind = str if field.name == "peer" else int
+        backtest.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+    _add_common(backtest)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
     learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
