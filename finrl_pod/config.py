@@ -135,6 +135,28 @@ class TournamentConfig:
 
 
 @dataclass(frozen=True)
+class GateConfig:
+    """What a champion has to reach to be promoted; all rules have to be met.
+
+    deflated_sharpe: least DSR on validation, counted over all trials on the data. overfitting: largest PBO of the
+    run's own trials on validation, cut into `blocks`. confidence: of everything that is tested on the test period; its
+    error, 1 - confidence, is shared by all looks at that period. excess: basis points a bar that the lower end of the
+    interval of the test growth over the best baseline has to exceed. drawdown: largest fall from a peak on test.
+    break_even: least cost, as a multiple of environment.cost_bps, at which the champion still grows as equal weight
+    does on test. audit: the champion's audit has to be clean.
+    """
+
+    deflated_sharpe: float = 0.95
+    overfitting: float = 0.5
+    blocks: int = 16
+    confidence: float = 0.95
+    excess: float = 0.0
+    drawdown: float = 0.5
+    break_even: float = 1.5
+    audit: bool = True
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything a run depends on."""
 
@@ -146,6 +168,7 @@ class RunConfig:
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     tournament: TournamentConfig = field(default_factory=TournamentConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
 
     @property
     def sha256(self) -> str:

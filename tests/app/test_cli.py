@@ -90,7 +90,19 @@ def commands() -> list[list[str]]:
 
 def test_the_commands_are_those_that_were_promised() -> None:
     top = {words[0] for words in commands()}
-    assert top == {"demo", "init", "data", "tournament", "train", "backtest", "doctor", "bench"}
+    assert top == {
+        "demo",
+        "init",
+        "data",
+        "tournament",
+        "train",
+        "backtest",
+        "audit",
+        "promote",
+        "trials",
+        "doctor",
+        "bench",
+    }
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -12,7 +12,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import data, doctor, init, run_commands
+from finrl_pod_app.cli import data, doctor, evaluation, init, run_commands
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -36,6 +36,12 @@ app.command("train", epilog="Example: finrl-pod train mine.toml --out runs/one")
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     run_commands.backtest
 )
+app.command("audit", epilog="Example: finrl-pod audit --strategy equal_weight --json")(evaluation.audit)
+app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --folds 6 --seeds 3 --out runs/walk")(
+    evaluation.walkforward
+)
+app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
+app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
 app.command(
     "bench",

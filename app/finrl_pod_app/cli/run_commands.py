@@ -65,7 +65,7 @@ def tournament(
     from finrl_pod.config import load
 
     settings = load(config)
-    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
 def train(
@@ -82,7 +82,7 @@ def train(
     loaded = load(config)
     single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
     settings = dataclasses.replace(loaded, tournament=single)
-    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
 def backtest(
@@ -148,7 +148,8 @@ def _run(
         console.show_result(document, out)
 
 
-def _folder(out: Path | None, config: Path, *, resume: bool) -> Path:
+def folder_of(out: Path | None, config: Path, *, resume: bool) -> Path:
+    """Where a run goes: --out, or a new folder. Raises RunError for --resume without --out."""
     from finrl_pod.errors import RunError
 
     if resume and out is None:
