@@ -36,6 +36,7 @@ REFERENCE = "equal_weight"
 CHAMPION = "champion"
 BASIS_POINT = 1e-4
 LOGIT_BINS = 40
+MOST_DRAWS = 20_000
 
 Results = Mapping[str, BacktestResult]
 
@@ -102,18 +103,22 @@ def fewest_bars(gate: GateConfig) -> tuple[int, int]:
     return max(2 * gate.blocks, MIN_BARS) + 1, MIN_BARS + 1
 
 
-def judge(evidence: Evidence, gate: GateConfig) -> Judgement:
-    """Every rule with its value. A statistic that cannot be computed (an account that never moves, one trial alone)
-    is a rule that is not met, and its sentence says why."""
+def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement:
+    """Every rule with its value; draws: of a bootstrap at least.
+
+    A statistic that cannot be computed (an account that never moves, one trial alone) is a rule that is not met, and
+    its sentence says why. Raises InputError for fewer than 20 returns on test.
+    """
     figures: dict[str, Any] = {}
+    draws = _draws(gate, evidence.looks, draws)
     best = best_baseline(evidence.validation)
     rules = (
         _ahead(evidence, best),
         _deflated(evidence, gate, figures),
         _overfitted(evidence, gate, figures),
         _probable(evidence, gate, figures),
-        _superior(evidence, gate, best, figures),
-        _excess(evidence, gate, best, figures),
+        _superior(evidence, gate, best, figures, draws),
+        _excess(evidence, gate, best, figures, draws),
         _drawdown(evidence, gate),
         _break_even(evidence, gate),
         *([_audited(evidence)] if gate.audit else []),
@@ -219,9 +224,8 @@ def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> 
     return _rule("probabilistic_sharpe", value, limit, lambda x: x >= limit, words, _at(">=", evidence.looks))
 
 
-def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any]) -> Rule:
+def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
     limit = 1 - _shared(gate, evidence.looks)
-    draws = _draws(gate, evidence.looks)
 
     def value() -> float:
         ours = simple_returns(evidence.test[CHAMPION].equity)
@@ -246,9 +250,8 @@ def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str
     return _rule("superior_ability", value, limit, lambda x: x <= limit, words, _at("<=", evidence.looks))
 
 
-def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any]) -> Rule:
+def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
     level = 1 - 2 * (1 - _shared(gate, evidence.looks))
-    draws = _draws(gate, evidence.looks)
     excess = log_returns(evidence.test[CHAMPION]) - log_returns(evidence.test[best])
     low, high = (x / BASIS_POINT for x in growth_interval(excess, level, seed=evidence.seed, draws=draws))
     figures["excess"] = {
@@ -257,8 +260,8 @@ def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, 
     passed = low > gate.excess
     sentence = (
         f"{evidence.where[1]} its log growth over {_words(best)} is {excess.mean() / BASIS_POINT:.2f} basis points a "
-        f"bar, with a {_percent(level)} interval of {low:.2f} to {high:.2f} that {'lies' if passed else 'does not lie'} above "
-        f"{'zero' if gate.excess == 0 else format(gate.excess, 'g')}"
+        f"bar, with a {_percent(level)} interval of {low:.2f} to {high:.2f} that "
+        f"{'lies' if passed else 'does not lie'} above {'zero' if gate.excess == 0 else format(gate.excess, 'g')}"
     )
     return Rule("excess", low, gate.excess, passed, sentence)
 
@@ -320,9 +323,9 @@ def _shared(gate: GateConfig, looks: int) -> float:
     return 1 - (1 - gate.confidence) / max(looks, 1)
 
 
-def _draws(gate: GateConfig, looks: int) -> int:
-    """Enough bootstrap draws for 20 of them to lie beyond the limit."""
-    return max(DRAWS, math.ceil(20 * max(looks, 1) / (1 - gate.confidence)))
+def _draws(gate: GateConfig, looks: int, least: int) -> int:
+    """Enough bootstrap draws for 20 of them to lie beyond the limit, as far as that can be computed in seconds."""
+    return min(max(least, math.ceil(20 * max(looks, 1) / (1 - gate.confidence))), max(least, MOST_DRAWS))
 
 
 def _at(sign: str, looks: int) -> str:

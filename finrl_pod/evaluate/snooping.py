@@ -45,7 +45,8 @@ def _p_value(benchmark: ArrayLike, models: ArrayLike, seed: int, draws: int, *, 
         seed=np.random.default_rng(seed),
     )
     test.compute()
-    return float(test.pvalues[which])
+    # The sample itself is one of its resamples (Davison and Hinkley 1997, 4.2.1): no p-value is zero.
+    return (1 + draws * float(test.pvalues[which])) / (1 + draws)
 
 
 def _checked(benchmark: ArrayLike, models: ArrayLike) -> tuple[Floats, Floats]:

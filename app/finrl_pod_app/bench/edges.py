@@ -17,7 +17,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Panel, Tensor
-from finrl_pod_app.bench.worlds import ARRIVES, START, prices, without_edge
+from finrl_pod_app.bench.worlds import ARRIVES, prices, without_edge
 
 SIGNAL = "return_21_rank"
 BARS = 21
@@ -82,6 +82,3 @@ def information_ratio(panel: Panel, rules: ExecutionRules) -> tuple[float, float
 
 def _days(bars: int) -> np.ndarray:
     return np.datetime64("1900-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
-
-
-

@@ -29,6 +29,7 @@ PROBES = 12
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
 STEPS = 24  # decisions that lead up to t
 TOLERANCE = 1e-5  # of values, relative; a leak moves them by per cents
+ARRIVES = 2  # bars from a decision to the end of the interval that it earns
 WEIGHT_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
 
 Fault = tuple[str, str, int, str]  # stage, part, bar of the panel, by which change
@@ -42,7 +43,7 @@ class Made:
         self.panel = pipeline.prepare(panel)
         self.market: MarketTensor = pipeline.build(self.panel)
         self._led: dict[str, list[Floats | None]] = {}
-        self._shown: list[Shown] | None = None
+        self._shown: dict[tuple[int, int], list[Shown]] = {}
 
     def led(self, pipeline: Pipeline, name: str, first: int, k: int) -> list[Floats | None]:
         """Decisions of a strategy from bar `first` to k, as far as they can fill, through the engine."""
@@ -54,9 +55,9 @@ class Made:
 
     def shown(self, pipeline: Pipeline, first: int, last: int) -> list[Shown]:
         """What the environment shows while it decides on bars first to last."""
-        if self._shown is None and pipeline.make_env is not None:
-            self._shown = rollout(pipeline.make_env(self.market, first, last), STEPS)
-        return self._shown or []
+        if (first, last) not in self._shown and pipeline.make_env is not None:
+            self._shown[first, last] = rollout(pipeline.make_env(self.market, first, last), STEPS)
+        return self._shown[first, last]
 
 
 def lookahead(pipeline: Pipeline, probes: int = PROBES, seed: int = 0) -> list[Finding]:
@@ -99,6 +100,8 @@ def _faults_at(pipeline: Pipeline, t: int, seed: int) -> Iterator[Fault]:
         "no bars after it": lambda: cut(part, 0, k + 1),
     }
     base = Made(pipeline, part)
+    for name in pipeline.strategies:  # before any other market is made, which a strategy might get hold of
+        base.led(pipeline, name, max(k - STEPS, 0), k)
     for how, change in changes.items():
         other = Made(pipeline, change())
         for stage, compare in _STAGES.items():
@@ -148,11 +151,12 @@ def _market(_: Pipeline, base: Made, other: Made, k: int) -> Moved:
 
 def _environment(pipeline: Pipeline, base: Made, other: Made, k: int) -> Moved:
     """Two environments on the bars before k, led by the same actions from the same seed."""
-    # A decision at k - 2 fills at k - 1 and is rewarded up to k: all of it is known at k.
-    first, last = max(k - STEPS, base.market.first), k - 2
+    # A decision at k - 1 fills at k, which is known; its reward alone reaches the fill of k + 1, and is left out.
+    first, last = max(k - STEPS, base.market.first), min(k - 1, other.market.steps - 1)
     if pipeline.make_env is None or first > last:
         return
-    found = first_difference(base.shown(pipeline, first, last), other.shown(pipeline, first, last), TOLERANCE)
+    a, b = (made.shown(pipeline, first, last) for made in (base, other))
+    found = first_difference(a, b, TOLERANCE, rewarded=k - ARRIVES)
     if found is not None:
         name, day = found
         yield f"the environment's {name}", day

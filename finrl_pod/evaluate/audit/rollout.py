@@ -38,12 +38,19 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
     return shown
 
 
-def first_difference(a: list[Shown], b: list[Shown], tolerance: float) -> tuple[str, int] | None:
-    """(what differs, the earliest bar at which it does), or None. Values are compared relatively; NaN equals NaN."""
+def first_difference(
+    a: list[Shown], b: list[Shown], tolerance: float, rewarded: float = float("inf")
+) -> tuple[str, int] | None:
+    """(what differs, the earliest bar at which it does), or None. Values are compared relatively; NaN equals NaN.
+
+    rewarded: rewards of decisions after this bar are not compared.
+    """
     earliest: tuple[str, int] | None = None
     for x, y in zip(a, b, strict=True):
         for name, values in x.values.items():
             wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+            if name == "reward":
+                wrong = wrong & (x.day <= rewarded)
             wrong = np.asarray(wrong.reshape(*x.day.shape, -1).any(-1))
             if wrong.any():
                 day = int(x.day[wrong].min())
