@@ -26,6 +26,7 @@ from finrl_pod.evaluate.sharpe import (
     minimum_track_record,
     moments,
     probabilistic_sharpe,
+    sharpe_deviation,
 )
 from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
@@ -91,6 +92,7 @@ def check(gate: GateConfig) -> None:
         "overfitting": 0 < gate.overfitting <= 1,
         "blocks": gate.blocks % 2 == 0 and 2 <= gate.blocks <= MOST_BLOCKS,
         "confidence": 0.5 <= gate.confidence < 1,
+        "lead": 0.5 <= gate.lead < 1,
         "excess": math.isfinite(gate.excess),
         "drawdown": 0 < gate.drawdown <= 1,
         "break_even": 0 <= gate.break_even < math.inf,
@@ -164,10 +166,12 @@ def _deflated(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> 
     def value() -> float:
         own = moments(excess_returns(evidence.validation))
         ratios = trial_sharpes(evidence.trials)
-        variance = float(np.var(ratios, ddof=1)) if len(ratios) > 1 else 0.0
         if len(ratios) < 2 and counts.raw > 1:
             raise InputError("the spread of the trials needs two of them at least whose returns differ")
+        variance = luck(evidence.trials)
         figures["deflated_sharpe_clustered"] = deflated_sharpe(own, variance, max(counts.clustered, 1))
+        spread = float(np.var(ratios, ddof=1)) if len(ratios) > 1 else 0.0
+        figures["deflated_sharpe_whole_spread"] = deflated_sharpe(own, spread, max(counts.raw, 1))
         figures["excess_sharpe"] = own.sharpe
         return deflated_sharpe(own, variance, max(counts.raw, 1))
 
@@ -194,6 +198,20 @@ def _overfitted(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -
     return _rule("overfitting", value, gate.overfitting, lambda x: x <= gate.overfitting, words, "at most")
 
 
+def luck(trials: Floats) -> float:
+    """Variance of the trials' one-period Sharpe ratios, as far as luck can make it.
+
+    Ratios of trials that are all without skill vary by their sampling error, or less where the trials move together.
+    What varies beyond that is skill: agents that have learned stand beside some that have not yet. To deflate by it
+    would refuse the more, the more was learned.
+    """
+    values = moving(trials)
+    if values.shape[1] < 2:
+        return 0.0
+    error = float(np.mean([sharpe_deviation(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
+    return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
+
+
 def trial_sharpes(trials: Floats) -> Floats:
     """One-period Sharpe ratios of the trials [T, N] that move."""
     values = moving(trials)
@@ -210,7 +228,7 @@ def moving(trials: Floats) -> Floats:
 
 
 def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
-    limit = _shared(gate, evidence.looks)
+    limit = _shared(gate.confidence, evidence.looks)
 
     def value() -> float:
         own = moments(excess_returns(evidence.test))
@@ -225,7 +243,7 @@ def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> 
 
 
 def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
-    limit = 1 - _shared(gate, evidence.looks)
+    limit = 1 - _shared(gate.lead, evidence.looks)
 
     def value() -> float:
         ours = simple_returns(evidence.test[CHAMPION].equity)
@@ -251,7 +269,7 @@ def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str
 
 
 def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
-    level = 1 - 2 * (1 - _shared(gate, evidence.looks))
+    level = 1 - 2 * (1 - _shared(gate.lead, evidence.looks))
     excess = log_returns(evidence.test[CHAMPION]) - log_returns(evidence.test[best])
     low, high = (x / BASIS_POINT for x in growth_interval(excess, level, seed=evidence.seed, draws=draws))
     figures["excess"] = {
@@ -318,9 +336,9 @@ def _rule(
     return Rule(name, x, limit, passed, f"{words(x)}, {met} {how} {limit:.4g}")
 
 
-def _shared(gate: GateConfig, looks: int) -> float:
+def _shared(confidence: float, looks: int) -> float:
     """The confidence that each of several looks has to reach for all of them together to err so rarely."""
-    return 1 - (1 - gate.confidence) / max(looks, 1)
+    return 1 - (1 - confidence) / max(looks, 1)
 
 
 def _draws(gate: GateConfig, looks: int, least: int) -> int:

@@ -163,7 +163,7 @@ def test_baselines_and_environments_are_clean() -> None:
     for name in ("equal_weight", "index"):
         assert audit_strategy(name, "made", probes=2, warm_up_bars=100).clean
     for kind in ("portfolio", "stock_trading"):
-        assert audit_env(kind, "made", probes=2, warm_up_bars=200).clean
+        assert audit_env(kind, "made", probes=2, warm_up_bars=320).clean
 
 
 def test_bad_subjects_are_refused() -> None:

@@ -20,6 +20,7 @@ from finrl_pod.evaluate.gate import (
     fewest_bars,
     judge,
     log_returns,
+    luck,
     moving,
     trial_sharpes,
 )
@@ -32,8 +33,9 @@ from finrl_pod.evaluate.statistics import growth_interval
 from finrl_pod.types import BacktestResult
 
 BARS = 400
-GATE = GateConfig(blocks=8)
+GATE = GateConfig(deflated_sharpe=0.95, lead=0.95, blocks=8)
 DRAWS = 100
+WANTED = 400  # twenty beyond a limit of 0.05
 
 
 def result(name: str, seed: int, drift: float = 0.0, bars: int = BARS, equity: Any = None) -> BacktestResult:
@@ -55,10 +57,10 @@ def results(seed: int, edge: float, **more: BacktestResult) -> dict[str, Backtes
 def tried(edge: float, count: int = 12, seed: int = 5) -> np.ndarray:
     """[T, N] excess returns of trials, the last the best."""
     rng = np.random.default_rng(seed)
-    return rng.normal(0, 0.003, (BARS - 1, count)) + edge * np.linspace(0.8, 1.0, count)
+    return rng.normal(0, 0.003, (BARS - 1, count)) + edge * np.linspace(0.5, 1.0, count)
 
 
-def evidence(edge: float = 1.2e-3, **changes: Any) -> Evidence:
+def evidence(edge: float = 1.6e-3, **changes: Any) -> Evidence:
     made = Evidence(
         validation=results(1, edge),
         test=results(2, edge),
@@ -106,7 +108,7 @@ def test_one_failing_rule_is_enough() -> None:
     assert failed(judged(evidence(break_even=14.9), GATE)) == {"break_even"}
     assert failed(judged(evidence(), dataclasses.replace(GATE, drawdown=0.01))) == {"drawdown"}
     assert failed(judged(evidence(), dataclasses.replace(GATE, excess=50.0))) == {"excess"}
-    better = results(1, 1.2e-3, momentum_12_1=result("momentum_12_1", 1, 5e-3))
+    better = results(1, 1.6e-3, momentum_12_1=result("momentum_12_1", 1, 6e-3))
     assert "baselines" in failed(judged(evidence(validation=better), GATE))
 
 
@@ -114,16 +116,18 @@ def test_values_are_those_of_the_statistics() -> None:
     given = evidence()
     judgement = judged(given, GATE)
     excess = excess_returns(given.validation)
-    variance = float(trial_sharpes(given.trials).var(ddof=1))
+    variance, spread = luck(given.trials), float(trial_sharpes(given.trials).var(ddof=1))
+    assert variance < spread  # some have learned more than others
+    assert judgement.statistics["deflated_sharpe_whole_spread"] == deflated_sharpe(moments(excess), spread, 40)
     assert rule(judgement, "deflated_sharpe").value == deflated_sharpe(moments(excess), variance, 40)
     assert judgement.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(excess), variance, 6)
     assert rule(judgement, "overfitting").value == overfitting(given.trials, 8).pbo
     assert rule(judgement, "probabilistic_sharpe").value == probabilistic_sharpe(moments(excess_returns(given.test)))
     best = best_baseline(given.validation)
     ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", best))
-    assert rule(judgement, "superior_ability").value == superior_ability(theirs, ours, seed=3, draws=DRAWS)
+    assert rule(judgement, "superior_ability").value == superior_ability(theirs, ours, seed=3, draws=WANTED)
     low, high = growth_interval(
-        log_returns(given.test["champion"]) - log_returns(given.test[best]), 0.9, seed=3, draws=DRAWS
+        log_returns(given.test["champion"]) - log_returns(given.test[best]), 0.9, seed=3, draws=WANTED
     )
     assert rule(judgement, "excess").value == pytest.approx(low * 1e4)
     assert judgement.statistics["excess"]["high"] == pytest.approx(high * 1e4)
@@ -187,10 +191,10 @@ def test_a_ruined_champion_is_refused_and_not_an_error() -> None:
 
 
 def test_one_trial_is_refused_in_words() -> None:
-    judgement = judged(evidence(trials=tried(1.2e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
+    judgement = judged(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
     assert "two trials at least" in rule(judgement, "overfitting").sentence
     assert rule(judgement, "deflated_sharpe").passed  # one trial deflates nothing
-    many = judged(evidence(trials=tried(1.2e-3, 1), counts=TrialCounts(9, 1, 1)), GATE)
+    many = judged(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(9, 1, 1)), GATE)
     assert "needs two of them" in rule(many, "deflated_sharpe").sentence
 
 
@@ -199,12 +203,26 @@ def test_trials_that_broke_or_never_moved_are_left_out_of_the_spread() -> None:
     assert moving(trials).shape[1] == 3
 
 
+def test_what_luck_can_spread() -> None:
+    """Without skill the spread of ratios is their sampling error; with unequal skill it counts no more than that."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.01, (500, 300))
+    assert luck(noise) == pytest.approx(1 / 500, rel=0.2)
+    skilled = noise + np.linspace(-2e-3, 2e-3, 300)
+    assert trial_sharpes(skilled).var(ddof=1) > 5 / 500
+    assert luck(skilled) == pytest.approx(1 / 500, rel=0.05)
+    alike = 0.99 * noise[:, :1] + 0.01 * noise  # what moves together can hardly be told apart by luck
+    assert luck(alike) < 1e-3 / 500
+    assert luck(noise[:, :1]) == 0.0
+
+
 def test_thresholds_out_of_range_are_refused() -> None:
     check(GateConfig())
     for change in (
         {"blocks": 7},
         {"blocks": 30},
         {"confidence": 1.0},
+        {"lead": 0.4},
         {"deflated_sharpe": 1.0},
         {"overfitting": 0.0},
         {"drawdown": 2.0},

@@ -3,8 +3,8 @@
 Rows are drawn with replacement from returns that happened, their means made equal: volatilities, correlations and fat
 tails stay, means and order in time do not. Then, where an edge is planted, the return that a decision at bar t earns is
 moved by `strength` times an asset's volatility times its rank by the return of the last 21 bars, the registered feature
-`return_21_rank`. Ranks add up to zero, so the market as a whole does as before; a rank lasts for weeks, so patience
-pays.
+`return_21_rank`. Ranks add up to zero, so the market as a whole does much as before; a rank lasts for weeks, so
+patience pays.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.types import Floats, Panel, Tensor
+from finrl_pod.types import Floats, Panel, Tensor, Times
 from finrl_pod_app.bench.worlds import ARRIVES, prices, without_edge
 
 SIGNAL = "return_21_rank"
 BARS = 21
 YEAR = 252
-# What a tilt that knows the signal earns over equal weight, a year, after costs: see `information_ratio`.
-STRENGTHS = {0.0: 0.0, 0.5: 0.018, 1.0: 0.035, 2.0: 0.062}
+# Information ratio of a tilt that knows the signal, a year, after costs of 10 basis points -> strength. Measured by
+# `information_ratio` on worlds of 20,000 days: 0.47, 0.97 (between 0.030 and 0.035) and 1.96.
+STRENGTHS = {0.0: 0.0, 0.5: 0.018, 1.0: 0.031, 2.0: 0.055}
 TILTS = (0.5, 1.0, 2.0, 4.0, 8.0)
 PATIENCE = (0.03, 0.06, 0.12, 0.25)
 
@@ -80,5 +81,6 @@ def information_ratio(panel: Panel, rules: ExecutionRules) -> tuple[float, float
     return float(ratios[best]), float(tilt[best]), float(patience[best])
 
 
-def _days(bars: int) -> np.ndarray:
-    return np.datetime64("1900-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
+def _days(bars: int) -> Times:
+    """Weekdays from 1980 on."""
+    return np.busday_offset("1980-01-01", np.arange(bars), "forward").astype("datetime64[ns]")

@@ -28,6 +28,7 @@ class Bench(StrEnum):
     """What to measure."""
 
     env = "env"
+    gate = "gate"
     learn = "learn"
     population = "population"
     ppo = "ppo"
@@ -114,7 +115,7 @@ def backtest(
 
 def bench(
     context: typer.Context,
-    what: Annotated[Bench, typer.Argument(help="env: steps/s; ppo: samples/s; population: many members; learn.")],
+    what: Annotated[Bench, typer.Argument(help="Speed: env, ppo, population. What agents learn: learn. Errors: gate.")],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.finding import Finding
 from finrl_pod.evaluate.audit.lookahead import probe_bars
 from finrl_pod.evaluate.audit.pipeline import Pipeline, cut, decisions, difference
@@ -28,7 +29,11 @@ def warm_up(pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6) -> list[Fi
         kept = min(kept, int(0.9 * (t - STEPS)))
         start = t - STEPS - kept
         part = pipeline.prepare(cut(pipeline.panel, start, min(t + 2, len(pipeline.panel.times))))
-        alone = pipeline.build(part)
+        try:
+            alone = pipeline.build(part)
+        except FeatureError as error:
+            text = f"{kept} bars of history are too few: {error}."
+            return [Finding(CHECK, "fail", "features", text, pipeline.bar(t))]
         for part_name, size, row in (
             *_features(market, alone, start, kept, t),
             *_decisions(pipeline, (whole, market), (part, alone), start, kept, t),

@@ -221,6 +221,12 @@ def test_a_feature_that_never_forgets_is_found_and_an_average_that_nearly_does_i
     assert only(warm_up(honest(names=("macd",), strategies={}), 30, PROBES)).part == "feature macd"
 
 
+def test_a_warm_up_that_defines_no_feature_is_found() -> None:
+    found = only(warm_up(honest(names=("momentum_252_21",), strategies={}, make_env=None), 100, PROBES))
+    assert (found.check, found.part) == ("warm-up", "features")
+    assert "are too few" in found.message
+
+
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_fill_at_the_observed_close_is_found(opens: bool) -> None:
     whole = panel(opens=opens)
