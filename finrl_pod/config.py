@@ -148,6 +148,30 @@ class TournamentConfig:
 
 
 @dataclass(frozen=True)
+class GateConfig:
+    """What a champion has to reach to be promoted; all rules have to be met.
+
+    deflated_sharpe: least DSR on validation, counted over all trials on the data. overfitting: largest PBO of the
+    run's own trials on validation, cut into `blocks`. confidence: on test, that it beats equal weight; lead: that it
+    beats the best baseline of validation, which takes other risks, so that less can be known. The error of both,
+    1 - confidence, is shared by all looks at the test period. excess: basis points a bar that the lower end of the
+    interval of the test growth over that baseline has to exceed. drawdown: largest fall from a peak on test.
+    break_even: least cost, as a multiple of environment.cost_bps, at which the champion still grows as equal weight
+    does on test. audit: the champion's audit has to be clean.
+    """
+
+    deflated_sharpe: float = 0.75
+    overfitting: float = 0.5
+    blocks: int = 16
+    confidence: float = 0.95
+    lead: float = 0.8
+    excess: float = 0.0
+    drawdown: float = 0.5
+    break_even: float = 1.5
+    audit: bool = True
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything a run depends on."""
 
@@ -159,6 +183,7 @@ class RunConfig:
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     tournament: TournamentConfig = field(default_factory=TournamentConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
 
     @property
     def sha256(self) -> str:

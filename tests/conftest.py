@@ -66,6 +66,15 @@ def _no_network() -> Iterator[None]:
     patch.undo()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_register(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trials that tests make are no trials of the user: they are counted in a folder of their own."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("FINRL_POD_HOME", str(tmp_path_factory.mktemp("home")))
+    yield
+    patch.undo()
+
+
 @pytest.fixture(autouse=True)
 def _seeds() -> None:
     """The project draws from streams of its own; this is for libraries that use the global ones."""

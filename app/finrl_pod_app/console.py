@@ -43,7 +43,7 @@ def progress_display(*, quiet: bool) -> Iterator[Report]:
 
 def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
-    console = _console()
+    console = make_console()
     columns = list(STRATEGY_COLUMNS)
     # A number that is cut says something wrong: on a narrow terminal whole columns stay away instead.
     unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
@@ -68,7 +68,7 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console, rows = _console(), document["rows"]
+    console, rows = make_console(), document["rows"]
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     seeded = any(row["seed"] is not None for row in rows)
     for head in ("strategy", *(("seed",) if seeded else ()), "start", "end", "bp"):
@@ -121,7 +121,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console, marks = _console(), {"ok": "green", "missing": "yellow", "broken": "red"}
+    console, marks = make_console(), {"ok": "green", "missing": "yellow", "broken": "red"}
     width = max(len(finding.name) for finding in findings)
     group = ""
     for finding in findings:
@@ -154,11 +154,26 @@ def progress_words(progress: Progress) -> str:
     return ", ".join(words)
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Standard output, as wide as its terminal."""
     from rich.console import Console
 
     # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+@contextmanager
+def step_display(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function to call with the name of every step: on a terminal one live line, elsewhere a line a step."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+            yield lambda name: status.update(name)
+    else:
+        yield lambda name: print(name, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager

@@ -43,6 +43,7 @@ SECTIONS: Mapping[str, str] = {
     "environment": "The rules of the market.",
     "agent": "One PPO agent: the first settings are shared, from learning_rate on each member has its own.",
     "tournament": "The population, its budget, and how the champion is picked.",
+    "gate": "What a champion has to reach to be promoted.",
 }
 
 COMMENTS: Mapping[str, str] = {
@@ -106,6 +107,15 @@ COMMENTS: Mapping[str, str] = {
     "tournament.champion": "best entries that form the champion ensemble",
     "tournament.ensemble": "of their weights: plain mean, or weighted by validation Sharpe ratio",
     "tournament.seconds": "limit on wall-clock time, 0: off (a limit makes runs depend on the machine)",
+    "gate.deflated_sharpe": "least deflated Sharpe ratio (DSR) on validation, over equal weight and over all trials",
+    "gate.overfitting": "largest probability of backtest overfitting (PBO) on validation",
+    "gate.blocks": "blocks into which validation is cut for it, an even number",
+    "gate.confidence": "that it beats equal weight on test; the error is shared by all looks at the test period",
+    "gate.lead": "the same over the best baseline of validation",
+    "gate.excess": "basis points a bar: the interval of growth over the best baseline on test lies above it",
+    "gate.drawdown": "largest fall from a peak on test, 0.5 is half",
+    "gate.break_even": "the lead over equal weight on test survives this multiple of the costs",
+    "gate.audit": "the audit finds no fault",
 }
 
 

@@ -1,49 +1,69 @@
-"""Whether a champion earned its place: better than every baseline on validation, and better than luck on test."""
+"""Whether a champion earned its place: the gate's rules on what a run has shown, looked at once."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from finrl_pod.config import GateConfig
+from finrl_pod.errors import RunError
+from finrl_pod.evaluate.gate import Evidence, judge
+from finrl_pod.files import read_json, write_json
+from finrl_pod_app.report.document import Verdict, to_plain
 
-from finrl_pod.evaluate.simulate import RUINED
-from finrl_pod.evaluate.statistics import growth_interval
-from finrl_pod.types import BacktestResult, Floats
-from finrl_pod_app.report.document import Verdict
-
-LEVEL = 0.90
-FEWEST_BARS = 21  # the block bootstrap needs 20 returns
-REFERENCE = "equal_weight"
+FILE = "verdict.json"
 
 
-def judge(validation: Mapping[str, BacktestResult], test: Mapping[str, BacktestResult], seed: int) -> Verdict:
-    """Promoted when both rules hold:
+@dataclass(frozen=True)
+class Judged(Verdict):
+    """The verdict with all that led to it, plain values. rules: name, value, limit, passed and sentence of each.
+    trials: raw and clustered counts, and the runs they came from. looks: at the test period when this one was made."""
 
-    1. the champion's Sharpe ratio on the validation split is above every baseline's;
-    2. the 90% stationary-block-bootstrap interval of its mean log growth a bar over equal weight, on the test split,
-       lies above zero.
-    """
-    reasons = []
-    champion = validation["champion"].metrics["sharpe"]
-    rivals = {name: result.metrics["sharpe"] for name, result in validation.items() if name != "champion"}
-    best = max(rivals, key=lambda name: rivals[name] if np.isfinite(rivals[name]) else -np.inf)
-    ahead = bool(champion > rivals[best])
-    reasons.append(
-        f"on validation its Sharpe ratio of {champion:.2f} is {'above' if ahead else 'not above'} every baseline's "
-        f"(the best is {best.replace('_', ' ')} with {rivals[best]:.2f})"
+    rules: tuple[Mapping[str, Any], ...] = ()
+    trials: Mapping[str, int] = field(default_factory=dict)
+    looks: int = 0
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        values: dict[str, Any] = to_plain(vars(self))
+        return values
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Judged:
+        """Back from `plain`. Raises RunError for what is no verdict."""
+        try:
+            known = {name: values[name] for name in ("promoted", "trials", "looks", "statistics")}
+            return cls(reasons=tuple(values["reasons"]), rules=tuple(values["rules"]), **known)
+        except (KeyError, TypeError):
+            raise RunError("the saved verdict is damaged: it lacks a field; start a new run") from None
+
+
+def verdict(evidence: Evidence, gate: GateConfig) -> Judged:
+    """The gate's judgement as a report shows it."""
+    judgement = judge(evidence, gate)
+    return Judged(
+        promoted=judgement.promoted,
+        reasons=tuple(rule.sentence for rule in judgement.rules),
+        rules=tuple(dataclasses.asdict(rule) for rule in judgement.rules),
+        trials=dataclasses.asdict(evidence.counts),
+        looks=evidence.looks,
+        statistics=to_plain(judgement.statistics),
     )
-    excess = log_returns(test["champion"]) - log_returns(test[REFERENCE])
-    low, high = growth_interval(excess, LEVEL, seed=seed)
-    proven = bool(low > 0)
-    reasons.append(
-        f"on test its log growth over equal weight is {excess.mean() * 1e4:.2f} basis points a bar, with a "
-        f"{LEVEL:.0%} interval of {low * 1e4:.2f} to {high * 1e4:.2f} that {'lies' if proven else 'does not lie'} "
-        "above zero"
-    )
-    return Verdict(ahead and proven, tuple(reasons))
 
 
-def log_returns(result: BacktestResult) -> Floats:
-    """[T-1] log returns of a result's equity; at or below zero it counts as a 1e-9th of the first."""
-    returns: Floats = np.diff(np.log(np.maximum(result.equity, result.equity[0] * RUINED)))
-    return returns
+def write_verdict(folder: Path, judged: Judged) -> Path:
+    """Write verdict.json into a run's folder."""
+    return write_json(folder / FILE, judged.plain())
+
+
+def read_verdict(folder: Path) -> Judged:
+    """The verdict of a finished run. Raises RunError where there is none yet."""
+    if not (folder / FILE).exists():
+        raise RunError(
+            f"{folder} holds no verdict: let the run finish (finrl-pod tournament ... --resume --out {folder})"
+        )
+    return Judged.from_plain(read_json(folder / FILE))

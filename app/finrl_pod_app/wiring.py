@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_strategies.baselines import run_baselines
-from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.errors import DataError, EnvironmentLacks, InputError, Interrupted
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.errors import EnvironmentLacks, InputError, Interrupted
 from finrl_pod.evaluate.metrics import to_json
-from finrl_pod.market.rules import rules_of
+from finrl_pod.evaluate.registry import Registry
 from finrl_pod.pod.champion import ChampionMembers, choose
 from finrl_pod.pod.leaderboard import ancestry
 from finrl_pod.pod.progress import Progress
@@ -27,14 +24,15 @@ from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.settings import check as check_tournament
 from finrl_pod.pod.tournament import Outcome, Tournament
 from finrl_pod.rl.learner import check as check_agent
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_app.champions import load_champion, market_of
+from finrl_pod.types import MarketTensor, Panel
+from finrl_pod_app.crowning import Crowned, Ground, crown
+from finrl_pod_app.crowning import check as check_verdict
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report import build_document, write_report
 from finrl_pod_app.report.document import Champion, Timing
 from finrl_pod_app.report.sheet import band_of
-from finrl_pod_app.verdict import FEWEST_BARS, judge
+from finrl_pod_app.trial_log import TrialLog
 
 Report = Callable[[Progress], None]
 
@@ -52,39 +50,61 @@ def run_tournament(
     chosen = pick_device(device)
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
-    check_lengths(splits)
+    check_verdict(config, splits)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     opener = RunDirectory.resume if resume else RunDirectory.create
     run = opener(out, config, panel.sha256)
+    ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
-        outcome = _train(config, to_device(market, chosen), splits, run, panel.sha256, progress)
-        stage("validating the champion beside the baselines", outcome)
-        members = choose(outcome.leaderboard, config.tournament)
-        champion = load_champion(run, members)
-        validation = _compare(champion, panel, market, config, splits.validation.first, splits.validation.last)
-        stage("testing the champion beside the baselines", outcome)
-        test = _compare(champion, panel, market, config, splits.test.first, splits.test.last)
+        outcome, members, crowned = compete(ground, run, Registry(), chosen, progress)
         stage("writing the report", outcome)
         document = build_document(
             config=config,
             panel=panel,
             splits=splits.dates(),
-            results=test,
+            results=crowned.test,
             versions=installed_versions(),
             champion=_described(config, members, outcome),
             leaderboard=outcome.leaderboard.scores,
-            verdict=judge(validation, test, config.seed),
+            verdict=crowned.judged,
             timing=_timing(outcome, time.perf_counter() - began),
         )
-        document["validation"] = {"strategies": {name: to_json(result.metrics) for name, result in validation.items()}}
-        document["test"]["band"] = band_of(test, config.seed)
-        write_report(out, document, test)
+        strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
+        document["validation"] = {"strategies": strategies}
+        document["test"]["band"] = band_of(crowned.test, config.seed)
+        write_report(out, document, crowned.test)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
         ) from None
     return document
+
+
+def compete(
+    ground: Ground,
+    run: RunDirectory,
+    registry: Registry,
+    device: torch.device,
+    progress: Report = lambda _: None,
+) -> tuple[Outcome, ChampionMembers, Crowned]:
+    """Train a population, every trial counted in the register, and judge its champion."""
+    config, splits, stage = ground.config, ground.splits, _stages(progress)
+    log = TrialLog(registry, run, config, ground.panel, ground.market, splits)
+    moved = to_device(ground.market, device)
+    tournament = Tournament(
+        config,
+        moved,
+        lambda members: training_env(config, moved, splits, members),
+        (splits.validation.first, splits.validation.last),
+        run,
+        ground.panel.sha256,
+        progress,
+        log,
+    )
+    outcome = tournament.run()
+    members = choose(outcome.leaderboard, config.tournament)
+    return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
 
 
 # ---------------------------------------------------------------------- the pieces
@@ -123,40 +143,6 @@ def pick_device(name: str) -> torch.device:
             "device cuda was asked for but this machine has none that torch can use; use --device cpu"
         )
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def check_lengths(splits: Splits) -> None:
-    """Raises DataError for a validation or test split that is too short to judge by, before anything is trained."""
-    for name, span in (("validation", splits.validation), ("test", splits.test)):
-        if len(span) < FEWEST_BARS:
-            raise DataError(f"split {name} has {len(span)} bars, the verdict needs {FEWEST_BARS} at least: widen it")
-
-
-def _train(
-    config: RunConfig, market: MarketTensor, splits: Splits, run: RunDirectory, sha256: str, progress: Report
-) -> Outcome:
-    tournament = Tournament(
-        config,
-        market,
-        lambda members: training_env(config, market, splits, members),
-        (splits.validation.first, splits.validation.last),
-        run,
-        sha256,
-        progress,
-    )
-    return tournament.run()
-
-
-def _compare(
-    champion: PolicyStrategy, panel: Panel, market: MarketTensor, config: RunConfig, first: int, last: int
-) -> dict[str, BacktestResult]:
-    """The champion and every baseline over the same bars, under the same rules."""
-    terms = (first, last, rules_of(config.environment), config.environment.cash)
-    tested = market if set(champion.feature_names) <= set(market.feature_names) else market_of(champion, panel, config)
-    return {
-        "champion": backtest(champion, panel, tested, *terms),
-        **run_baselines(panel, market, *terms),
-    }
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:

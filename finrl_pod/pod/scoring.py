@@ -60,7 +60,11 @@ def score_members(
     last: int,
 ) -> list[dict[str, float]]:
     """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
-    ledger = run_members(policy, params, market, config, first, last)
+    return metrics_of(run_members(policy, params, market, config, first, last))
+
+
+def metrics_of(ledger: Ledger) -> list[dict[str, float]]:
+    """Metrics of each account of a ledger; all NaN where its equity is not finite."""
     columns = (ledger.equity, ledger.turnover, ledger.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
     risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()

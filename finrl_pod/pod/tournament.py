@@ -19,14 +19,16 @@ from finrl_pod.pod.generator import Birth, first_births, next_births
 from finrl_pod.pod.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import score_members
+from finrl_pod.pod.scoring import metrics_of, run_members
 from finrl_pod.pod.settings import check
 from finrl_pod.rl.learner import Learner
-from finrl_pod.types import AgentSnapshot, MarketTensor, Score, Tensor
+from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
 Report = Callable[[Progress], None]
 Watch = Callable[[Learner, dict[str, Tensor]], bool]
+# Told of every generation before it counts: its number, the scores of its slots, their equity [T, P] on validation.
+Record = Callable[[int, Sequence[Score], Floats], None]
 LOGGED_ROWS = 20  # learning-curve points kept of a generation
 
 
@@ -62,9 +64,14 @@ class Tournament:
         run: RunDirectory,
         data_sha256: str,
         report: Report = lambda _: None,
+        record: Record = lambda *_: None,
     ) -> None:
-        """make_env(member ids) gives the training environments; validation: first and last bar of the scoring split."""
+        """make_env(member ids) gives the training environments; validation: first and last bar of the scoring split.
+
+        record: keeps count of what was tried; a generation that is repeated after a kill is told again.
+        """
         check(config.tournament)
+        self.record = record
         self.config, self.market, self.make_env = config, market, make_env
         self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report
         self._began = time.perf_counter()
@@ -100,7 +107,8 @@ class Tournament:
             callback=self._watch(number, state, rows),
             schedule=self._schedule(number),
         )
-        scores = self._scores(number, births, learner)
+        scores, equity = self._scores(number, births, learner)
+        self.record(number, scores, equity)
         board = state.leaderboard.insert(scores)
         parents = {**state.parents, **{score.id: score.parent for score in scores}}
         done = _State(
@@ -137,16 +145,18 @@ class Tournament:
         total = settings.generations * settings.samples
         return lambda done: max(1 - (number * settings.samples + done) / total, 0.0)
 
-    def _scores(self, number: int, births: Sequence[Birth], learner: Learner) -> list[Score]:
-        """Validation scores of all slots; a member that broke has none."""
-        metrics = score_members(
+    def _scores(self, number: int, births: Sequence[Birth], learner: Learner) -> tuple[list[Score], Floats]:
+        """Validation scores of all slots, and their equity [T, P]; a member that broke has neither."""
+        ledger = run_members(
             learner.ppo.policy,
             {name: view.detach() for name, view in learner.ppo.parameters.views.items()},
             self.market,
             self.config.environment,
             *self.validation,
         )
-        return [
+        metrics, equity = metrics_of(ledger), ledger.equity.cpu().numpy().copy()
+        equity[:, [not alive for alive in learner.alive]] = math.nan
+        scores = [
             Score(
                 id=_name(number, birth.slot),
                 parent=birth.parent,
@@ -159,6 +169,7 @@ class Tournament:
             )
             for p, (birth, alive) in enumerate(zip(births, learner.alive, strict=True))
         ]
+        return scores, equity
 
     def _watch(self, number: int, state: _State, rows: list[dict[str, Any]]) -> Watch:
         """Called after every iteration: reports progress, keeps points of the learning curves, minds the clock."""

@@ -107,7 +107,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "one date": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01"]'), "splits.test"),
     "what is no date": (('"2021-10-31"]', '"2021-02-31"]'), "the end of test must be a date such as 2020-01-31"),
     "a short test": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01", "2021-07-10"]'), "has 10 bars"),
-    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs 21"),
+    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs 33"),
     "a short training": (('"2021-03-31"]', '"2020-01-09"]'), "an environment needs at least one decision bar"),
     "a training too short to fit": (('"2021-03-31"]', '"2020-01-05"]'), "is undefined on all of the training bars"),
 }

@@ -76,7 +76,7 @@ def test_the_report_holds_all_that_was_promised(out: Path) -> None:
     assert document["test"]["strategies"].keys() == {"champion", *BASELINES}
     for metrics in document["test"]["strategies"].values():
         assert metrics.keys() == set(METRICS)
-    assert document["verdict"].keys() == {"promoted", "reasons"}
+    assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
     assert document["seed"] == 5
@@ -120,6 +120,7 @@ def test_the_stages_are_told(finished: tuple[Path, list[Progress]]) -> None:
         "reading prices and features",
         *(f"training generation {i} of 3" for i in (1, 2, 3)),
         "validating the champion beside the baselines",
+        "auditing the champion",
         "testing the champion beside the baselines",
         "writing the report",
     ]

@@ -16,7 +16,9 @@ import torch
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
+from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
+from finrl_pod_app.bench.gate import FIRST, KEPT, LEARNERS, gate_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.machine import describe, pick_device
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
@@ -37,7 +39,7 @@ DEFAULTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `backtest`, `env`, `ppo`, `population` or `learn`; the exit code: 0, or 2 after one sentence on standard error.
+    """Run a benchmark (see --help) and return the exit code: 0, or 2 after one sentence on standard error.
 
     With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
     """
@@ -68,6 +70,11 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
+    if options.what == "gate":
+        return gate_rows(
+            options.edge or list(STRENGTHS), options.learner or LEARNERS[:1], options.worlds, options.first,
+            options.keep, device,
+        )  # fmt: skip
     names = DEFAULTS[options.what].plain()
     settings = SpeedSettings(**{name: getattr(options, name) for name in names})
     return SPEED[options.what](settings, device)
@@ -82,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn|gate")
     for name, summary in (
         ("env", "steps/s of an environment"),
         ("ppo", "samples/s of PPO, end to end"),
@@ -101,6 +108,13 @@ def _parser() -> argparse.ArgumentParser:
     learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
     learn.add_argument("--samples", type=int, help="training samples of every agent, in place of its own number")
     _add_common(learn)
+    gate = commands.add_parser("gate", help="how often the promotion gate errs", allow_abbrev=False)
+    gate.add_argument("--edge", type=float, action="append", default=[], help="information ratio planted, 0 for none")
+    gate.add_argument("--learner", action="append", default=[], choices=LEARNERS, help="may be given repeatedly")
+    gate.add_argument("--worlds", type=int, default=1, help="worlds of each, default %(default)s; 0 only counts")
+    gate.add_argument("--first", type=int, default=FIRST, help="seed of the first world, default %(default)s")
+    gate.add_argument("--keep", type=Path, default=KEPT, help="JSONL file of the worlds, default %(default)s")
+    _add_common(gate)
     return parser
 
 

@@ -29,6 +29,7 @@ class Bench(StrEnum):
 
     backtest = "backtest"
     env = "env"
+    gate = "gate"
     learn = "learn"
     population = "population"
     ppo = "ppo"
@@ -66,7 +67,7 @@ def tournament(
     from finrl_pod.config import load
 
     settings = load(config)
-    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
 def train(
@@ -83,12 +84,14 @@ def train(
     loaded = load(config)
     single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
     settings = dataclasses.replace(loaded, tournament=single)
-    _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
 def bench(
     context: typer.Context,
-    what: Annotated[Bench, typer.Argument(help="learn: what agents learn; backtest, env, ppo, population: speed.")],
+    what: Annotated[
+        Bench, typer.Argument(help="Speed: backtest, env, ppo, population. What agents learn: learn. Errors: gate.")
+    ],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks
@@ -122,7 +125,8 @@ def _run(
         console.show_result(document, out)
 
 
-def _folder(out: Path | None, config: Path, *, resume: bool) -> Path:
+def folder_of(out: Path | None, config: Path, *, resume: bool) -> Path:
+    """Where a run goes: --out, or a new folder. Raises RunError for --resume without --out."""
     from finrl_pod.errors import RunError
 
     if resume and out is None:

@@ -1,0 +1,183 @@
+"""How often the gate errs: champions promoted in worlds without an edge, and in worlds with one of a known size.
+
+Every world goes through the whole line, from prices to the verdict, with one config and one set of thresholds: the
+defaults of `GateConfig`. A learner that learns nothing is the control: it is promoted nowhere, which alone says little,
+so both rates stand side by side. Each world is a line of a JSONL file, and a study that is stopped goes on with the
+worlds that the file does not have yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.splits import make_splits
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.evaluate.statistics import exact_interval
+from finrl_pod.types import Panel
+from finrl_pod_app.bench.edges import STRENGTHS, edge_panel
+from finrl_pod_app.bench.rows import Row
+from finrl_pod_app.bench.training import say
+
+LEVEL = 0.95
+BARS = 10_436  # weekdays of forty years
+KEPT = Path("benchmarks/gate.jsonl")
+FIRST = 1000  # thresholds and training were settled on worlds below this seed
+LEARNERS = ("ppo", "untrained")
+CONFIG = RunConfig(
+    splits=SplitConfig(
+        train=("1980-01-01", "1995-12-31"), validation=("1996-01-01", "2007-12-31"), test=("2008-01-01", "2019-12-31")
+    ),
+    environment=EnvironmentConfig(envs=512),
+    agent=AgentConfig(learning_rate=1e-2, hidden=(16, 16)),
+    tournament=TournamentConfig(pods=4, generations=2, samples=98_304, leaderboard=8, champion=4),
+)
+# One step of each environment at the least rate that a member may have: weights stay as they were drawn.
+UNTRAINED = dataclasses.replace(CONFIG.tournament, samples=1)
+STILL = dataclasses.replace(CONFIG.agent, learning_rate=1e-5, epochs=1)
+
+
+def config_of(learner: str, seed: int) -> RunConfig:
+    """The study's config for one world. Raises ConfigError for an unknown learner."""
+    if learner not in LEARNERS:
+        raise ConfigError(f"--learner must be one of {', '.join(LEARNERS)}, got {learner!r}")
+    config = dataclasses.replace(CONFIG, seed=seed)
+    return config if learner == "ppo" else dataclasses.replace(config, tournament=UNTRAINED, agent=STILL)
+
+
+def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
+    """One world from prices to verdict, in a folder and a register of its own: a plain record of what came out."""
+    # The line needs more than the core does: it is imported where it runs.
+    from finrl_pod.evaluate.registry import Registry
+    from finrl_pod.pod.run_directory import RunDirectory
+    from finrl_pod_app.crowning import Ground
+    from finrl_pod_app.wiring import compete, make_market, training_env
+
+    began = time.perf_counter()
+    config = config_of(learner, seed)
+    sample = load_sample()
+    panel = edge_panel(sample, history_end(sample), STRENGTHS[edge], seed, BARS)
+    splits = make_splits(panel.times, config.splits)
+    market = make_market(panel, config, splits)
+    ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    with TemporaryDirectory(prefix="finrl-pod-gate-") as folder:
+        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
+        _, _, crowned = compete(ground, run, Registry(Path(folder) / "register.sqlite"), device)
+    judged = crowned.judged
+    return {
+        "edge": edge,
+        "learner": learner,
+        "seed": seed,
+        "promoted": judged.promoted,
+        "rules": {rule["name"]: {key: rule[key] for key in ("value", "limit", "passed")} for rule in judged.rules},
+        "sharpe": {
+            split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
+            for split, results in (("validation", crowned.validation), ("test", crowned.test))
+        },
+        "trials": dict(judged.trials),
+        "config_sha256": dataclasses.replace(config, seed=0).sha256,
+        "world_sha256": panel.sha256,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def history_end(sample: Panel) -> int:
+    """Last bar of the history that worlds are drawn from: the default config's last training bar."""
+    return make_splits(sample.times, RunConfig().splits).train.last
+
+
+def gate_rows(
+    edges: Sequence[float], learners: Sequence[str], worlds: int, first: int, kept: Path, device: torch.device
+) -> list[Row]:
+    """Run what `kept` lacks of `worlds` worlds from seed `first` on, and give the promoted share of each edge and
+    learner over all worlds that the file holds, with its exact interval."""
+    if worlds < 0 or first < 0:
+        raise ConfigError(f"--worlds and --first must be 0 or more, got {worlds} and {first}")
+    for edge in edges:
+        if edge not in STRENGTHS:
+            raise ConfigError(f"--edge must be one of {', '.join(map(str, STRENGTHS))}, got {edge:g}")
+    for learner in learners:
+        config_of(learner, 0)
+    done = {(r["edge"], r["learner"], r["seed"]) for r in read(kept)}
+    for seed in range(first, first + worlds):
+        for edge in edges:
+            for learner in learners:
+                if (edge, learner, seed) in done:
+                    continue
+                record = run_world(edge, learner, seed, device)
+                append(kept, record)
+                failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
+                outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"
+                say(f"edge {edge:g}, {learner}, seed {seed}: {outcome} in {record['seconds']:.0f} s")
+    return [_row(edge, learner, records) for (edge, learner), records in _grouped(read(kept), edges, learners).items()]
+
+
+def read(kept: Path) -> list[dict[str, Any]]:
+    """The worlds of a file, none where there is none. Raises RunError for a line that is no record, and for worlds of
+    another config: thresholds are frozen, rates of two configs are not one rate."""
+    if not kept.exists():
+        return []
+    records = []
+    for number, line in enumerate(kept.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            expected = config_of(record["learner"], 0).sha256
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"{kept}, line {number} is no record of a world: remove the line and run it again") from None
+        if record["config_sha256"] != expected:
+            raise RunError(
+                f"{kept}, line {number} was made with another config or other thresholds: begin a new file with --keep"
+            )
+        records.append(record)
+    return records
+
+
+def append(kept: Path, record: Mapping[str, Any]) -> None:
+    """Add a line, whole: several processes may write to one file."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, sort_keys=True, allow_nan=False) + "\n").encode()
+    handle = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _grouped(
+    records: Sequence[Mapping[str, Any]], edges: Sequence[float], learners: Sequence[str]
+) -> dict[tuple[float, str], list[Mapping[str, Any]]]:
+    groups: dict[tuple[float, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record["edge"] in edges and record["learner"] in learners:
+            groups.setdefault((record["edge"], record["learner"]), []).append(record)
+    return dict(sorted(groups.items()))
+
+
+def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row:
+    promoted = sum(record["promoted"] for record in records)
+    low, high = exact_interval(promoted, len(records), LEVEL)
+    passed = {
+        name: sum(record["rules"][name]["passed"] for record in records) / len(records) for name in records[0]["rules"]
+    }
+    config = {
+        "edge": edge,
+        "learner": learner,
+        "worlds": len(records),
+        "promoted": promoted,
+        "interval": f"{LEVEL:.0%} Clopper-Pearson",
+        "share_that_meets": passed,
+        "seconds": round(sum(record["seconds"] for record in records), 1),
+        "gate": dataclasses.asdict(CONFIG.gate),
+    }
+    return Row(f"gate_{learner}_{edge:g}", promoted / len(records), low, high, "share promoted", config)

@@ -1,0 +1,126 @@
+"""From trained agents to a verdict: the champion is chosen and judged on validation, audited, and tested once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from finrl_pod_strategies.baselines import make, run_baselines
+
+from finrl_pod import __version__
+from finrl_pod.config import GateConfig, RunConfig
+from finrl_pod.data.splits import Splits
+from finrl_pod.errors import DataError
+from finrl_pod.evaluate.audit.sensitivity import recorded, sensitivity
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
+from finrl_pod.evaluate.gate import check as check_gate
+from finrl_pod.evaluate.registry import Look, Registry
+from finrl_pod.market.rules import rules_of
+from finrl_pod.pod.champion import ChampionMembers
+from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod_app.audit import Audit, audit_champion
+from finrl_pod_app.champions import load_champion, market_of
+from finrl_pod_app.trial_log import TrialLog, dates
+from finrl_pod_app.verdict import Judged, verdict, write_verdict
+
+PROBES = 4  # of the audit that every run goes through; `finrl-pod audit` probes more
+Stage = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Crowned:
+    """What came of it. audit: None where the verdict was there already."""
+
+    validation: Mapping[str, BacktestResult]
+    test: Mapping[str, BacktestResult]
+    judged: Judged
+    audit: Audit | None
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What a run is judged on. market: on the CPU; last_decision: of the training environments."""
+
+    config: RunConfig
+    panel: Panel
+    splits: Splits
+    market: MarketTensor
+    last_decision: int
+
+
+def check(config: RunConfig, splits: Splits) -> None:
+    """Raises ConfigError for a threshold out of its range, DataError for a validation or test split that is too short
+    to judge by, before anything is trained."""
+    check_lengths(config.gate, len(splits.validation), len(splits.test))
+
+
+def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
+    """The same for numbers of bars."""
+    check_gate(gate)
+    for name, bars, fewest in zip(("validation", "test"), (validation, test), fewest_bars(gate), strict=True):
+        if bars < fewest:
+            raise DataError(f"split {name} has {bars} bars, the verdict needs {fewest} at least: widen it")
+
+
+def crown(
+    ground: Ground, run: RunDirectory, members: ChampionMembers, registry: Registry, log: TrialLog, stage: Stage
+) -> Crowned:
+    """Judge a champion. The look at the test period is logged before it is made; where this very champion was judged
+    before, that verdict stands. Writes verdict.json into the run's folder."""
+    config, panel, market, splits = ground.config, ground.panel, ground.market, ground.splits
+    champion = load_champion(run, members)
+    environment = config.environment
+    if not set(champion.feature_names) <= set(market.feature_names):  # it also looks at turbulence
+        market = market_of(champion, panel, config)
+    terms = (rules_of(environment), environment.cash)
+    stage("validating the champion beside the baselines")
+    span = (splits.validation.first, splits.validation.last)
+    validation = {
+        CHAMPION: backtest(champion, panel, market, *span, *terms),
+        **run_baselines(panel, market, *span, *terms),
+    }
+    log.champion(validation[CHAMPION])
+    first, last = dates(panel, splits.test)
+    look = Look(panel.sha256, _subject(config, run, members), first, last, f"champion of seed {config.seed}")
+    kept = registry.verdict(look)
+    audit = None
+    if kept is None:
+        stage("auditing the champion")
+        audit = audit_champion(run, panel, config, members, ground.last_decision, costs=False, probes=PROBES)
+    stage("testing the champion beside the baselines")
+    looks = registry.look(look)
+    span = (splits.test.first, splits.test.last)
+    result, decided = recorded(champion, panel, market, *span, *terms)
+    test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
+    if kept is None:
+        _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
+        evidence = Evidence(
+            validation=validation,
+            test=test,
+            trials=log.matrix(),
+            counts=registry.counts(panel.sha256),
+            looks=looks,
+            cost_bps=environment.cost_bps,
+            break_even=sensitivity(decided, yardstick, panel, market, *span, *terms, delays=()).break_even,
+            faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
+            seed=config.seed,
+        )
+        kept = registry.keep_verdict(look, verdict(evidence, config.gate).plain())
+    judged = Judged.from_plain(kept)
+    write_verdict(run.path, judged)
+    return Crowned(validation, test, judged, audit)
+
+
+def _subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
+    """What names a champion: its config, its version, and its very weights."""
+    digest = hashlib.sha256(repr((config.sha256, __version__, members.shares)).encode())
+    for agent in members.ids:
+        weights = run.snapshot(agent).weights
+        for name in sorted(weights):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
+    return digest.hexdigest()

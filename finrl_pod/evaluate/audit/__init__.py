@@ -1,0 +1,1 @@
+"""The audit: does anything that is decided know what could not have been known?"""

@@ -1,0 +1,120 @@
+"""What is audited: the way from prices to decisions, with everything that was fitted frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy, VecEnv
+from finrl_pod.types import Floats, MarketTensor, Panel, Positions, Window
+
+
+def as_it_is(panel: Panel) -> Panel:
+    """Preparation that leaves prices alone."""
+    return panel
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """How prices become decisions.
+
+    prepare: what is done to prices before features are computed. build: prepared prices -> market, with the fitted
+    normaliser frozen. strategies: by name, the whole before its members; may be empty. make_env(market, first, last)
+    gives an environment whose decisions lie on bars first to last; None where none belongs to the subject. settled:
+    first bar after training; decisions are probed from here to the last bar.
+    """
+
+    name: str
+    panel: Panel
+    build: Callable[[Panel], MarketTensor]
+    rules: ExecutionRules
+    cash: float
+    settled: int
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
+    prepare: Callable[[Panel], Panel] = as_it_is
+
+    def bar(self, t: int) -> str:
+        """The time of a bar of the panel, as messages write it."""
+        return stamp(self.panel.times[t], self.panel.bar)
+
+
+class Recorded:
+    """A strategy that remembers what it answered. decisions: [N] weights, or None, in the order of the bars."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.lookback = getattr(inner, "lookback", None)
+        self.decisions: list[Floats | None] = []
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        answer = self.inner.target_weights(window, positions)
+        self.decisions.append(None if answer is None else np.array(answer, dtype=np.float64))
+        return answer
+
+
+def decisions(
+    strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
+) -> list[Floats | None]:
+    """What a strategy decides at bars first to last - 1, led through the engine from cash."""
+    recorded = Recorded(strategy)
+    backtest(recorded, panel, market, first, last, rules, cash)
+    return recorded.decisions
+
+
+def difference(a: Floats | None, b: Floats | None) -> float:
+    """Sum of absolute differences of two decisions; infinite where only one of them leaves the account alone."""
+    if a is None or b is None:
+        return 0.0 if a is b else float("inf")
+    total = float(np.abs(a - b).sum())
+    return total if np.isfinite(total) else float("inf")
+
+
+def cut(panel: Panel, first: int, stop: int) -> Panel:
+    """Bars first to stop - 1, as they are."""
+    return _rows(panel, np.arange(first, stop))
+
+
+def permuted(panel: Panel, t: int, seed: int) -> Panel:
+    """The bars after t in another order, at the same times."""
+    later = np.random.default_rng(seed).permutation(np.arange(t + 1, len(panel.times)))
+    moved = _rows(panel, np.concatenate([np.arange(t + 1), later]))
+    return dataclasses.replace(moved, times=panel.times.copy())
+
+
+def perturbed(panel: Panel, t: int, seed: int, volatility: float = 0.05) -> Panel:
+    """Other prices and volumes after t: each ticker's go on along a random walk of their own."""
+    rng = np.random.default_rng(seed)
+    bars, assets = panel.close.shape
+    walk = np.ones((bars, assets + 2))
+    walk[t + 1 :] = np.exp(np.cumsum(rng.normal(0, volatility, (bars - t - 1, assets + 2)), 0))
+    changed: dict[str, Any] = {
+        c: getattr(panel, c) * (walk[:, -2:-1] if c == "volume" else walk[:, :assets]) for c in panel.columns
+    }
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close * walk[:, -1])
+    return dataclasses.replace(panel, benchmark=benchmark, **changed)
+
+
+def tradable_everywhere(panel: Panel, t: int) -> bool:
+    """Every ticker that lives around t has a bar at t: a drop after t cuts through no gap."""
+    alive = np.asarray(panel.tradable[: t + 1].any(0) & panel.tradable[t:].any(0))
+    return bool(panel.tradable[t][alive].all())
+
+
+def _rows(panel: Panel, rows: np.ndarray) -> Panel:
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
+    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
+    return dataclasses.replace(
+        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
+    )

@@ -1,0 +1,138 @@
+"""How much of a result hangs on costs and on speed: the same decisions at other costs, and carried out later."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from finrl_pod.evaluate.audit.finding import Finding
+from finrl_pod.evaluate.audit.pipeline import Pipeline, Recorded
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.metrics import BARS_A_YEAR
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
+
+CHECK = "sensitivity"
+COSTS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points a side
+DELAYS = (0, 1, 2, 3)  # further bars between a decision and its fill
+
+
+@dataclasses.dataclass(frozen=True)
+class Sensitivity:
+    """growth: log growth a year of the strategy, by cost and by delay. reference: of the yardstick at the same cost.
+
+    break_even: cost in basis points a side at which its growth falls to the reference's; 0 where it never was above,
+    infinite where even the highest cost of `COSTS` leaves it above.
+    """
+
+    costs: tuple[float, ...]
+    growth: tuple[float, ...]
+    reference: tuple[float, ...]
+    delays: tuple[int, ...]
+    delayed: tuple[float, ...]
+    break_even: float
+
+
+class Replayed:
+    """Decisions that were recorded, `delay` bars late; before the first one the account stays in cash."""
+
+    feature_names: tuple[str, ...] = ()
+    lookback = 1
+
+    def __init__(self, name: str, decisions: Sequence[Floats | None], delay: int = 0) -> None:
+        self.name, self._decisions, self._next = name, decisions, -delay
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:  # noqa: ARG002
+        t, self._next = self._next, self._next + 1
+        return self._decisions[t] if t >= 0 else None
+
+
+def recorded(
+    strategy: Strategy,
+    panel: Panel,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+) -> tuple[BacktestResult, list[Floats | None]]:
+    """A backtest, and what was decided in it."""
+    record = Recorded(strategy)
+    return backtest(record, panel, market, first, last, rules, cash), record.decisions
+
+
+def sensitivity(
+    decisions: Sequence[Floats | None],
+    yardstick: Sequence[Floats | None],
+    panel: Panel,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+    costs: Sequence[float] = COSTS,
+    delays: Sequence[int] = DELAYS,
+) -> Sensitivity:
+    """Replay the decisions of bars first to last - 1, and those of the yardstick, under other costs and delays."""
+
+    def growth(what: Sequence[Floats | None], cost: float | None = None, delay: int = 0) -> float:
+        terms = rules if cost is None else dataclasses.replace(rules, cost_rate=cost / 1e4)
+        result = backtest(Replayed("replay", what, delay), panel, market, first, last, terms, cash)
+        return log_growth(result.equity)
+
+    own = [growth(decisions, cost) for cost in costs]
+    reference = [growth(yardstick, cost) for cost in costs]
+    late = [growth(decisions, None, delay) for delay in delays]
+    return Sensitivity(
+        tuple(costs), tuple(own), tuple(reference), tuple(delays), tuple(late), break_even(costs, own, reference)
+    )
+
+
+def break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence[float]) -> float:
+    """The cost at which `own` falls to `reference`, linear between the costs that were tried (ascending)."""
+    lead = np.asarray(own) - np.asarray(reference)
+    if lead[0] <= 0:
+        return 0.0
+    below = np.flatnonzero(lead <= 0)
+    if not len(below):
+        return float("inf")
+    i = int(below[0])
+    share = lead[i - 1] / (lead[i - 1] - lead[i])
+    return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
+
+
+def log_growth(equity: Floats) -> float:
+    """Log growth a year; minus infinity after ruin."""
+    if equity[-1] <= 0:
+        return float("-inf")
+    return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * BARS_A_YEAR)
+
+
+def sensitivity_findings(pipeline: Pipeline, of: Sensitivity, yardstick: str, cost: float) -> list[Finding]:
+    """In words: the break-even cost, and what one bar of delay takes. cost: basis points that are charged."""
+    whole = pipeline.name
+    if whole == yardstick:
+        worth = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
+        text = f"Twice the costs take {worth:.2%} a year from {whole}, which is the yardstick itself."
+        return [Finding(CHECK, "pass", "costs", text, value=worth), _delay(of)]
+    lead = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
+    if lead <= 0:
+        text = f"{whole} does not grow faster than {yardstick} at {cost:g} basis points: there is no lead to lose."
+        return [Finding(CHECK, "warn", "costs", text, value=of.break_even), _delay(of)]
+    shown = f"{of.break_even:.1f}" if np.isfinite(of.break_even) else f"more than {of.costs[-1]:g}"
+    text = f"{whole} grows {lead:.2%} a year faster than {yardstick}; the lead is gone at {shown} basis points a side."
+    status = "pass" if of.break_even >= 2 * cost else "warn"
+    return [Finding(CHECK, status, "costs", text, value=_finite(of.break_even, of)), _delay(of)]  # type: ignore[arg-type]
+
+
+def _delay(of: Sensitivity) -> Finding:
+    taken = of.delayed[0] - of.delayed[1]
+    text = f"One bar of delay takes {taken:.2%} a year from a growth of {of.delayed[0]:.2%}."
+    return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", text, value=taken)
+
+
+def _finite(value: float, of: Sensitivity) -> float:
+    return value if np.isfinite(value) else of.costs[-1]

@@ -1,0 +1,385 @@
+"""The gate: rules with their values, each met or not. A champion is promoted when all of them are.
+
+On validation, where trials were chosen, what counts is how many there were: DSR and PBO, on returns over equal weight.
+On the test period nothing was chosen; there the number that counts is how often it was looked at. Its error is divided
+by that number (Bonferroni), so that whoever looks often has to see more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.config import GateConfig, check_ranges
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.intervals import account_intervals
+from finrl_pod.evaluate.metrics import max_drawdown, sharpe, simple_returns
+from finrl_pod.evaluate.overfitting import MOST_BLOCKS, Overfitting, overfitting
+from finrl_pod.evaluate.registry import TrialCounts
+from finrl_pod.evaluate.sharpe import (
+    deflated_sharpe,
+    is_constant,
+    minimum_track_record,
+    moments,
+    probabilistic_sharpe,
+    sharpe_deviation,
+)
+from finrl_pod.evaluate.simulate import RUINED
+from finrl_pod.evaluate.snooping import reality_check, superior_ability
+from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, growth_interval
+from finrl_pod.types import BacktestResult, Floats
+
+REFERENCE = "equal_weight"
+CHAMPION = "champion"
+BASIS_POINT = 1e-4
+LOGIT_BINS = 40
+MOST_DRAWS = 20_000
+
+Results = Mapping[str, BacktestResult]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """value: what was reached, None where it could not be computed (then it is not met). sentence: in words."""
+
+    name: str
+    value: float | None
+    limit: float
+    passed: bool
+    sentence: str
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the gate judges by.
+
+    validation, test: the champion and every baseline over the same bars each. trials: [T, N] returns over equal weight
+    on validation of the trials that the champion was chosen from. counts: of all trials on the data. looks: at the test
+    period, this one included. break_even: cost in basis points at which the champion's growth on test falls to equal
+    weight's. faults: of the audit, a sentence each; None where it was not made. where: what sentences call the two
+    periods; a walk-forward has but one.
+    """
+
+    validation: Results
+    test: Results
+    trials: Floats
+    counts: TrialCounts
+    looks: int
+    cost_bps: float
+    break_even: float
+    faults: tuple[str, ...] | None
+    seed: int
+    where: tuple[str, str] = ("on validation", "on test")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """promoted: every rule is met. statistics: further figures, plain values (None for what is no number)."""
+
+    promoted: bool
+    rules: tuple[Rule, ...]
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check(gate: GateConfig) -> None:
+    """Raises ConfigError for a threshold out of its range."""
+    ranges = {
+        "deflated_sharpe": 0 <= gate.deflated_sharpe < 1,
+        "overfitting": 0 < gate.overfitting <= 1,
+        "blocks": gate.blocks % 2 == 0 and 2 <= gate.blocks <= MOST_BLOCKS,
+        "confidence": 0.5 <= gate.confidence < 1,
+        "lead": 0.5 <= gate.lead < 1,
+        "excess": math.isfinite(gate.excess),
+        "drawdown": 0 < gate.drawdown <= 1,
+        "break_even": 0 <= gate.break_even < math.inf,
+    }
+    check_ranges("gate", gate, ranges)
+
+
+def fewest_bars(gate: GateConfig) -> tuple[int, int]:
+    """Bars that validation and test need at least: two returns a block, and what a bootstrap needs."""
+    return max(2 * gate.blocks, MIN_BARS) + 1, MIN_BARS + 1
+
+
+def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement:
+    """Every rule with its value; draws: of a bootstrap at least.
+
+    A statistic that cannot be computed (an account that never moves, one trial alone) is a rule that is not met, and
+    its sentence says why. Raises InputError for fewer than 20 returns on test.
+    """
+    figures: dict[str, Any] = {}
+    draws = _draws(gate, evidence.looks, draws)
+    best = best_baseline(evidence.validation)
+    rules = (
+        _ahead(evidence, best),
+        _deflated(evidence, gate, figures),
+        _overfitted(evidence, gate, figures),
+        _probable(evidence, gate, figures),
+        _superior(evidence, gate, best, figures, draws),
+        _excess(evidence, gate, best, figures, draws),
+        _drawdown(evidence, gate),
+        _break_even(evidence, gate),
+        *([_audited(evidence)] if gate.audit else []),
+    )
+    figures["test_intervals"] = _intervals(evidence)
+    return Judgement(all(rule.passed for rule in rules), rules, figures)
+
+
+def best_baseline(validation: Results) -> str:
+    """The baseline of the highest Sharpe ratio on validation; an undefined one is the lowest."""
+    rivals = {name: sharpe(result.equity) for name, result in validation.items() if name != CHAMPION}
+    return max(rivals, key=lambda name: rivals[name] if np.isfinite(rivals[name]) else -np.inf)
+
+
+def log_returns(result: BacktestResult) -> Floats:
+    """[T-1] log returns of a result's equity; at or below zero it counts as a 1e-9th of the first."""
+    returns: Floats = np.diff(np.log(np.maximum(result.equity, result.equity[0] * RUINED)))
+    return returns
+
+
+def excess_returns(results: Results, over: str = REFERENCE) -> Floats:
+    """[T-1] simple returns of the champion less those of a baseline."""
+    excess: Floats = simple_returns(results[CHAMPION].equity) - simple_returns(results[over].equity)
+    return excess
+
+
+# ---------------------------------------------------------------------- on validation
+
+
+def _ahead(evidence: Evidence, best: str) -> Rule:
+    ours, theirs = (sharpe(evidence.validation[name].equity) for name in (CHAMPION, best))
+    passed = bool(ours > theirs)
+    sentence = (
+        f"{evidence.where[0]} its Sharpe ratio of {ours:.2f} is {'above' if passed else 'not above'} every baseline's "
+        f"(the best is {_words(best)} with {theirs:.2f})"
+    )
+    return Rule("baselines", _number(ours), _number(theirs) or 0.0, passed, sentence)
+
+
+def _deflated(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
+    counts = evidence.counts
+
+    def value() -> float:
+        own = moments(excess_returns(evidence.validation))
+        ratios = trial_sharpes(evidence.trials)
+        if len(ratios) < 2 and counts.raw > 1:
+            raise InputError("the spread of the trials needs two of them at least whose returns differ")
+        variance = luck(evidence.trials)
+        figures["deflated_sharpe_clustered"] = deflated_sharpe(own, variance, max(counts.clustered, 1))
+        spread = float(np.var(ratios, ddof=1)) if len(ratios) > 1 else 0.0
+        figures["deflated_sharpe_whole_spread"] = deflated_sharpe(own, spread, max(counts.raw, 1))
+        figures["excess_sharpe"] = own.sharpe
+        return deflated_sharpe(own, variance, max(counts.raw, 1))
+
+    def words(x: float) -> str:
+        return (
+            f"{evidence.where[0]} its deflated Sharpe ratio over equal weight is {x:.3f}, counting {counts.raw} "
+            f"trials on these data ({counts.clustered} that differ)"
+        )
+
+    return _rule("deflated_sharpe", value, gate.deflated_sharpe, lambda x: x >= gate.deflated_sharpe, words, "at least")
+
+
+def _overfitted(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
+    trials = moving(evidence.trials)
+
+    def value() -> float:
+        found = overfitting(trials, gate.blocks)
+        figures["overfitting"] = _overfitting_figures(found)
+        return found.pbo
+
+    def words(x: float) -> str:
+        return f"the probability that choosing {evidence.where[0]} overfits is {x:.2f} over {trials.shape[1]} trials"
+
+    return _rule("overfitting", value, gate.overfitting, lambda x: x <= gate.overfitting, words, "at most")
+
+
+def luck(trials: Floats) -> float:
+    """Variance of the trials' one-period Sharpe ratios, as far as luck can make it.
+
+    Ratios of trials that are all without skill vary by their sampling error, or less where the trials move together.
+    What varies beyond that is skill: agents that have learned stand beside some that have not yet. To deflate by it
+    would refuse the more, the more was learned.
+    """
+    values = moving(trials)
+    if values.shape[1] < 2:
+        return 0.0
+    error = float(np.mean([sharpe_deviation(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
+    return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
+
+
+def trial_sharpes(trials: Floats) -> Floats:
+    """One-period Sharpe ratios of the trials [T, N] that move."""
+    values = moving(trials)
+    return np.asarray(values.mean(0) / values.std(0, ddof=1), dtype=np.float64)
+
+
+def moving(trials: Floats) -> Floats:
+    """The trials [T, N] whose returns are finite and not constant."""
+    kept = [n for n in range(trials.shape[1]) if np.isfinite(trials[:, n]).all() and not is_constant(trials[:, n])]
+    return trials[:, kept]
+
+
+# ---------------------------------------------------------------------- on test
+
+
+def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
+    limit = _shared(gate.confidence, evidence.looks)
+
+    def value() -> float:
+        own = moments(excess_returns(evidence.test))
+        needed = minimum_track_record(own, confidence=gate.confidence)
+        figures["minimum_track_record"] = _number(needed)
+        return probabilistic_sharpe(own)
+
+    def words(x: float) -> str:
+        return f"{evidence.where[1]} the probability that its Sharpe ratio over equal weight is above zero is {x:.3f}"
+
+    return _rule("probabilistic_sharpe", value, limit, lambda x: x >= limit, words, _at(">=", evidence.looks))
+
+
+def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
+    limit = 1 - _shared(gate.lead, evidence.looks)
+
+    def value() -> float:
+        ours = simple_returns(evidence.test[CHAMPION].equity)
+        p_values = {}
+        for name, result in evidence.test.items():
+            theirs = simple_returns(result.equity)
+            if name != CHAMPION and not is_constant(ours - theirs):
+                p_values[name] = superior_ability(theirs, ours, seed=evidence.seed, draws=draws)
+        figures["superior_ability"] = p_values
+        theirs = simple_returns(evidence.test[REFERENCE].equity)
+        others = [simple_returns(result.equity) for result in evidence.test.values()]
+        models = [returns for returns in others if not is_constant(returns - theirs)]
+        if models:
+            figures["reality_check"] = reality_check(theirs, np.stack(models, 1), seed=evidence.seed, draws=draws)
+        if best not in p_values:
+            raise InputError(f"its returns are those of {_words(best)}")
+        return p_values[best]
+
+    def words(x: float) -> str:
+        return f"{evidence.where[1]} the p-value of its superior ability over {_words(best)} is {x:.3f}"
+
+    return _rule("superior_ability", value, limit, lambda x: x <= limit, words, _at("<=", evidence.looks))
+
+
+def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
+    level = 1 - 2 * (1 - _shared(gate.lead, evidence.looks))
+    excess = log_returns(evidence.test[CHAMPION]) - log_returns(evidence.test[best])
+    low, high = (x / BASIS_POINT for x in growth_interval(excess, level, seed=evidence.seed, draws=draws))
+    figures["excess"] = {
+        "baseline": best, "level": level, "mean": float(excess.mean()) / BASIS_POINT, "low": low, "high": high,
+    }  # fmt: skip
+    passed = low > gate.excess
+    sentence = (
+        f"{evidence.where[1]} its log growth over {_words(best)} is {excess.mean() / BASIS_POINT:.2f} basis points a "
+        f"bar, with a {_percent(level)} interval of {low:.2f} to {high:.2f} that "
+        f"{'lies' if passed else 'does not lie'} above {'zero' if gate.excess == 0 else format(gate.excess, 'g')}"
+    )
+    return Rule("excess", low, gate.excess, passed, sentence)
+
+
+def _drawdown(evidence: Evidence, gate: GateConfig) -> Rule:
+    depth = -float(max_drawdown(evidence.test[CHAMPION].equity))
+    passed = depth <= gate.drawdown
+    sentence = (
+        f"{evidence.where[1]} its largest fall from a peak is {depth:.1%}, {'not ' if passed else ''}above the "
+        f"{gate.drawdown:.0%} that are allowed"
+    )
+    return Rule("drawdown", depth, gate.drawdown, passed, sentence)
+
+
+def _break_even(evidence: Evidence, gate: GateConfig) -> Rule:
+    limit = gate.break_even * evidence.cost_bps
+    passed = evidence.break_even >= limit
+    shown = f"{evidence.break_even:.1f}" if math.isfinite(evidence.break_even) else "more than was tried"
+    sentence = (
+        f"{evidence.where[1]} its lead over equal weight is gone at a cost of {shown} basis points, "
+        f"{'not ' if passed else ''}below the {limit:g} that are asked for"
+    )
+    if evidence.break_even == 0:
+        sentence = f"{evidence.where[1]} it has no lead over equal weight even without costs"
+    return Rule("break_even", _number(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
+
+
+def _audited(evidence: Evidence) -> Rule:
+    faults = evidence.faults
+    if faults is None:
+        return Rule("audit", None, 0, passed=False, sentence="it was not audited")
+    text = f"the audit finds {len(faults)} faults, the first: {faults[0]}" if faults else "the audit finds no fault"
+    return Rule("audit", len(faults), 0, not faults, text)
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _rule(
+    name: str,
+    value: Callable[[], float],
+    limit: float,
+    passes: Callable[[float], bool],
+    words: Callable[[float], str],
+    how: str,
+) -> Rule:
+    """A rule on one statistic; what it refuses to be computed on is told instead of its value."""
+    try:
+        x = value()
+    except InputError as error:
+        return Rule(name, None, limit, passed=False, sentence=f"{_words(name)} cannot be computed: {error}")
+    passed = bool(passes(x))
+    met = "as asked for" if passed else "and has to be"
+    return Rule(name, x, limit, passed, f"{words(x)}, {met} {how} {limit:.4g}")
+
+
+def _shared(confidence: float, looks: int) -> float:
+    """The confidence that each of several looks has to reach for all of them together to err so rarely."""
+    return 1 - (1 - confidence) / max(looks, 1)
+
+
+def _draws(gate: GateConfig, looks: int, least: int) -> int:
+    """Enough bootstrap draws for 20 of them to lie beyond the limit, as far as that can be computed in seconds."""
+    return min(max(least, math.ceil(20 * max(looks, 1) / (1 - gate.confidence))), max(least, MOST_DRAWS))
+
+
+def _at(sign: str, looks: int) -> str:
+    at = "at least" if sign == ">=" else "at most"
+    return at if looks < 2 else f"(after {looks} looks at the test period) {at}"
+
+
+def _intervals(evidence: Evidence) -> dict[str, Any] | None:
+    """Sharpe ratio, return and drawdown of the champion on test with their 90% intervals."""
+    returns = simple_returns(evidence.test[CHAMPION].equity)
+    if is_constant(returns) or returns.min() <= -1:
+        return None
+    found = account_intervals(returns, seed=evidence.seed)
+    return {name: interval._asdict() for name, interval in found._asdict().items()}
+
+
+def _overfitting_figures(found: Overfitting) -> dict[str, Any]:
+    edge = float(np.abs(found.logits).max()) + 1e-9
+    counts, edges = np.histogram(found.logits, LOGIT_BINS, (-edge, edge))
+    return {
+        "pbo": found.pbo,
+        "loss": found.loss,
+        "splits": len(found.logits),
+        "blocks": found.blocks,
+        "trials": found.trials,
+        "logits": {"counts": counts.tolist(), "edges": [round(float(x), 6) for x in edges]},
+    }
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:.6g}%"
+
+
+def _number(x: float) -> float | None:
+    return float(x) if math.isfinite(x) else None

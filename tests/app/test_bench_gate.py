@@ -1,0 +1,169 @@
+"""The study of the gate: worlds as they are said to be, records that resume, shares with exact intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_app.bench import gate, main
+from finrl_pod_app.bench.edges import BARS, STRENGTHS, edge_panel, information_ratio, planted_momentum
+from finrl_pod_app.bench.worlds import ARRIVES
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig, SplitConfig, TournamentConfig
+from finrl_pod.data.features import compute
+from finrl_pod.data.panel import make_panel
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import Panel
+
+CPU = torch.device("cpu")
+
+
+def history(bars: int = 1200, assets: int = 6) -> Panel:
+    """Walks of unequal means."""
+    rng = np.random.default_rng(4)
+    moves = rng.normal(np.linspace(-5e-4, 2e-3, assets), 0.012, (bars, assets)) + rng.normal(0, 0.006, (bars, 1))
+    days = np.datetime64("2015-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
+    return make_panel(days, [f"S{n}" for n in range(assets)], {"close": 50 * np.exp(moves.cumsum(0))})
+
+
+def returns_of(panel: Panel) -> np.ndarray:
+    return np.asarray(panel.close[1:] / panel.close[:-1] - 1)
+
+
+# ---------------------------------------------------------------------- worlds
+
+
+def test_without_an_edge_no_asset_is_better_and_nothing_foretells() -> None:
+    world = edge_panel(history(), 1199, 0.0, seed=1, bars=40_000)
+    moves = returns_of(world)
+    error = moves.std(0) / np.sqrt(len(moves))
+    assert (np.abs(moves.mean(0) - moves.mean()) < 4 * error).all()
+    rank = compute(world, ("return_21_rank",))[..., 0]
+    told = np.corrcoef(rank[BARS:-ARRIVES].ravel(), moves[BARS + ARRIVES - 1 :].ravel())[0, 1]
+    assert abs(told) < 4 / np.sqrt(moves.size)
+
+
+def test_the_planted_return_is_told_by_the_registered_feature() -> None:
+    plain, moved = (edge_panel(history(), 1199, s, seed=2, bars=600) for s in (0.0, 0.3))
+    rank = compute(moved, ("return_21_rank",))[..., 0]
+    added = returns_of(moved) - returns_of(plain)  # the same rows were drawn
+    for t in range(BARS, 600 - ARRIVES):
+        assert np.argsort(added[t + ARRIVES - 1] / returns_of(plain).std(0)).tolist() == np.argsort(rank[t]).tolist()
+    assert np.abs(added[: BARS + ARRIVES - 1]).max() < 1e-12
+
+
+def test_what_is_planted_does_not_move_the_market_as_a_whole() -> None:
+    base = np.random.default_rng(3).normal(4e-4, 0.01, (400, 5))
+    base *= 0.01 / base.std(0)  # where all assets move as much, ranks cancel
+    moved = planted_momentum(base, 0.5)
+    assert np.abs(moved - base).max() > 1e-3
+    assert (moved - base).mean(1) == pytest.approx(np.zeros(400), abs=1e-12)
+
+
+def test_the_information_ratio_grows_with_the_strength() -> None:
+    ratios = [
+        information_ratio(edge_panel(history(), 1199, s, seed=5, bars=3000), ExecutionRules())[0]
+        for s in (0.0, 0.1, 0.3)
+    ]
+    assert ratios == sorted(ratios)
+    assert ratios[0] < 0.7
+    assert ratios[2] > 3
+
+
+# ---------------------------------------------------------------------- the study
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study of a few hundred days."""
+    config = dataclasses.replace(
+        gate.CONFIG,
+        threads=1,
+        splits=SplitConfig(("1980-01-01", "1981-12-31"), ("1982-01-01", "1982-06-30"), ("1982-07-01", "1982-12-31")),
+        features=dataclasses.replace(gate.CONFIG.features, names=("return_1", "return_21_rank")),
+        environment=EnvironmentConfig(envs=16, group=4, window=60),
+        agent=AgentConfig(horizon=8, minibatches=2, hidden=(4, 4)),
+        tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=1),
+    )
+    monkeypatch.setattr(gate, "CONFIG", config)
+    monkeypatch.setattr(gate, "UNTRAINED", dataclasses.replace(config.tournament, samples=1))
+    monkeypatch.setattr(gate, "STILL", dataclasses.replace(config.agent, learning_rate=1e-5, epochs=1))
+    monkeypatch.setattr(gate, "load_sample", history)
+    monkeypatch.setattr(gate, "BARS", 784)
+    monkeypatch.setattr(gate, "history_end", lambda _: 1199)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "new" / "gate.jsonl"
+    (row,) = gate.gate_rows([2.0], ["ppo"], 1, 7, kept, CPU)
+    assert (row.name, row.config["worlds"]) == ("gate_ppo_2", 1)
+    first = kept.read_text()
+    record = json.loads(first)
+    assert record["rules"].keys() == {
+        *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
+        *("excess", "drawdown", "break_even", "audit"),
+    }
+    assert record["rules"]["audit"]["passed"]
+    assert record["trials"]["raw"] == 3  # of its own register: two agents and their ensemble
+    # The world that is there is not run again; the same seed gives the same record.
+    rows = gate.gate_rows([2.0], ["ppo", "untrained"], 1, 7, kept, CPU)
+    assert [row.name for row in rows] == ["gate_ppo_2", "gate_untrained_2"]
+    assert kept.read_text().startswith(first)
+    assert len(kept.read_text().splitlines()) == 2
+    again = gate.run_world(2.0, "ppo", 7, CPU)
+    assert {**again, "seconds": 0} == {**record, "seconds": 0}
+    assert "edge 2, untrained, seed 7: " in capsys.readouterr().err
+
+
+def line(**changes: Any) -> str:
+    rules = {"audit": {"value": 0, "limit": 0, "passed": True}}
+    record = {"edge": 0.0, "learner": "ppo", "seed": 1, "promoted": False, "rules": rules, "seconds": 1.0}
+    record["config_sha256"] = gate.config_of(str(changes.get("learner", "ppo")), 0).sha256
+    return json.dumps({**record, **changes}) + "\n"
+
+
+def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "gate.jsonl"
+    kept.write_text("".join(line(seed=i, promoted=i < 3) for i in range(100)) + line(edge=2.0, promoted=True))
+    assert main(["gate", "--worlds", "0", "--keep", str(kept), "--json", "--device", "cpu"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    from scipy import stats
+
+    expected = stats.binomtest(3, 100).proportion_ci(0.95, "exact")
+    none = rows["gate_ppo_0"]
+    assert (none["value"], none["low"], none["high"]) == pytest.approx((0.03, expected.low, expected.high))
+    assert none["config"]["share_that_meets"] == {"audit": 1.0}
+    assert rows["gate_ppo_2"]["value"] == 1.0
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "gate.jsonl"
+    kept.write_text(line() + "{not json\n")
+    with pytest.raises(RunError, match="line 2 is no record of a world"):
+        gate.read(kept)
+    kept.write_text(line(config_sha256="other"))
+    with pytest.raises(RunError, match="another config or other thresholds"):
+        gate.read(kept)
+    with pytest.raises(ConfigError, match=r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"):
+        gate.gate_rows([3.0], ["ppo"], 1, 0, tmp_path / "x", CPU)
+    with pytest.raises(ConfigError, match="--worlds and --first must be 0 or more, got -1"):
+        gate.gate_rows([0.0], ["ppo"], -1, 0, tmp_path / "x", CPU)
+    with pytest.raises(ConfigError, match="--learner must be one of ppo, untrained"):
+        gate.gate_rows([0.0], ["sac"], 1, 0, tmp_path / "x", CPU)
+
+
+def test_both_sides_train_alike() -> None:
+    """One config whatever the edge: only the world's prices differ."""
+    assert set(STRENGTHS) == {0.0, 0.5, 1.0, 2.0}
+    assert gate.config_of("ppo", 3) == dataclasses.replace(gate.CONFIG, seed=3)
+    still = gate.config_of("untrained", 3)
+    assert still.gate == gate.CONFIG.gate
+    assert still.tournament.samples == 1

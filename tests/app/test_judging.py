@@ -1,0 +1,248 @@
+"""From a finished run to its verdict, its audit and its promotion, and through the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_app.audit_targets import audit_env, audit_run, audit_strategy
+from finrl_pod_app.cli.main import run as command
+from finrl_pod_app.verdict import read_verdict
+from finrl_pod_app.wiring import run_tournament
+
+from finrl_pod.config import GateConfig
+from finrl_pod.data.splits import make_splits
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.metrics import sharpe
+from finrl_pod.evaluate.registry import FILE, Registry
+from finrl_pod.files import write_json
+from finrl_pod.pod import snapshots
+from finrl_pod.pod.run_directory import RunDirectory
+from tests.app.made import fill_store, made_config, made_panel
+
+AGENTS = 9  # three pods, three generations
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store and a register of this module's own."""
+    folder, threads = tmp_path_factory.mktemp("judging"), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(folder / "store"))
+        patch.setenv("FINRL_POD_HOME", str(folder / "home"))
+        fill_store(folder / "store")
+        yield folder
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def finished(room: Path) -> Path:
+    """The folder of a finished run."""
+    run_tournament(made_config(), room / "run", device="cpu")
+    return room / "run"
+
+
+def registry(room: Path) -> Registry:
+    return Registry(room / "home" / FILE)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return values
+
+
+# ---------------------------------------------------------------------- trials, looks, verdict
+
+
+def test_every_agent_and_the_ensemble_are_counted(finished: Path, room: Path) -> None:
+    counts = registry(room).counts(made_panel().sha256)
+    assert (counts.raw, counts.runs) == (AGENTS + 1, 1)
+    assert 1 <= counts.clustered <= AGENTS + 1
+    verdict = report(finished)["verdict"]
+    assert verdict["trials"] == dataclasses.asdict(counts)
+    assert verdict["looks"] == 1
+
+
+def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
+    """Generation by generation; with equal weight added back they are the scores of the leaderboard."""
+    files = sorted((finished / "returns").glob("*.npy"))
+    assert len(files) == 3
+    excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
+    splits = make_splits(made_panel().times, made_config().splits)
+    assert excess.shape == (len(splits.validation) - 1, AGENTS)
+    from finrl_pod_strategies.baselines import run_baseline
+
+    from finrl_pod.market.rules import rules_of
+
+    config = made_config()
+    market = build_market(made_panel(), (), (0, 10))
+    span = (splits.validation.first, splits.validation.last)
+    equal = run_baseline("equal_weight", made_panel(), market, *span, rules_of(config.environment), 1e6)
+    returns = excess + (equal.equity[1:] / equal.equity[:-1] - 1)[:, None]
+    own = {sharpe(np.r_[1.0, np.cumprod(1 + column)]) for column in returns.T}
+    for row in report(finished)["leaderboard"]:
+        assert min(abs(row["score"] - other) for other in own) < 1e-6
+
+
+def test_a_verdict_stands_whatever_comes_later(finished: Path, room: Path) -> None:
+    before = (finished / "verdict.json").read_bytes()
+    other = dataclasses.replace(made_config(), seed=6)
+    document = run_tournament(other, room / "other", device="cpu")
+    assert document["verdict"]["looks"] == 2
+    assert document["verdict"]["trials"]["raw"] == 2 * (AGENTS + 1)
+    limits = {rule["name"]: rule["limit"] for rule in document["verdict"]["rules"]}
+    assert limits["probabilistic_sharpe"] == pytest.approx(0.975)
+    # The same run again, elsewhere and in its own folder: neither counts, neither changes what was said.
+    again = run_tournament(made_config(), room / "again", device="cpu")
+    assert again["verdict"] == report(finished)["verdict"]
+    run_tournament(made_config(), finished, resume=True, device="cpu")
+    assert (finished / "verdict.json").read_bytes() == before
+    assert registry(room).counts(made_panel().sha256).raw == 2 * (AGENTS + 1)
+
+
+def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:
+    looser = dataclasses.replace(made_config(generations=1), gate=GateConfig(deflated_sharpe=0.1, overfitting=1.0))
+    looks = run_tournament(looser, room / "looser", device="cpu")["verdict"]["looks"]
+    assert looks >= 2
+
+
+# ---------------------------------------------------------------------- audit
+
+
+def test_an_honest_run_is_clean(finished: Path) -> None:
+    audit = audit_run(finished, probes=3, warm_up_bars=100)
+    assert audit.clean, [f.message for f in audit.findings if f.status == "fail"]
+    assert {f.check for f in audit.findings} == {
+        *("look-ahead", "leakage", "warm-up", "fills", "data", "sensitivity", "determinism")
+    }
+    assert json.dumps(audit.plain(), allow_nan=False)
+
+
+def test_a_leaderboard_of_test_scores_is_found(finished: Path, room: Path) -> None:
+    broken = Path(shutil.copytree(finished, room / "picked-on-test"))
+    state = json.loads((broken / "state.json").read_text())
+    for i, row in enumerate(state["leaderboard"]):
+        row["score"] = 2.0 - 0.1 * i  # as if other bars had been scored
+    write_json(broken / "state.json", state)
+    faults = [f for f in audit_run(broken, probes=1).findings if f.status == "fail"]
+    assert {f.part for f in faults} == {"the champion's selection"}
+    assert "was picked on other bars" in faults[0].message
+
+
+def test_a_normaliser_that_saw_everything_is_found(finished: Path, room: Path) -> None:
+    broken = Path(shutil.copytree(finished, room / "fitted-on-everything"))
+    panel, config = made_panel(), made_config()
+    everything = build_market(panel, config.features.names, (0, len(panel.times) - 1)).normaliser
+    run = RunDirectory.open(broken)
+    for file in (broken / "snapshots").glob("*.json"):
+        snapshot = run.snapshot(file.stem)
+        snapshots.save(broken / "snapshots", dataclasses.replace(snapshot, normaliser=everything))
+    faults = {f.part for f in audit_run(broken, probes=1).findings if f.status == "fail"}
+    assert faults & {f"the normaliser of {name}" for name in config.features.names}
+
+
+def test_same_close_fills_are_found(room: Path) -> None:
+    config = made_config(generations=1, pods=2)
+    config = dataclasses.replace(config, environment=dataclasses.replace(config.environment, fill="same_close"))
+    document = run_tournament(config, room / "same-close", device="cpu")
+    (rule,) = [rule for rule in document["verdict"]["rules"] if rule["name"] == "audit"]
+    assert not rule["passed"]
+    assert "at the very close that it was made on" in rule["sentence"]
+    assert not document["verdict"]["promoted"]
+
+
+def test_baselines_and_environments_are_clean() -> None:
+    for name in ("equal_weight", "index"):
+        assert audit_strategy(name, "made", probes=2, warm_up_bars=100).clean
+    for kind in ("portfolio", "stock_trading"):
+        assert audit_env(kind, "made", probes=2, warm_up_bars=320).clean
+
+
+def test_bad_subjects_are_refused() -> None:
+    with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, got 'casino'"):
+        audit_env("casino", "made")
+    with pytest.raises(InputError, match="unknown strategy 'equal'"):
+        audit_strategy("equal", "made")
+    with pytest.raises(DataError, match="there is no panel 'nothing'"):
+        audit_strategy("equal_weight", "nothing")
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def test_promote_says_no_with_the_reasons(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not read_verdict(finished).promoted  # a hundred days of noise earn nobody a place
+    assert command(["promote", str(finished)]) == 1
+    shown = capsys.readouterr().out
+    assert "The champion is not promoted: " in shown
+    assert "deflated sharpe" in shown
+    assert command(["promote", str(finished), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == read_verdict(finished).plain()
+
+
+def test_promote_says_yes(finished: Path, room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = room / "good"
+    values = read_verdict(finished).plain()
+    rules = [{**rule, "passed": True} for rule in values["rules"]]
+    write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
+    assert command(["promote", str(good)]) == 0
+    assert "The champion is promoted: every rule is met." in capsys.readouterr().out
+
+
+def test_promote_without_a_verdict_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["promote", str(tmp_path)]) == 2
+    assert "holds no verdict" in capsys.readouterr().err
+
+
+def test_audit_through_the_command(room: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["audit", "--strategy", "equal_weight", "--data", "made", "--probes", "2", "--warm-up", "100"]
+    assert command(arguments) == 0
+    shown = capsys.readouterr()
+    assert "No fault was found" in shown.out
+    assert "look-ahead" in shown.err  # progress
+    assert command([*arguments, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["clean"] is True
+    assert shown.err == ""
+    broken = room / "picked-on-test"
+    assert command(["audit", str(broken), "--probes", "1"]) == 1
+    assert "1 faults: the results cannot be believed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "audit takes a run directory, --strategy NAME or --env KIND, one of the three"),
+        (["--strategy", "index", "--env", "portfolio"], "one of the three"),
+        (["runs/none"], "holds no run with a finished generation"),
+        (["runs/none", "--data", "made"], "a run is audited on its own data"),
+    ],
+)
+def test_audit_refuses_in_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["audit", *arguments, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["trials", "--data", "made", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["register"] == str(room / "home" / FILE)
+    (entry,) = document["data_sets"]
+    assert entry["name"] == "made"
+    assert entry["trials"] == registry(room).counts(made_panel().sha256).raw
+    assert entry["looks"][0]["first"] == "2021-07-01"
+    assert command(["trials"]) == 0
+    assert "made: 2021-07-01 to 2021-10-31 looked at on" in capsys.readouterr().out
+    assert command(["trials", "--data", "other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data_sets"] == []

@@ -1,0 +1,162 @@
+"""Pipelines for the audit: an honest one, and what the planted faults change in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_strategies.simple import EqualWeight, Momentum
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.data import features
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import Benchmark, Floats, MarketTensor, Normaliser, Panel, Positions, Window
+
+BARS, ASSETS, SETTLED = 900, 4, 600
+FEATURES = ("return_1", "return_21", "volatility_21_rank", "macd")
+RULES = EnvironmentConfig(window=30, envs=8, group=4)
+
+
+def panel(gap: bool = False, opens: bool = False) -> Panel:
+    """Random walks that share a market, with an index; `gap`: some bars of one ticker are missing."""
+    rng = np.random.default_rng(21)
+    moves = rng.normal(3e-4, 0.012, (BARS, ASSETS)) + rng.normal(0, 0.006, (BARS, 1))
+    close = 50 * np.exp(moves.cumsum(0))
+    opened = close * np.exp(rng.normal(0, 0.004, close.shape))
+    tradable = np.ones(close.shape, bool)
+    if gap:
+        for start in range(610, 890, 12):
+            tradable[start : start + 4, 2] = False
+    hidden = np.where(tradable, close, np.nan)
+    days = np.datetime64("2018-01-01", "ns") + np.arange(BARS) * np.timedelta64(1, "D")
+    index = Benchmark("index", 1000 * np.exp(moves.mean(1).cumsum()), price_only=True)
+    opened_or_none = np.where(tradable, opened, np.nan) if opens else None
+    return Panel(days, tuple("ABCD"), hidden, tradable, open=opened_or_none, benchmark=index, name="audited")
+
+
+def normaliser_of(prices: Panel, names: tuple[str, ...] = FEATURES, last: int = SETTLED - 1) -> Normaliser:
+    return build_market(prices, names, (0, last)).normaliser
+
+
+def environment(kind: type[PortfolioEnv] = PortfolioEnv) -> Callable[[MarketTensor, int, int], PortfolioEnv]:
+    return lambda market, first, last: kind(market, RULES, first=first, last=last)
+
+
+def honest(prices: Panel | None = None, names: tuple[str, ...] = FEATURES, **changes: Any) -> Pipeline:
+    """Frozen normaliser, two strategies, one environment."""
+    prices = panel() if prices is None else prices
+    frozen = normaliser_of(prices, names)
+    made = Pipeline(
+        name="honest",
+        panel=prices,
+        build=lambda p: build_market(p, names, frozen),
+        rules=ExecutionRules(),
+        cash=1e6,
+        settled=SETTLED,
+        strategies={"equal_weight": EqualWeight()},
+        make_env=environment(),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+class Registered:
+    """Registers a feature for one test."""
+
+    def __init__(self, name: str, function: Callable[[Panel], Floats]) -> None:
+        self.name, self.function = name, function
+
+    def __enter__(self) -> str:
+        features.register(self.name)(self.function)
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        del features._FEATURES[self.name]
+
+
+def centred_average(prices: Panel) -> Floats:
+    """A moving average that reaches ten bars into the future."""
+    average = pd.DataFrame(prices.close).rolling(21, center=True, min_periods=1).mean().to_numpy()
+    return np.asarray(prices.close / average - 1)
+
+
+def scaled_by_everything(prices: Panel) -> Floats:
+    """A return divided by a deviation over all bars there are."""
+    moves = np.log(prices.close[1:] / prices.close[:-1])
+    return np.vstack([np.full((1, prices.close.shape[1]), np.nan), moves / moves.std()])
+
+
+def filled_backwards(prices: Panel) -> Panel:
+    """Missing bars take the price of the next one."""
+    close = pd.DataFrame(prices.close).bfill().to_numpy()
+    return dataclasses.replace(prices, close=close, tradable=np.isfinite(close))
+
+
+class Peeking:
+    """Holds what rises most by tomorrow: it was handed the market as it will be."""
+
+    name = "peeking"
+    feature_names: tuple[str, ...] = FEATURES[:1]
+    lookback = 1
+
+    def __init__(self, source: Callable[[], MarketTensor]) -> None:
+        self.source = source
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        market = self.source()
+        t = int(np.searchsorted(market.times, window.times[-1]))
+        ahead = min(t + 1, len(market.times) - 1)
+        return np.eye(len(window.symbols))[int((market.close[ahead] / market.close[t]).argmax())]
+
+
+class Restless:
+    """Draws its weights anew whenever it is asked."""
+
+    name = "restless"
+    feature_names: tuple[str, ...] = ()
+    lookback = 1
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        return self.rng.dirichlet(np.ones(len(window.symbols)))
+
+
+class Remembering:
+    """Weighs assets by the sum of all prices it was ever handed."""
+
+    name = "remembering"
+    feature_names: tuple[str, ...] = ()
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        total = np.nansum(window.close, axis=0)
+        return np.asarray(total / total.sum())
+
+
+class PeekingEnv(PortfolioEnv):
+    """Shows holdings at tomorrow's prices."""
+
+    def observe(self, state: Any, worth: Any = None) -> Any:
+        return super().observe(state._replace(shares=state.shares * self._tomorrow(state)), worth)
+
+    def _tomorrow(self, state: Any) -> torch.Tensor:
+        ahead = (state.day + 1).clamp(max=len(self._close) - 1)
+        return (self._close[ahead] / self._close[state.day]).unsqueeze(2)
+
+
+class SameCloseEnv(PortfolioEnv):
+    """Fills at the close that was observed, whatever the market says."""
+
+    def __init__(self, market: MarketTensor, config: EnvironmentConfig, **options: Any) -> None:
+        super().__init__(market, config, **options)
+        self._fill = self._close
+
+
+MOMENTUM = Momentum()

@@ -1,0 +1,104 @@
+"""Other costs and delays: closed forms, and what is told of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.evaluate.audit.sensitivity import (
+    Sensitivity,
+    break_even,
+    log_growth,
+    recorded,
+    sensitivity,
+    sensitivity_findings,
+)
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import Floats, Positions, Window
+from tests.evaluate.conftest import build
+
+BARS = 41
+RULES = ExecutionRules(cost_rate=0.001)
+
+
+class Swapping:
+    """All in one of two assets, the other one at the next bar."""
+
+    name, lookback = "swapping", 1
+    feature_names: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        self.asked += 1
+        return np.eye(2)[self.asked % 2]
+
+
+class Holding:
+    """Half and half, bought once."""
+
+    name, lookback = "holding", 1
+    feature_names: tuple[str, ...] = ()
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        return None if positions.weights.any() else np.array([0.5, 0.5])
+
+
+def test_costs_take_what_the_turnover_says() -> None:
+    panel, market = build(np.ones((BARS, 2)))
+    terms = (panel, market, 0, BARS - 1, RULES, 1e6)
+    _, own = recorded(Swapping(), *terms)
+    _, held = recorded(Holding(), *terms)
+    found = sensitivity(own, held, *terms, costs=(0.0, 10.0, 20.0), delays=(0, 5))
+    # At constant prices a bar sells all (keeps 1 - c) and buys again (divides by 1 + c); the first one only buys.
+    for cost, growth in zip(found.costs, found.growth, strict=True):
+        c = cost / 1e4
+        wealth = ((1 - c) / (1 + c)) ** (BARS - 2) / (1 + c)
+        assert growth == pytest.approx(np.log(wealth) / (BARS - 1) * 252, abs=1e-9)
+    assert found.reference[0] == 0
+    assert found.break_even == 0  # it never led
+    assert found.delayed[1] > found.delayed[0]  # five swaps fewer
+
+
+def test_replaying_gives_the_backtest_again() -> None:
+    close = np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.01, (BARS, 2)), 0))
+    panel, market = build(close)
+    terms = (panel, market, 0, BARS - 1, RULES, 1e6)
+    result, own = recorded(Swapping(), *terms)
+    found = sensitivity(own, own, *terms, costs=(10.0,), delays=(0,))
+    assert found.growth == (log_growth(result.equity),)
+    assert found.delayed == (log_growth(result.equity),)
+
+
+def test_the_break_even_cost_lies_on_the_line() -> None:
+    costs = (0.0, 10.0, 20.0, 40.0)
+    assert break_even(costs, (0.3, 0.2, 0.1, -0.1), (0.15,) * 4) == pytest.approx(15.0)
+    assert break_even(costs, (0.3, 0.2, 0.1, -0.1), (-1.0,) * 4) == float("inf")
+    assert break_even(costs, (0.1, 0.0, 0.0, 0.0), (0.2,) * 4) == 0.0
+    assert log_growth(np.array([1.0, -1.0])) == float("-inf")
+
+
+def subject(name: str) -> Pipeline:
+    panel, market = build(np.ones((5, 2)))
+    return Pipeline(name, panel, lambda _: market, RULES, 1.0, 2)
+
+
+def sensed(lead: float, later: float = 0.1) -> Sensitivity:
+    own = (0.2 + lead, 0.15 + lead, 0.1 + lead, 0.0 + lead)
+    costs = (0.0, 10.0, 20.0, 40.0)
+    reference = (0.15,) * 4
+    return Sensitivity(costs, own, reference, (0, 1), (0.2, later), break_even(costs, own, reference))
+
+
+def test_what_is_told() -> None:
+    costs, delay = sensitivity_findings(subject("mine"), sensed(0.1), "equal_weight", 10.0)
+    assert (costs.status, delay.status) == ("pass", "pass")
+    assert "grows 10.00% a year faster than equal_weight; the lead is gone at 30.0 basis points" in costs.message
+    assert sensitivity_findings(subject("mine"), sensed(0.01), "equal_weight", 10.0)[0].status == "warn"
+    thin = sensitivity_findings(subject("mine"), sensed(-0.1, -0.05), "equal_weight", 10.0)
+    assert [f.status for f in thin] == ["warn", "warn"]
+    assert "no lead to lose" in thin[0].message
+    itself = sensitivity_findings(subject("equal_weight"), sensed(0.1), "equal_weight", 10.0)
+    assert "which is the yardstick itself" in itself[0].message

@@ -1,0 +1,59 @@
+"""The bars of a walk-forward: none is used before its time, none is tested twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from skfolio.model_selection import WalkForward
+
+from finrl_pod.errors import DataError
+from finrl_pod.evaluate.folds import walk_forward
+
+
+@given(
+    start=st.integers(200, 400),
+    bars=st.integers(40, 300),
+    folds=st.integers(1, 8),
+    validation=st.integers(1, 60),
+    embargo=st.integers(0, 10),
+)
+def test_order_gaps_and_lengths(start: int, bars: int, folds: int, validation: int, embargo: int) -> None:
+    made = walk_forward(3, start, start + bars - 1, folds, validation, embargo)
+    tested = [bar for fold in made for bar in range(fold.test.first, fold.test.last + 1)]
+    assert tested == list(range(start, start + bars))
+    lengths = [len(fold.test) for fold in made]
+    assert max(lengths) - min(lengths) <= 1
+    for fold in made:
+        assert fold.train.first == 3
+        assert len(fold.validation) == validation
+        assert fold.validation.first - fold.train.last == embargo + 1
+        assert fold.test.first - fold.validation.last == embargo + 1
+
+
+def test_skfolio_cuts_the_same_tests() -> None:
+    """Its expanding walk-forward, purged by what lies between train and test here."""
+    made = walk_forward(0, 600, 1199, 6, 50, 5)
+    theirs = WalkForward(test_size=100, train_size=540, expand_train=True, purged_size=60)
+    splits = list(theirs.split(np.zeros((1200, 1))))
+    assert len(splits) == len(made)
+    for fold, (train, test) in zip(made, splits, strict=True):
+        assert (fold.train.first, fold.train.last) == (train[0], train[-1])
+        assert (fold.test.first, fold.test.last) == (test[0], test[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 100, 199, 0, 10, 2), "needs 1 fold at least, got 0"),
+        ((0, 100, 199, 51, 10, 2), "cannot be cut into 51 tests"),
+        ((0, 100, 199, 2, 0, 2), "bars to choose on"),
+        ((0, 100, 199, 2, 10, -1), "embargo of 0 or more, got 10 and -1"),
+        ((0, 100, 199, 2, 98, 1), "fold 1 has no bars to train on: 100 bars before its test are fewer than"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(arguments: tuple[int, ...], words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        walk_forward(*arguments)
+    assert words in str(caught.value)
