@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, TournamentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.errors import ConfigError
 
 PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(),
     "gpu": RunConfig(
         environment=EnvironmentConfig(envs=1024),
-        agent=AgentConfig(hidden=(64, 64)),
+        agent=PPOConfig(hidden=(64, 64)),
         tournament=TournamentConfig(pods=32, generations=12, samples=1_000_000, leaderboard=64, champion=8),
     ),
     "quick": RunConfig(
@@ -41,9 +41,11 @@ SECTIONS: Mapping[str, str] = {
     "splits": "First and last date of each split. Nothing is fitted or chosen on the test years.",
     "features": "What a policy sees of each asset, all known at the close of the decision's bar.",
     "environment": "The rules of the market.",
-    "agent": "One PPO agent: the first settings are shared, from learning_rate on each member has its own.",
+    "agent": "How agents learn: `finrl-pod algorithms` lists the algorithms; each has settings of its own.",
     "tournament": "The population, its budget, and how the champion is picked.",
 }
+
+COHORT = "Pods of another algorithm, or of other settings, on the same leaderboard."
 
 COMMENTS: Mapping[str, str] = {
     "seed": "every random number of the run follows from it",
@@ -79,7 +81,7 @@ COMMENTS: Mapping[str, str] = {
     "environment.adjusted_shares": "allow whole shares and costs a share although the prices are adjusted",
     "environment.envs": "environments a member",
     "environment.group": "environments that share a window of time",
-    "agent.algorithm": "how agents learn",
+    "agent.algorithm": "one of those that `finrl-pod algorithms` lists",
     "agent.policy": "one network for every asset, or one on the flat observation",
     "agent.hidden": "units of each hidden layer",
     "agent.horizon": "steps of each environment between two updates",
@@ -130,6 +132,8 @@ def config_text(config: RunConfig) -> str:
     blocks = ["\n".join(_lines(config, ""))]
     for section, comment in SECTIONS.items():
         blocks.append("\n".join([f"# {comment}", f"[{section}]", *_lines(getattr(config, section), f"{section}.")]))
+    for agent in config.cohorts:
+        blocks.append("\n".join([f"# {COHORT}", "[[cohorts]]", *_lines(agent, "agent.")]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -152,7 +156,7 @@ def _lines(record: Any, prefix: str) -> Iterator[str]:
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) or field.name == "cohorts":
             continue
         choices = [str(c) for c in typing.get_args(hints[field.name]) if isinstance(c, str)]
         comment = COMMENTS[prefix + field.name] + (f" ({' | '.join(choices)})" if len(choices) > 1 else "")

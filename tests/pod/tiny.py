@@ -8,7 +8,7 @@ from typing import Any
 
 from finrl_pod_envs.make import make_env
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, TournamentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.tournament import Tournament
 from finrl_pod.types import MarketTensor
@@ -26,7 +26,7 @@ def tiny_config(*, seed: int = 5, agent: dict[str, Any] | None = None, **tournam
         seed=seed,
         threads=1,
         environment=EnvironmentConfig(window=30, envs=8, group=4),
-        agent=AgentConfig(**{**AGENT, **(agent or {})}),
+        agent=PPOConfig(**{**AGENT, **(agent or {})}),
         tournament=TournamentConfig(**{**settings, **tournament}),
     )
 

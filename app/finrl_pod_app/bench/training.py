@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from finrl_pod_envs.portfolio import PortfolioEnv
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.pod.scoring import run_members
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import Floats, MarketTensor
@@ -30,7 +30,7 @@ class Recipe:
     """How one agent is trained."""
 
     environment: EnvironmentConfig
-    agent: AgentConfig
+    agent: PPOConfig
     samples: int
 
     def plain(self) -> dict[str, Any]:
@@ -69,6 +69,6 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
 def log_returns(trained: Trained, market: MarketTensor, first: int, last: int) -> Floats:
     """[last - first] log returns a bar of the agent without exploration, from cash, in the float64 engine."""
     learner = trained.learner
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
-    ledger = run_members(learner.ppo.policy, params, market, learner.env.config, first, last)
+    algorithm = learner.algorithm
+    ledger = run_members(algorithm.actor, algorithm.weights(), market, learner.env.config, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)

@@ -12,7 +12,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import backtest_commands, data, doctor, init, run_commands
+from finrl_pod_app.cli import algorithms, backtest_commands, data, doctor, init, run_commands
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -39,6 +39,7 @@ app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_wei
 app.command("sweep", epilog="Example: finrl-pod sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:")(
     backtest_commands.sweep
 )
+app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(algorithms.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
 app.command(
     "bench",
