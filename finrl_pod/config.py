@@ -77,7 +77,8 @@ class FeatureConfig:
 class EnvironmentConfig:
     """The market's rules.
 
-    kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`.
+    kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`, "discrete" one choice out
+    of 2 N + 1: hold on, or buy or sell one of N assets for `lot` of the equity.
     fill: "next" fills at the next open (the next close where there are no opens); "same_close" at the close that the
     decision saw, for comparison only. window: bars an episode. group: environments that share a window.
     turbulence_limit: sell everything while turbulence is above it; 0 turns it off.
@@ -86,7 +87,7 @@ class EnvironmentConfig:
     that were traded.
     """
 
-    kind: Literal["portfolio", "stock_trading"] = "portfolio"
+    kind: Literal["portfolio", "stock_trading", "discrete"] = "portfolio"
     cost_bps: float = 10.0
     cash: float = 1_000_000.0
     window: int = 252
@@ -97,6 +98,7 @@ class EnvironmentConfig:
     short: bool = False
     leverage: float = 1.0
     hmax: float = 100.0
+    lot: float = 0.25
     turbulence_limit: float = 0.0
     half_spread_bps: float = 0.0
     per_share: float = 0.0

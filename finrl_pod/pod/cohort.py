@@ -11,6 +11,7 @@ from finrl_pod.agents import AgentConfig
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.pod.generator import Birth
 from finrl_pod.pod.scoring import score_members
+from finrl_pod.pod.slots import COUNTS
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import AgentSnapshot, MarketTensor, Score, Tensor
@@ -21,10 +22,14 @@ Step = Callable[[int], bool]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """A learner whose member p is the pod that births[p] describes. rows: points of its learning curves."""
+    """A learner whose member p is the pod that births[p] describes.
+
+    rows: points of its learning curves. written: items of the replay that the slots had before this generation.
+    """
 
     learner: Learner
     births: Sequence[Birth]
+    written: int
     rows: list[dict[str, Any]]
 
     @classmethod
@@ -34,17 +39,30 @@ class Cohort:
         agent: AgentConfig,
         births: Sequence[Birth],
         parent: Callable[[str], AgentSnapshot],
+        slots: Callable[[int], Mapping[str, Tensor] | None],
         *,
         seed: int,
         threads: int,
     ) -> Cohort:
-        """Every pod in the state that its birth says. parent: reads an agent by its id."""
+        """Every pod in the state that its birth says.
+
+        parent: reads an agent by its id. slots: of that many items of a replay, what the slots kept, if anything.
+        """
         settings = [birth.hyperparameters for birth in births]
         learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
         for p, birth in enumerate(births):
             if birth.kind != "fresh" and birth.parent is not None:
                 learner.restore(parent(birth.parent), p)
-        return cls(learner, births, [])
+        algorithm, written = learner.algorithm, 0
+        kept = slots(algorithm.slot_items) if algorithm.slot_items else None
+        if kept is not None:
+            algorithm.load_slot_state(kept)
+            written = int(kept[COUNTS][0])
+        return cls(learner, births, written, [])
+
+    def seen(self) -> dict[str, Tensor]:
+        """What the slots saw in this generation, as far as they keep it; empty where there is no replay."""
+        return self.learner.algorithm.slot_state(self.written)
 
     def train(self, samples: int, schedule: Callable[[int], float], step: Step) -> None:
         """Train every pod on `samples`. step(samples of all pods) is called after every iteration; False stops."""

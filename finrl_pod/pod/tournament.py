@@ -16,13 +16,14 @@ from finrl_pod import streams
 from finrl_pod.agents import AgentConfig
 from finrl_pod.config import RunConfig
 from finrl_pod.errors import RunError
+from finrl_pod.pod import slots
 from finrl_pod.pod.cohort import Cohort, Step, learning_curves
 from finrl_pod.pod.generator import Birth, first_births, next_births
 from finrl_pod.pod.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.settings import check
-from finrl_pod.types import MarketTensor, Score
+from finrl_pod.types import MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
 Report = Callable[[Progress], None]
@@ -68,6 +69,7 @@ class Tournament:
         self._began = time.perf_counter()
         self._fresh_samples = 0  # of this process
         self._taken = 0  # of this generation
+        self._oldest: dict[int, int] = {}  # cohort -> the first generation whose replay is still looked at
 
     def run(self) -> Outcome:
         """Train until the last generation or the wall-clock limit; goes on from what the run directory holds."""
@@ -89,8 +91,8 @@ class Tournament:
         self._taken = 0
         cohorts = []
         for i, agent in enumerate((config.agent, *config.cohorts)):
-            slots = range(i, config.tournament.pods, 1 + len(config.cohorts))
-            cohorts.append(self._cohort(number, agent, self._births(number, agent, slots, state)))
+            places = range(i, config.tournament.pods, 1 + len(config.cohorts))
+            cohorts.append(self._cohort(number, i, agent, self._births(number, agent, places, state)))
             schedule = self._schedule(number, agent)
             cohorts[-1].train(config.tournament.samples, schedule, self._watch(number, state, cohorts[-1], began))
         scores = [
@@ -110,21 +112,27 @@ class Tournament:
         self._save(done, cohorts)
         return done
 
-    def _births(self, number: int, agent: AgentConfig, slots: Sequence[int], state: _State) -> list[Birth]:
+    def _births(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[Birth]:
         """How the pods of a cohort begin. Agents inherit within their cohort: no other's weights would fit."""
         config = self.config
         if number == 0:
-            return first_births(agent, slots, config.seed)
-        current = [score for score in state.current if score.slot in slots]
-        board = state.leaderboard.of_slots(slots)
+            return first_births(agent, places, config.seed)
+        current = [score for score in state.current if score.slot in places]
+        board = state.leaderboard.of_slots(places)
         return next_births(agent, config.tournament, config.seed, number, board, current)
 
-    def _cohort(self, number: int, agent: AgentConfig, births: Sequence[Birth]) -> Cohort:
+    def _cohort(self, number: int, place: int, agent: AgentConfig, births: Sequence[Birth]) -> Cohort:
+        def kept(items: int) -> Mapping[str, Tensor] | None:
+            found = slots.load(self.run_directory, place, number - 1, items) if number else None
+            self._oldest[place] = number if found is None else found[1]
+            return None if found is None else found[0]
+
         return Cohort.born(
             self.make_env([birth.slot for birth in births]),
             agent,
             births,
             self.run_directory.snapshot,
+            kept,
             seed=streams.key(self.config.seed, number, "generation"),
             threads=self.config.threads,
         )
@@ -182,8 +190,13 @@ class Tournament:
             "samples": state.samples,
             "train_seconds": state.train_seconds,
         }
+        for place, cohort in enumerate(cohorts):
+            if seen := cohort.seen():
+                self.run_directory.save_replay(state.generation, place, seen)
         metrics = learning_curves(cohorts)
         self.run_directory.save_generation(state.generation, agents, keep, metrics, _finite(plain))
+        for place, first in self._oldest.items():  # no resumed run can ask for what lies before
+            self.run_directory.forget_replay(first - 1, place)
 
     def _restored(self) -> _State | None:
         plain = self.run_directory.state()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.choices import choices_as_weights
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.weights import scores_to_weights, trades_as_weights
 from finrl_pod.rl.algorithm import Actor
@@ -40,6 +41,9 @@ def target_weights(
         account = account * (worth / rules.cash).unsqueeze(-1)
     rows = features.to(dtype).expand(p, 1, *features.shape)
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
+    if rules.kind == "discrete":
+        choice = actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).view(p)
+        return choices_as_weights(choice, held, tradable, lot=rules.lot, rules=rules_of(rules))
     scores = actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).view(p, -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(

@@ -86,8 +86,16 @@ class Algorithm(Protocol):
         """Every random stream, in a fixed order: an exact continuation restores them."""
         ...
 
-    def slot_state(self) -> dict[str, Tensor]:
-        """What belongs to the slots, not to the agents: the replay. Empty where there is none."""
+    @property
+    def slot_items(self) -> int:
+        """Items of the replay, 0 where there is none."""
+        ...
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        """What belongs to the slots, not to the agents: "counts" and the replay's items [P, n, ...], oldest first.
+
+        since: leaves out the first so many items ever written, to save what is new. Empty where there is no replay.
+        """
         ...
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:

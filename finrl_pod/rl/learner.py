@@ -126,6 +126,40 @@ class Learner:
             version=__version__,
         )
 
+    def checkpoint(self) -> dict[str, Tensor]:
+        """Everything that a Learner made with the same arguments needs to go on exactly: name -> CPU tensor.
+
+        Beside the members that is what belongs to their slots: random streams, replay, environments.
+        """
+        state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state().items()}
+        for p in range(self.env.members):
+            weights, rest = self.algorithm.member(p)
+            state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
+            state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
+        state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.streams())}
+        state |= {f"world.{name}": x.cpu().clone() for name, x in _world(self.worker).items()}
+        return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `checkpoint`: what follows is what would have followed. Raises RunError when it does not fit."""
+        world = _world(self.worker)
+        try:
+            for p in range(self.env.members):
+                self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
+            for i, stream in enumerate(self.algorithm.streams()):
+                stream.set_state(state[f"stream.{i}"])
+            self.algorithm.load_slot_state(_part(state, "slot."))
+            saved = {name: state[f"world.{name}"].to(x) for name, x in world.items()}
+            self.samples = [int(n) for n in state["samples"]]
+            self.algorithm.alive.copy_(state["alive"])
+        except (KeyError, RuntimeError) as error:
+            raise RunError(f"the checkpoint does not fit this learner: {error}") from None
+        fields = self.env.state._asdict()
+        self.env.state = self.env.state._replace(**{name: saved.get(name) for name in fields})
+        seen = [x for name, x in saved.items() if name.startswith("observation.")]
+        now = self.worker.observation
+        self.worker.observation = type(now)(*seen) if isinstance(now, tuple) else seen[0]
+
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
         """Continue from a snapshot in slot p (warm start): weights, moments, reward scale, sample count.
 
@@ -152,3 +186,18 @@ class Learner:
             )
         self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
         self.samples[p] = snapshot.samples
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
+
+def _world(worker: Worker) -> dict[str, Tensor]:
+    """The environments' state, and the observation that is to be answered. Raises RunError where there is none."""
+    state = getattr(worker.env, "state", None)
+    if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
+        raise RunError(f"{type(worker.env).__name__} does not show its state, so it cannot be continued exactly")
+    now = worker.observation
+    parts = now if isinstance(now, tuple) else (now,)
+    fields = {name: x for name, x in state._asdict().items() if x is not None}
+    return {**fields, **{f"observation.{i}": x for i, x in enumerate(parts)}}

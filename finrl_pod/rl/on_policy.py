@@ -98,8 +98,12 @@ class OnPolicy(ABC):
     def streams(self) -> list[torch.Generator]:
         return [*self._shuffles, *self._noises]
 
-    def slot_state(self) -> dict[str, Tensor]:
-        return {}
+    @property
+    def slot_items(self) -> int:
+        return 0
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
+        return {}  # nothing is kept between iterations
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
         if state:

@@ -70,7 +70,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a feature twice": (('"return_5"', '"return_1"'), "feature 'return_1' is given twice"),
     "an algorithm": (
         ('algorithm = "ppo"', 'algorithm = "ppp"'),
-        "agent.algorithm: there is no algorithm 'ppp'; did you mean ppo?",
+        "agent.algorithm: there is no algorithm 'ppp'",
     ),
     "a policy": (('policy = "equivariant"', 'policy = "lstm"'), "agent.policy: Input should be 'equivariant' or 'mlp'"),
     "a key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
