@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -45,6 +46,48 @@ def mlp_init(sizes: Sequence[int], stream: torch.Generator, dtype: torch.dtype) 
 
 def mlp(params: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
     """x [R, B, I] through so many layers with rectifiers between them: [R, B, O]."""
-    for i in range(layers - 1):
-        x = torch.relu_(affine(x, params[f"w{i}"], params[f"b{i}"]))
-    return affine(x, params[f"w{layers - 1}"], params[f"b{layers - 1}"])
+    tensors = [params[f"{kind}{i}"] for i in range(layers) for kind in "wb"]
+    out: Tensor = _Mlp.apply(x, *tensors)
+    return out
+
+
+class _Mlp(torch.autograd.Function):
+    """The whole network as one step of automatic differentiation, with its gradient written out.
+
+    On a CPU the bookkeeping of small layers costs more than their products: one SAC update of two 64x64 critics takes
+    a third of the time that it takes layer by layer. What nobody asks for (the gradient of fixed weights, of inputs
+    that are data) is not computed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *tensors: Tensor) -> Tensor:
+        """x [R, B, I]; tensors: w0 [R, I, H], b0 [R, H], w1, ..."""
+        inputs = [x]
+        last = len(tensors) - 2
+        for i in range(0, last, 2):
+            x = torch.baddbmm(tensors[i + 1].unsqueeze(1), x, tensors[i]).relu_()
+            inputs.append(x)
+        ctx.layers = len(inputs)
+        ctx.save_for_backward(*inputs, *tensors[::2])
+        return torch.baddbmm(tensors[last + 1].unsqueeze(1), x, tensors[last])
+
+    @staticmethod
+    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor | None, ...]:
+        """d loss / d output [R, B, O] -> the same for x, w0, b0, w1, ...; None where it is not needed."""
+        (gradient,) = outward
+        saved, layers = ctx.saved_tensors, ctx.layers
+        inputs, weights = saved[:layers], saved[layers:]
+        needed = ctx.needs_input_grad
+        out: list[Tensor | None] = [None] * (1 + 2 * layers)
+        for i in range(layers - 1, -1, -1):
+            if needed[1 + 2 * i]:
+                out[1 + 2 * i] = torch.bmm(inputs[i].transpose(1, 2), gradient)
+                out[2 + 2 * i] = gradient.sum(1)
+            if i or needed[0]:
+                gradient = torch.bmm(gradient, weights[i].transpose(1, 2))
+                if i:
+                    # Where a rectifier gave 0, nothing passes.
+                    gradient = torch.ops.aten.threshold_backward(gradient, inputs[i], 0)
+        if needed[0]:
+            out[0] = gradient
+        return tuple(out)

@@ -6,6 +6,7 @@ An iteration takes `horizon` steps of every environment into the replay and then
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -80,6 +81,7 @@ class OffPolicy(ABC):
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self.trained: dict[str, Trained] = {}
         self.targets: dict[str, Target] = {}
+        self._wide: dict[tuple[str, int], Tensor] = {}
         self.updates = 0
         self.seen = 0  # samples of a member in the slots' whole life
         self._choices = generators(seed, members, "replay", self.device)
@@ -240,14 +242,20 @@ class OffPolicy(ABC):
         A member whose loss or gradient is no longer a number stops here, with the parameters it had.
         """
         parameters, optimiser, per = self.trained[name]
-        limit, rate = self.settings["max_grad_norm"], self.settings["learning_rate"] * factor
-        if per > 1:
-            limit, rate = limit.repeat_interleave(per), rate.repeat_interleave(per)
+        limit, rate = self._rows("max_grad_norm", per), self._rows("learning_rate", per)
         gradient, norm = clip_by_member(parameters.gradient(loss.sum()), limit)
-        finite = torch.isfinite(norm + loss.detach()).view(self.members, per).all(1)
-        self.alive = self.alive & finite
-        optimiser.step(parameters.flat, gradient, rate, self._active(per))
-        return norm.view(self.members, per).amax(1)
+        judged = norm + loss.detach()
+        if self.device.type != "cpu" or not math.isfinite(float(judged.sum())):
+            self.alive = self.alive & torch.isfinite(judged).view(self.members, per).all(1)
+        optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
+        return norm.view(self.members, per).amax(1) if per > 1 else norm
+
+    def _rows(self, name: str, per: int) -> Tensor:
+        """A member's setting for each of its `per` rows."""
+        key = (name, per)
+        if key not in self._wide:
+            self._wide[key] = self.settings[name].repeat_interleave(per)
+        return self._wide[key]
 
     def _active(self, per: int = 1) -> Tensor | None:
         """Rows of the members that are alive, None for all (seen on a CPU alone, where looking costs nothing)."""
@@ -260,8 +268,7 @@ class OffPolicy(ABC):
         if self.updates % self.config.target_interval == 0:
             for name, target in self.targets.items():
                 per = self.trained[name].per
-                rate = self.settings["target_rate"]
-                target.follow(rate.repeat_interleave(per) if per > 1 else rate, self._active(per))
+                target.follow(self._rows("target_rate", per), self._active(per))
 
     def _add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
         """A trained part of these initial rows, with a target if it needs one."""
