@@ -41,12 +41,12 @@ class ActorCritic(OffPolicy):
         self.subset: int = getattr(config, "subset")  # noqa: B009
         self.network = make_actor_network(self.spec, self.HEADS)
         self.critic = make_critic(self.spec)
-        self._add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
+        self.trained.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
-        self._add("critic", rows, per=self.critics, target=True)
+        self.trained.add("critic", rows, per=self.critics, target=True)
         # The actor may learn more seldom than the critics: what its last step said.
         self.improved = [torch.full_like(self.reward_scale, torch.nan)] * (len(self.FIGURES) - len(OffPolicy.FIGURES))
-        self._fixed = {name: view.detach() for name, view in self.trained["critic"].parameters.views.items()}
+        self._fixed = self.trained.fixed("critic")
 
     @property
     def actor(self) -> BoundedActor:
@@ -83,7 +83,7 @@ class ActorCritic(OffPolicy):
 
     def next_values(self, seen: Seen, action: Tensor) -> Tensor:
         """The target critics' value of the next action, by the ensemble's rule: [P, K, A]."""
-        values = self.values(self.targets["critic"].views, seen, action, self.critics)
+        values = self.values(self.trained.targets["critic"].views, seen, action, self.critics)
         return combined(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
@@ -93,9 +93,9 @@ class ActorCritic(OffPolicy):
         """One step of all critics towards reward + discount * following [P, K, A]; returns the critics' figures."""
         discount = self.settings["discount"].view(-1, 1, 1)
         target = batch.reward + discount * batch.going * following
-        values = self.values(self.trained["critic"].parameters.views, batch.seen, batch.action, self.critics)
+        values = self.values(self.trained.views("critic"), batch.seen, batch.action, self.critics)
         loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
-        norm = self._descend("critic", loss.view(-1), factor)
+        norm = self.trained.descend("critic", loss.view(-1), factor)
         return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
 
     @abstractmethod

@@ -42,7 +42,11 @@ class Algorithm(Protocol):
     RANGES: ClassVar[Ranges]
     spec: PolicySpec
     settings: dict[str, Tensor]
-    alive: Tensor
+
+    @property
+    def alive(self) -> Tensor:
+        """[P] bool."""
+        ...
 
     @property
     def actor(self) -> Actor:

@@ -10,7 +10,7 @@ import torch
 from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl import actor_critic, off_policy, on_policy
+from finrl_pod.rl import actor_critic, off_policy_settings, on_policy
 from finrl_pod.rl.actors import BoundedActor
 from finrl_pod.rl.algorithm import Actor, Algorithm
 from finrl_pod.rl.d3qn import D3QN
@@ -95,8 +95,11 @@ def check(config: AgentConfig, env: Any) -> None:
     if config.policy not in ("equivariant", "mlp"):
         raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
     _check_fit(config, env)
-    (off_policy if isinstance(config, OffPolicyConfig) else on_policy).check(config, env)
-    actor_critic.check(config)
+    if isinstance(config, OffPolicyConfig):
+        off_policy_settings.check(config, env)
+        actor_critic.check(config)
+    else:
+        on_policy.check(config, env)
     ranges = ranges_of(config.algorithm)
     for name in ranges:
         check_setting(ranges, name, getattr(config, name))

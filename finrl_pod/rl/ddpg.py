@@ -32,7 +32,7 @@ class DDPG(ActorCritic):
 
     def next_action(self, seen: Seen, extra: Tensor) -> Tensor:  # noqa: ARG002  for those that smooth it
         """The target actor's action in the next state: [P, K, A, D]."""
-        return self._action(self.targets["actor"].views, seen)
+        return self._action(self.trained.targets["actor"].views, seen)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
         with torch.no_grad():
@@ -40,10 +40,10 @@ class DDPG(ActorCritic):
         figures = self._fit_critics(batch, following, factor)
         if self.updates % self.delay:
             return [*figures, *self.improved]
-        action = self._action(self.trained["actor"].parameters.views, batch.seen)
+        action = self._action(self.trained.views("actor"), batch.seen)
         first = {name: view[:: self.critics] for name, view in self._fixed.items()}  # one critic a member
         loss = -self.values(first, batch.seen, action, 1).mean((1, 2, 3))
-        self._descend("actor", loss, factor)
+        self.trained.descend("actor", loss, factor)
         self._follow()
         self.improved = [loss.detach()]
         return [*figures, *self.improved]

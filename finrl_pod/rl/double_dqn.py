@@ -12,4 +12,4 @@ class DoubleDQN(DQN):
 
     def next_values(self, seen: Seen) -> Tensor:
         best = self._decide(seen).unsqueeze(-1)
-        return self.network.forward(self.targets["values"].views, seen).gather(-1, best).squeeze(-1)
+        return self.network.forward(self.trained.targets["values"].views, seen).gather(-1, best).squeeze(-1)

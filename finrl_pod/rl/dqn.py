@@ -26,7 +26,7 @@ class DQN(OffPolicy):
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (), torch.int64
         self.network = make_q_network(self.spec, dueling=self.DUELING)
-        self._add("values", [self.network.init(s, self.dtype) for s in streams], target=True)
+        self.trained.add("values", [self.network.init(s, self.dtype) for s in streams], target=True)
 
     @property
     def actor(self) -> GreedyActor:
@@ -64,15 +64,15 @@ class DQN(OffPolicy):
 
     def next_values(self, seen: Seen) -> Tensor:
         """The target network's value of the best next choice: [P, K, A]."""
-        return self.network.forward(self.targets["values"].views, seen).amax(-1)
+        return self.network.forward(self.trained.targets["values"].views, seen).amax(-1)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:  # noqa: ARG002
         discount = self.settings["discount"].view(-1, 1, 1)
         with torch.no_grad():
             target = batch.reward + discount * batch.going * self.next_values(batch.following)
-        values = self.network.forward(self.trained["values"].parameters.views, batch.seen)
+        values = self.network.forward(self.trained.views("values"), batch.seen)
         taken = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         loss = torch.nn.functional.smooth_l1_loss(taken, target, reduction="none").mean((1, 2))  # [P]
-        norm = self._descend("values", loss, factor)
+        norm = self.trained.descend("values", loss, factor)
         self._follow()
         return [loss.detach(), taken.detach().mean((1, 2)), norm, self.epsilon]

@@ -47,7 +47,7 @@ def mlp_init(sizes: Sequence[int], stream: torch.Generator, dtype: torch.dtype) 
 def mlp(params: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
     """x [R, B, I] through so many layers with rectifiers between them: [R, B, O]."""
     tensors = [params[f"{kind}{i}"] for i in range(layers) for kind in "wb"]
-    out: Tensor = _Mlp.apply(x, *tensors)
+    out: Tensor = _Mlp.apply(x, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -6,22 +6,18 @@ An iteration takes `horizon` steps of every environment into the replay and then
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from finrl_pod.agents import AgentConfig, OffPolicyConfig
-from finrl_pod.config import check_ranges
-from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.agents import OffPolicyConfig
 from finrl_pod.rl.algorithm import Actor, Metrics, settings_of
 from finrl_pod.rl.inputs import Inputs, Seen
-from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero
 from finrl_pod.rl.replay import Replay
-from finrl_pod.rl.targets import Target
+from finrl_pod.rl.trained import Trained
 from finrl_pod.rl.worker import Worker
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
@@ -40,14 +36,6 @@ class Batch(NamedTuple):
     reward: Tensor
     going: Tensor
     following: Seen
-
-
-class Trained(NamedTuple):
-    """Parameters with what trains them. per: rows of the parameters a member has."""
-
-    parameters: Parameters
-    optimiser: Adam
-    per: int
 
 
 class OffPolicy(ABC):
@@ -77,11 +65,8 @@ class OffPolicy(ABC):
         self.config, self.inputs, self.spec, self.dtype = config, inputs, inputs.spec, dtype
         self.members, self.device = len(members), torch.device(device)
         self.settings = settings_of(hyperparameters, config, self.RANGES, self.members, dtype=dtype, device=self.device)
-        self.alive = torch.ones(self.members, dtype=torch.bool, device=self.device)
+        self.trained = Trained(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
-        self.trained: dict[str, Trained] = {}
-        self.targets: dict[str, Target] = {}
-        self._wide: dict[tuple[str, int], Tensor] = {}
         self.updates = 0
         self.seen = 0  # samples of a member in the slots' whole life
         self._choices = generators(seed, members, "replay", self.device)
@@ -105,7 +90,7 @@ class OffPolicy(ABC):
 
     @abstractmethod
     def _build(self, streams: Sequence[torch.Generator]) -> None:
-        """Make `trained` and `targets`; streams: for initial weights, one a member."""
+        """Add the parts that are trained; streams: for initial weights, one a member."""
 
     @abstractmethod
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
@@ -234,91 +219,35 @@ class OffPolicy(ABC):
             first = torch.ones_like(self.reward_scale)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
-    # ------------------------------------------------------------------ steps of the optimiser
-
-    def _descend(self, name: str, loss: Tensor, factor: float) -> Tensor:
-        """One step of a trained part down its loss [R]; returns the largest norm of a member's rows [P].
-
-        A member whose loss or gradient is no longer a number stops here, with the parameters it had.
-        """
-        parameters, optimiser, per = self.trained[name]
-        limit, rate = self._rows("max_grad_norm", per), self._rows("learning_rate", per)
-        gradient, norm = clip_by_member(parameters.gradient(loss.sum()), limit)
-        judged = norm + loss.detach()
-        if self.device.type != "cpu" or not math.isfinite(float(judged.sum())):
-            self.alive = self.alive & torch.isfinite(judged).view(self.members, per).all(1)
-        optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
-        return norm.view(self.members, per).amax(1) if per > 1 else norm
-
-    def _rows(self, name: str, per: int) -> Tensor:
-        """A member's setting for each of its `per` rows."""
-        key = (name, per)
-        if key not in self._wide:
-            self._wide[key] = self.settings[name].repeat_interleave(per)
-        return self._wide[key]
-
-    def _active(self, per: int = 1) -> Tensor | None:
-        """Rows of the members that are alive, None for all (seen on a CPU alone, where looking costs nothing)."""
-        if self.device.type == "cpu" and bool(self.alive.all()):
-            return None
-        return self.alive.repeat_interleave(per) if per > 1 else self.alive
-
     def _follow(self) -> None:
         """Move the targets, when it is their turn."""
         if self.updates % self.config.target_interval == 0:
-            for name, target in self.targets.items():
-                per = self.trained[name].per
-                target.follow(self._rows("target_rate", per), self._active(per))
-
-    def _add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
-        """A trained part of these initial rows, with a target if it needs one."""
-        parameters = Parameters(rows, self.device)
-        self.trained[name] = Trained(parameters, Adam(parameters.flat), per)
-        if target:
-            self.targets[name] = Target(parameters)
+            self.trained.follow()
 
     # ------------------------------------------------------------------ acting and state
+
+    @property
+    def alive(self) -> Tensor:
+        """[P] bool, False for a member whose loss was no longer a number."""
+        return self.trained.alive
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
         return self._to_env(self._decide(self.inputs.see(self.inputs.take(observation))))
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: view.detach() for name, view in self.trained[self.acting].parameters.views.items()}
+        return self.trained.fixed(self.acting)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(shape) for name, shape in self.trained[self.acting].parameters.shapes.items()}
+        return {name: tuple(shape) for name, shape in self.trained.parts[self.acting].parameters.shapes.items()}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone()}
-        for name, (parameters, optimiser, per) in self.trained.items():
-            for i in range(per):
-                row = p * per + i
-                rest[f"{name}.{i}.parameters"] = parameters.flat[row].cpu().clone()
-                rest |= {f"{name}.{i}.{key}": value for key, value in optimiser.member(row).items()}
-                if name in self.targets:
-                    rest[f"{name}.{i}.target"] = self.targets[name].row(row)
-        return self.trained[self.acting].parameters.member(p), rest
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.trained.member(p)}
+        return self.trained.parts[self.acting].parameters.member(p), rest
 
-    @torch.no_grad()
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        """The critics come with `rest`. Raises RunError for an agent with another number or size of critics."""
-        for name, (parameters, _, per) in self.trained.items():
-            for i in range(per):
-                flat = rest.get(f"{name}.{i}.parameters")
-                if flat is None or flat.shape != parameters.flat.shape[1:] or f"{name}.{per}.parameters" in rest:
-                    raise RunError(
-                        f"the saved agent does not fit: its {name} is of another size or number, "
-                        f"here {per} of {parameters.flat.shape[1]} numbers; use the settings it was trained with"
-                    )
-        for name, (parameters, optimiser, per) in self.trained.items():
-            for i in range(per):
-                row, prefix = p * per + i, f"{name}.{i}."
-                parameters.flat[row].copy_(rest[prefix + "parameters"])
-                optimiser.load(row, {key.removeprefix(prefix): x for key, x in rest.items() if key.startswith(prefix)})
-                if name in self.targets:
-                    self.targets[name].load(row, rest[prefix + "target"])
-        self.trained[self.acting].parameters.load(p, weights)
+        self.trained.load(p, rest)
+        self.trained.parts[self.acting].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
@@ -336,27 +265,3 @@ class OffPolicy(ABC):
         written, seen, updates = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.seen, self.updates = seen, updates
-
-
-def check(config: AgentConfig, env: Any) -> None:
-    """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
-    assert isinstance(config, OffPolicyConfig)
-    names = ("horizon", "updates", "batch", "replay", "target_interval")
-    ranges = {name: getattr(config, name) >= 1 for name in names}
-    check_ranges("agent", config, {**ranges, "warmup": config.warmup >= 0})
-    accounts = env.accounts if hasattr(env, "market") else 1
-    if config.batch > config.replay:
-        raise ConfigError(
-            f"agent.batch must be at most agent.replay, got {config.batch} and {config.replay}; "
-            "take a smaller batch or a larger replay"
-        )
-    if config.batch % accounts:
-        raise ConfigError(
-            f"agent.batch must be a multiple of environment.group, got {config.batch} and {accounts}: "
-            "what is learned from is a whole group at a time"
-        )
-    if config.replay < env.envs:
-        raise ConfigError(
-            f"agent.replay must hold a step of all {env.envs} environments, got {config.replay}; "
-            "take a larger replay or fewer environments"
-        )

@@ -27,7 +27,7 @@ def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tens
 
     (appendix C of the paper, in the form that does not overflow).
     """
-    action, chance = _Squashed.apply(mean, log_std, noise)
+    action, chance = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
     return action, chance
 
 
@@ -62,16 +62,16 @@ class SAC(ActorCritic):
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         super()._build(streams)
-        self._add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
+        self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
 
     @property
     def temperature(self) -> Tensor:
         """[P]"""
-        return self.trained["temperature"].parameters.flat[:, 0].exp()
+        return self.trained.parts["temperature"].parameters.flat[:, 0].exp()
 
     def _sampled(self, seen: Seen, noise: Tensor) -> tuple[Tensor, Tensor]:
         """An action [P, K, A, D] of the actor and its log-density [P, K, A]."""
-        mean, log_std = self.network.forward(self.trained["actor"].parameters.views, seen)
+        mean, log_std = self.network.forward(self.trained.views("actor"), seen)
         return squashed(mean, log_std, noise)
 
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
@@ -96,13 +96,13 @@ class SAC(ActorCritic):
         action, chance = self._sampled(batch.seen, noise)
         values = self.actor_values(self.values(self._fixed, batch.seen, action, self.critics))
         loss = (temperature * chance - values).mean((1, 2))
-        self._descend("actor", loss, factor)
+        self.trained.descend("actor", loss, factor)
         entropy = -chance.detach().mean((1, 2))
         if self.config.automatic:
             # J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is what is learned.
             wanted = self.settings["target_entropy"] * self.spec.action_size
-            log = self.trained["temperature"].parameters.views["log"][:, 0]
-            self._descend("temperature", log * (entropy - wanted), factor)
+            log = self.trained.views("temperature")["log"][:, 0]
+            self.trained.descend("temperature", log * (entropy - wanted), factor)
         return [loss.detach(), temperature.view(-1), entropy]
 
     def actor_values(self, values: Tensor) -> Tensor:

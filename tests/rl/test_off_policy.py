@@ -63,7 +63,7 @@ def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
 
 
 def modules(algorithm: Any, part: str) -> list[torch.nn.Sequential]:
-    views = algorithm.trained[part].parameters.views
+    views = algorithm.trained.views(part)
     return [module({k: x.detach()[r] for k, x in views.items()}) for r in range(views["w0"].shape[0])]
 
 
@@ -196,7 +196,7 @@ def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> 
             polyak([actor_target, *critic_targets], [actor, *critics], 0.1)
         assert_same(algorithm, "actor", [actor])
         assert_same(algorithm, "critic", critics)
-    moved = algorithm.targets["actor"].views["w0"][0].T
+    moved = algorithm.trained.targets["actor"].views["w0"][0].T
     torch.testing.assert_close(moved, actor_target[0].weight.data, rtol=1e-9, atol=1e-11)
 
 
@@ -259,7 +259,7 @@ def test_the_temperature_falls_while_there_is_too_much_entropy_and_rises_while_t
 def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_the_mean_when_it_is_its_turn() -> None:
     algorithm = make("redq", critics=5, subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
-    each = algorithm.values(algorithm.targets["critic"].views, data.following, data.action, 5)
+    each = algorithm.values(algorithm.trained.targets["critic"].views, data.following, data.action, 5)
     assert torch.equal(algorithm.actor_values(each), each.mean(1))
     before = algorithm._extras[0].get_state()
     taken = algorithm.next_values(data.following, data.action)
@@ -268,10 +268,10 @@ def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_t
     assert torch.equal(taken, torch.minimum(each[:, one], each[:, two]))
     moved = []
     for _ in range(6):
-        weights = algorithm.trained["actor"].parameters.flat.clone()
+        weights = algorithm.trained.parts["actor"].parameters.flat.clone()
         algorithm.updates += 1
         algorithm._update(data, noise, 1.0)
-        moved.append(not torch.equal(weights, algorithm.trained["actor"].parameters.flat))
+        moved.append(not torch.equal(weights, algorithm.trained.parts["actor"].parameters.flat))
     assert moved == [False, False, True, False, False, True]
 
 
@@ -310,8 +310,8 @@ def test_a_double_target_differs_from_a_plain_one() -> None:
     """So that the four tests above are not one."""
     data = batch(4)
     algorithm = make("double_dqn")
-    algorithm.targets["values"].flat += draw(*algorithm.targets["values"].flat.shape, seed=9)
-    plain = algorithm.network.forward(algorithm.targets["values"].views, data.following).amax(-1)
+    algorithm.trained.targets["values"].flat += draw(*algorithm.trained.targets["values"].flat.shape, seed=9)
+    plain = algorithm.network.forward(algorithm.trained.targets["values"].views, data.following).amax(-1)
     assert (algorithm.next_values(data.following) < plain - 1e-6).any()
 
 
@@ -328,5 +328,5 @@ def test_gradients_are_clipped_for_each_member_and_critic() -> None:
     algorithm = make("ddpg", critics=2, max_grad_norm=1e-3)
     figures = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
     assert float(figures[2][0]) > 1e-3, "reported before the cut"
-    first = algorithm.trained["critic"].optimiser.first  # a tenth of the clipped gradient
+    first = algorithm.trained.parts["critic"].optimiser.first  # a tenth of the clipped gradient
     torch.testing.assert_close(first.norm(dim=1), torch.full((2,), 1e-4, dtype=DOUBLE))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from finrl_pod_envs.portfolio import PortfolioEnv
 
-from finrl_pod.config import EnvironmentConfig, PPOConfig
+from finrl_pod.config import AgentConfig, EnvironmentConfig
 from finrl_pod.pod.scoring import run_members
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import Floats, MarketTensor
@@ -30,7 +30,7 @@ class Recipe:
     """How one agent is trained."""
 
     environment: EnvironmentConfig
-    agent: PPOConfig
+    agent: AgentConfig
     samples: int
 
     def plain(self) -> dict[str, Any]:
