@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.memory import available_bytes
+from finrl_pod.rl.free_memory import available_bytes
 from finrl_pod.types import Tensor
 
 Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]

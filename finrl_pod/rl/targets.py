@@ -13,12 +13,7 @@ class Target:
 
     def __init__(self, parameters: Parameters) -> None:
         self.source, self.flat = parameters, parameters.flat.clone()
-        self.views: dict[str, Tensor] = {}
-        start = 0
-        for name, shape in parameters.shapes.items():
-            size = int(torch.Size(shape).numel())
-            self.views[name] = self.flat[:, start : start + size].view(self.flat.shape[0], *shape)
-            start += size
+        self.views = parameters.views_of(self.flat)
 
     @torch.no_grad()
     def follow(self, rate: Tensor, active: Tensor | None) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl import replay as replay_module
-from finrl_pod.rl.memory import available_bytes
+from finrl_pod.rl.free_memory import available_bytes
 from finrl_pod.rl.replay import Replay
 from tests.rl.zoo import small_learner
 
