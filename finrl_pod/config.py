@@ -16,7 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from finrl_pod.agents import ALGORITHMS, AgentConfig, PPOConfig
 from finrl_pod.errors import ConfigError
+
+__all__ = [
+    "AgentConfig",
+    "DataConfig",
+    "EnvironmentConfig",
+    "FeatureConfig",
+    "PPOConfig",
+    "RunConfig",
+    "SplitConfig",
+    "TournamentConfig",
+    "check_ranges",
+    "load",
+    "parse",
+]
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,8 @@ class FeatureConfig:
 class EnvironmentConfig:
     """The market's rules.
 
-    kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`.
+    kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`, "discrete" one choice out
+    of 2 N + 1: hold on, or buy or sell one of N assets for `lot` of the equity.
     fill: "next" fills at the next open (the next close where there are no opens); "same_close" at the close that the
     decision saw, for comparison only. window: bars an episode. group: environments that share a window.
     turbulence_limit: sell everything while turbulence is above it; 0 turns it off.
@@ -71,7 +87,7 @@ class EnvironmentConfig:
     that were traded.
     """
 
-    kind: Literal["portfolio", "stock_trading"] = "portfolio"
+    kind: Literal["portfolio", "stock_trading", "discrete"] = "portfolio"
     cost_bps: float = 10.0
     cash: float = 1_000_000.0
     window: int = 252
@@ -82,6 +98,7 @@ class EnvironmentConfig:
     short: bool = False
     leverage: float = 1.0
     hmax: float = 100.0
+    lot: float = 0.25
     turbulence_limit: float = 0.0
     half_spread_bps: float = 0.0
     per_share: float = 0.0
@@ -95,33 +112,6 @@ class EnvironmentConfig:
     adjusted_shares: bool = False
     envs: int = 256
     group: int = 16
-
-
-@dataclass(frozen=True)
-class AgentConfig:
-    """One PPO agent. What is shared by a cohort stands first, then what each member has of its own.
-
-    group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
-    environment.group): the market's noise, which no action caused. target_kl: a member that moved further than this
-    from the policy that collected the data sits out the rest of the iteration.
-    """
-
-    algorithm: Literal["ppo"] = "ppo"
-    policy: Literal["equivariant", "mlp"] = "equivariant"
-    hidden: tuple[int, ...] = (32, 32)
-    horizon: int = 32
-    epochs: int = 2
-    minibatches: int = 8
-    group_baseline: bool = True
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    learning_rate: float = 3e-3
-    discount: float = 0.95
-    gae_lambda: float = 0.9
-    clip: float = 0.2
-    entropy: float = 0.0
-    value_weight: float = 0.5
-    max_grad_norm: float = 0.5
-    target_kl: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -173,7 +163,11 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a run depends on."""
+    """Everything a run depends on.
+
+    cohorts: further agents of other algorithms or settings. The tournament's pods are dealt out in turn to `agent` and
+    to each of them; all compete on one leaderboard.
+    """
 
     seed: int = 0
     threads: int = 0
@@ -181,9 +175,15 @@ class RunConfig:
     splits: SplitConfig = field(default_factory=SplitConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=PPOConfig)
     tournament: TournamentConfig = field(default_factory=TournamentConfig)
     gate: GateConfig = field(default_factory=GateConfig)
+    cohorts: tuple[AgentConfig, ...] = ()
+
+    def agent_of(self, slot: int) -> AgentConfig:
+        """What the pod in this slot of a tournament runs."""
+        agents = (self.agent, *self.cohorts)
+        return agents[slot % len(agents)]
 
     @property
     def sha256(self) -> str:
@@ -200,30 +200,61 @@ def check_ranges(section: str, config: object, ranges: Mapping[str, bool]) -> No
 
 def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     """Check plain values (as TOML or JSON gives them) and build the config. Raises ConfigError on the first fault."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(RunConfig))
-    try:
-        config = adapter.validate_python(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "unexpected_keyword_argument":
-            raise ConfigError(f"{where}: unknown key {key}; {_nearest(first['loc'])}") from None
-        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+    chosen = dict(values)
+    if "agent" in chosen:
+        chosen["agent"] = _parse_agent(chosen["agent"], "agent", where)
+    if isinstance(chosen.get("cohorts"), list | tuple):
+        chosen["cohorts"] = tuple(
+            _parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(chosen["cohorts"])
+        )
+    config: RunConfig = _checked(RunConfig, chosen, (), where)
     for name in ("seed", "threads"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
     return config
 
 
-def _nearest(place: tuple[int | str, ...]) -> str:
+def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
+    """The record of the algorithm that the values name: each algorithm has its own settings."""
+    if isinstance(values, AgentConfig):
+        return values
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: {place} must be a table of settings, got {values!r}")
+    name = values.get("algorithm", RunConfig().agent.algorithm)
+    if name not in ALGORITHMS:
+        close = difflib.get_close_matches(str(name), ALGORITHMS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(ALGORITHMS)}"
+        raise ConfigError(f"{where}: {place}.algorithm: there is no algorithm {name!r}; {hint}")
+    agent: AgentConfig = _checked(ALGORITHMS[name].record, {**values, "algorithm": name}, (place,), where)
+    return agent
+
+
+def _checked(record: type[Any], values: dict[str, Any], place: tuple[str, ...], where: str) -> Any:
+    """The record made of the values. Raises ConfigError on the first fault."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, (*place, *first["loc"])))
+        if first["type"] == "unexpected_keyword_argument":
+            raise ConfigError(f"{where}: unknown key {key}; {_nearest(record, first['loc'])}") from None
+        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+
+
+def _nearest(record: type[Any], place: tuple[int | str, ...]) -> str:
     """What the last part of a key's place may have meant, among the fields of the record that it stands in."""
-    record: Any = RunConfig()
+    nested: Any = record()
     for part in place[:-1]:
-        record = getattr(record, str(part))
-    known = [field.name for field in dataclasses.fields(record)]
-    close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        nested = getattr(nested, str(part))
+    known, name = [field.name for field in dataclasses.fields(nested)], str(place[-1])
+    if isinstance(nested, AgentConfig):
+        others = [f.name for f in ALGORITHMS.values() if name in {x.name for x in dataclasses.fields(f.record)}]
+        if others:
+            return f"it is a setting of {', '.join(others)}, and {nested.algorithm} has no such setting"
+    close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 

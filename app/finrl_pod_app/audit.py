@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make
@@ -31,8 +30,9 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers, choose
 from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import metrics_of, run_members
+from finrl_pod.pod.scoring import metrics_of
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
+from finrl_pod_app.champions import ledgers_of
 
 YARDSTICK = "equal_weight"
 ENVIRONMENTS, GROUP = 8, 4
@@ -167,10 +167,10 @@ def _scores(
     agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, span: tuple[int, int]
 ) -> dict[str, float]:
     """id -> Sharpe ratio a year on the bars of `span`."""
-    together = PolicyStrategy(agents)
-    params = {name: torch.stack([a.weights[name] for a in agents]) for name in agents[0].weights}
-    metrics = metrics_of(run_members(together.policy, params, market, config.environment, *span))
-    return {agent.id: values["sharpe"] for agent, values in zip(agents, metrics, strict=True)}
+    found: dict[str, float] = {}
+    for members, ledger in ledgers_of(agents, market, config.environment, *span):
+        found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics_of(ledger), strict=True)}
+    return found
 
 
 def builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:

@@ -7,13 +7,15 @@ from typing import Any
 
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.config import RunConfig
+from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.simulate import Ledger
 from finrl_pod.pod.champion import ChampionMembers, choose
 from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.pod.scoring import run_members
+from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
@@ -36,3 +38,14 @@ def market_of(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> Mark
     champion.check_universe(panel.symbols)
     names = champion.feature_names
     return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
+
+
+def ledgers_of(
+    agents: Sequence[AgentSnapshot], market: MarketTensor, environment: EnvironmentConfig, first: int, last: int
+) -> list[tuple[Sequence[int], Ledger]]:
+    """Each agent alone on an account of its own, from bar first to last: the places of those of one algorithm among
+    `agents`, and the ledger of their accounts."""
+    return [
+        (members, run_members(actor, params, market, environment, first, last))
+        for actor, params, members in PolicyStrategy(agents).families
+    ]

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, TournamentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.errors import ConfigError
 
 PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(),
     "gpu": RunConfig(
         environment=EnvironmentConfig(envs=1024),
-        agent=AgentConfig(hidden=(64, 64)),
+        agent=PPOConfig(hidden=(64, 64)),
         tournament=TournamentConfig(pods=32, generations=12, samples=1_000_000, leaderboard=64, champion=8),
     ),
     "quick": RunConfig(
@@ -41,10 +41,12 @@ SECTIONS: Mapping[str, str] = {
     "splits": "First and last date of each split. Nothing is fitted or chosen on the test years.",
     "features": "What a policy sees of each asset, all known at the close of the decision's bar.",
     "environment": "The rules of the market.",
-    "agent": "One PPO agent: the first settings are shared, from learning_rate on each member has its own.",
+    "agent": "How agents learn: `finrl-pod algorithms` lists the algorithms; each has settings of its own.",
     "tournament": "The population, its budget, and how the champion is picked.",
     "gate": "What a champion has to reach to be promoted.",
 }
+
+COHORT = "Pods of another algorithm, or of other settings, on the same leaderboard."
 
 COMMENTS: Mapping[str, str] = {
     "seed": "every random number of the run follows from it",
@@ -56,7 +58,7 @@ COMMENTS: Mapping[str, str] = {
     "splits.test": "looked at once, for the report",
     "splits.embargo": "bars dropped from the end of train and of validation",
     "features.names": "registered features, in order",
-    "environment.kind": "target weights, or shares to trade scaled by hmax",
+    "environment.kind": "target weights, shares to trade scaled by hmax, or one choice: hold, buy one, sell one",
     "environment.cost_bps": "cost of a trade in basis points of its value, each side",
     "environment.cash": "an account's cash at the start, in the currency of the prices",
     "environment.window": "bars an episode",
@@ -67,6 +69,7 @@ COMMENTS: Mapping[str, str] = {
     "environment.short": "allow negative holdings",
     "environment.leverage": "limit on the holdings as a multiple of equity",
     "environment.hmax": "stock_trading: shares that a full action trades",
+    "environment.lot": "discrete: share of the equity that a choice buys or sells",
     "environment.turbulence_limit": "sell everything while turbulence is above it, 0: off",
     "environment.half_spread_bps": "half of the quoted spread in basis points of the price, on every fill",
     "environment.per_share": "commission a share, in currency",
@@ -80,7 +83,7 @@ COMMENTS: Mapping[str, str] = {
     "environment.adjusted_shares": "allow whole shares and costs a share although the prices are adjusted",
     "environment.envs": "environments a member",
     "environment.group": "environments that share a window of time",
-    "agent.algorithm": "how agents learn",
+    "agent.algorithm": "one of those that `finrl-pod algorithms` lists",
     "agent.policy": "one network for every asset, or one on the flat observation",
     "agent.hidden": "units of each hidden layer",
     "agent.horizon": "steps of each environment between two updates",
@@ -96,6 +99,25 @@ COMMENTS: Mapping[str, str] = {
     "agent.value_weight": "weight of the value loss",
     "agent.max_grad_norm": "gradients are clipped to it, for each member",
     "agent.target_kl": "a member that moved further than this sits out the rest of an iteration",
+    "agent.updates": "gradient steps after them",
+    "agent.batch": "samples of a gradient step",
+    "agent.replay": "samples kept to learn from, for each member",
+    "agent.warmup": "samples of random actions before the first gradient step",
+    "agent.target_interval": "gradient steps between two moves of the target networks",
+    "agent.target_rate": "share of the way that target networks move towards the networks",
+    "agent.scale_rewards": "divide rewards by their standard deviation in the first samples",
+    "agent.critics": "critics of a member",
+    "agent.critic_rule": "what targets take of the critics: the least, their mean, the least of a random subset",
+    "agent.subset": "critics in the random subset",
+    "agent.exploration": "standard deviation of the noise on actions in [-1, 1]",
+    "agent.policy_delay": "gradient steps of the critics for each of the actor",
+    "agent.target_noise": "standard deviation of the noise on the target's action",
+    "agent.noise_clip": "limit on that noise",
+    "agent.automatic": "learn the temperature, so that the entropy meets its target",
+    "agent.temperature": "weight of the entropy, at the start",
+    "agent.target_entropy": "entropy wanted, for each number of the action",
+    "agent.exploration_samples": "samples over which the share of random actions falls",
+    "agent.epsilon": "share of random actions in the end",
     "tournament.pods": "agents trained side by side",
     "tournament.generations": "rounds of training and ranking",
     "tournament.samples": "steps of the environments for each pod and generation",
@@ -140,6 +162,8 @@ def config_text(config: RunConfig) -> str:
     blocks = ["\n".join(_lines(config, ""))]
     for section, comment in SECTIONS.items():
         blocks.append("\n".join([f"# {comment}", f"[{section}]", *_lines(getattr(config, section), f"{section}.")]))
+    for agent in config.cohorts:
+        blocks.append("\n".join([f"# {COHORT}", "[[cohorts]]", *_lines(agent, "agent.")]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -162,7 +186,7 @@ def _lines(record: Any, prefix: str) -> Iterator[str]:
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) or field.name == "cohorts":
             continue
         choices = [str(c) for c in typing.get_args(hints[field.name]) if isinstance(c, str)]
         comment = COMMENTS[prefix + field.name] + (f" ({' | '.join(choices)})" if len(choices) > 1 else "")

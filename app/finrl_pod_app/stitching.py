@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from finrl_pod_strategies.baselines import make, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.relay import Relay
@@ -31,9 +30,9 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers
 from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import run_members
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod_app.audit import audit_champion
+from finrl_pod_app.champions import ledgers_of
 from finrl_pod_app.crowning import Ground
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.report import build_document, write_json, write_report
@@ -166,12 +165,11 @@ def _trials(legs: Sequence[Leg], reference: BacktestResult, span: Span) -> Float
 def _members_returns(leg: Leg, places: int, last: int) -> Floats:
     """[bars, places] simple returns of the best of a leaderboard from the first bar of the fold's test to `last`."""
     agents = [leg.run.snapshot(score.id) for score in leg.board.scores[:places]]
-    params = {name: torch.stack([a.weights[name] for a in agents]) for name in agents[0].weights}
-    market: MarketTensor = leg.ground.market
-    ledger = run_members(
-        PolicyStrategy(agents).policy, params, market, leg.ground.config.environment, leg.fold.test.first, last
-    )
-    return simple_returns(ledger.equity.cpu().numpy())
+    ground, columns = leg.ground, [np.empty(0)] * places
+    for members, ledger in ledgers_of(agents, ground.market, ground.config.environment, leg.fold.test.first, last):
+        for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
+            columns[i] = simple_returns(equity)
+    return np.stack(columns, 1)
 
 
 def _document(

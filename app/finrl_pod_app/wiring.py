@@ -23,7 +23,7 @@ from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.settings import check as check_tournament
 from finrl_pod.pod.tournament import Outcome, Tournament
-from finrl_pod.rl.learner import check as check_agent
+from finrl_pod.rl.algorithms import check as check_agent
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.crowning import Crowned, Ground, crown
 from finrl_pod_app.crowning import check as check_verdict
@@ -130,8 +130,10 @@ def training_env(config: RunConfig, market: MarketTensor, splits: Splits, member
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
     """Raises ConfigError for a setting that a tournament would stumble over, before anything is written."""
-    check_tournament(config.tournament)
-    check_agent(config.agent, training_env(config, market, splits, (0,)))
+    check_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    env = training_env(config, market, splits, (0,))
+    for agent in (config.agent, *config.cohorts):
+        check_agent(agent, env)
 
 
 def pick_device(name: str) -> torch.device:
@@ -146,9 +148,11 @@ def pick_device(name: str) -> torch.device:
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
+    slots = {score.id: score.slot for score in outcome.leaderboard.scores}
+    algorithms = sorted({config.agent_of(slots[agent]).algorithm for agent in members.ids})
     return Champion(
         id="+".join(members.ids),
-        algorithm=config.agent.algorithm,
+        algorithm=", ".join(algorithms),
         members=members.ids,
         lineage={agent: ancestry(agent, outcome.parents) for agent in members.ids},
     )

@@ -1,8 +1,8 @@
 """Gymnasium views of the market environments, for other libraries' agents.
 
 `GymMarketEnv` is one account; `GymVectorEnv` is a batch of them, which keeps the speed of the batched market. Both
-show the flat observation and take actions in [-1, 1]; actions of the portfolio environment are multiplied by
-`SCORE_SCALE` before they become weights, so that a bounded action can still put nearly everything into one asset.
+show the flat observation and take actions in [-1, 1], or choices; actions of the portfolio environment are multiplied
+by `SCORE_SCALE` before they become weights, so that a bounded action can still put nearly everything into one asset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class _View:
     def __init__(self, env: MarketEnv) -> None:
         self.env = env
         self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (flat_size(env.market),), np.float32)
-        self.action = gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        self.discrete = env.action_kind == "discrete"
+        self.action: gymnasium.spaces.Space[Any] = (
+            gymnasium.spaces.Discrete(getattr(env, "actions"))  # noqa: B009  the one kind that has them
+            if self.discrete
+            else gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        )
         self._scale = SCORE_SCALE if env.config.kind == "portfolio" and not env.config.short else 1.0
 
     def rows(self, observation: Observation) -> Array:
@@ -44,15 +49,21 @@ class _View:
         return np.array(row.cpu().numpy(), dtype=np.float32)
 
     def step(self, action: Any, shape: tuple[int, ...]) -> EnvStep:
-        """One step with actions of `shape`, clipped to [-1, 1]. Raises InputError for another shape and for NaN."""
+        """One step with actions of `shape`, clipped to [-1, 1] where they are no choices.
+
+        Raises InputError for another shape and for NaN.
+        """
         values = np.asarray(action, dtype=np.float32)
         if values.shape != shape:
             raise InputError(f"an action must have shape {shape}, got {values.shape}")
         if not np.isfinite(values).all():
             count = int((~np.isfinite(values)).sum())
             raise InputError(f"an action of shape {shape} must be finite, got {count} values that are NaN or infinite")
-        scores = torch.from_numpy(values.clip(-1.0, 1.0) * np.float32(self._scale)).to(self.env.device)
-        return self.env.step(scores.reshape(1, self.env.envs, self.env.action_size))
+        if not self.discrete:
+            values = values.clip(-1.0, 1.0) * np.float32(self._scale)
+        return self.env.step(
+            torch.from_numpy(values).to(self.env.device).reshape(1, self.env.envs, self.env.action_size)
+        )
 
 
 def _numpy(values: Tensor) -> NDArray[Any]:
@@ -94,7 +105,7 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         """action: [action_size] in [-1, 1]. Raises InputError for another shape, NaN, or a finished episode."""
         if not self._running:
             raise InputError("the episode is over or was never begun: call reset() before step()")
-        outcome = self._view.step(action, self._view.action.shape)
+        outcome = self._view.step(action, self._view.action.shape or ())
         terminated, truncated = bool(outcome.terminated), bool(outcome.truncated)
         self._running = not (terminated or truncated)
         market = self._view.env.market
@@ -150,7 +161,7 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         self, actions: Array
     ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """actions: [E, action_size] in [-1, 1]. Raises InputError for another shape or NaN."""
-        outcome = self._view.step(actions, (self.num_envs, *self._view.action.shape))
+        outcome = self._view.step(actions, (self.num_envs, *(self._view.action.shape or ())))
         terminated, truncated = _numpy(outcome.terminated), _numpy(outcome.truncated)
         done = terminated | truncated
         info: dict[str, Any] = {}

@@ -7,13 +7,15 @@ from typing import Any
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.types import MarketTensor
+from finrl_pod_envs.discrete_trading import DiscreteTradingEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.portfolio import PortfolioEnv
 from finrl_pod_envs.stock_trading import StockTradingEnv
 
-KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv]] = {
+KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradingEnv]] = {
     "portfolio": PortfolioEnv,
     "stock_trading": StockTradingEnv,
+    "discrete": DiscreteTradingEnv,
 }
 
 

@@ -15,6 +15,7 @@ def check(config: EnvironmentConfig, market: MarketTensor) -> None:
         "window": config.window >= 1,
         "leverage": config.leverage > 0,
         "hmax": config.hmax > 0,
+        "lot": 0 < config.lot <= 1,
         "turbulence_limit": config.turbulence_limit >= 0,
         "envs": config.envs >= 1,
         "group": config.group >= 1,

@@ -35,6 +35,8 @@ def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
                         if name != "samples" and column[p] is not None
                     ]
                     step = row["samples"][p]
+                    if step is None:  # a point of another cohort's
+                        continue
                     writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=values)))
                 writer.close()
                 (written,) = place.iterdir()

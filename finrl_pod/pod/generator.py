@@ -25,10 +25,10 @@ class Birth:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
 
-def first_births(agent: AgentConfig, tournament: TournamentConfig, seed: int) -> list[Birth]:
-    """The first generation: slot 0 has the config's own hyperparameters, the others draw theirs."""
-    births = [Birth(0, "fresh", None, configured(agent))]
-    for slot in range(1, tournament.pods):
+def first_births(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[Birth]:
+    """A cohort's first generation: its first slot has the config's own hyperparameters, the others draw theirs."""
+    births = [Birth(slots[0], "fresh", None, configured(agent))]
+    for slot in slots[1:]:
         births.append(Birth(slot, "fresh", None, draw(agent, _stream(seed, slot, 0))))
     return births
 
@@ -41,17 +41,19 @@ def next_births(
     leaderboard: Leaderboard,
     current: Sequence[Score],
 ) -> list[Birth]:
-    """The next generation from the leaderboard and the scores of the slots of the one that ended.
+    """A cohort's next generation from its part of the leaderboard and the scores of its slots, which have just ended.
 
     The worst slots are refilled: `fresh` of them anew, then `inherit` from the leaderboard's upper half, weights and
     optimiser included, with perturbed hyperparameters; the others go on as they are. Shares of the slots are rounded
-    down. A slot whose score is not a number is always refilled.
+    down. A slot whose score is not a number is always refilled. A cohort that has nobody left on the leaderboard breeds
+    from the upper half of its own slots.
     """
     ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
-    pods = tournament.pods
+    pods = len(current)
     anew, heirs = _whole(tournament.fresh * pods), _whole(tournament.inherit * pods)
     broken = sum(not np.isfinite(s.score) for s in ranked)
-    parents = leaderboard.scores[: max(1, len(leaderboard.scores) // 2)]
+    pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
+    parents = pool[: max(1, len(pool) // 2)]
     births: list[Birth] = []
     for place, score in enumerate(ranked):
         stream = _stream(seed, score.slot, generation)

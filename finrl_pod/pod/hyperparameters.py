@@ -9,31 +9,40 @@ import numpy as np
 
 from finrl_pod.config import AgentConfig
 
-# How far a fresh draw may lie from the config's value: factors for rates, bounds for the rest.
+# How far a fresh draw may lie from the config's value: a factor, a smaller one for what is sensitive, and bounds. Of
+# these settings an algorithm is searched over those that it has.
 RATE_FACTOR = 3.0
+NARROW = 0.37  # of the logarithm of that factor
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "learning_rate": (1e-5, 1e-1),
     "discount": (0.0, 0.999),
     "gae_lambda": (0.0, 0.999),
     "clip": (0.05, 0.5),
+    "exploration": (0.01, 0.5),
+    "target_rate": (1e-4, 1.0),
 }
-LEARNING_RATE, HORIZONS = "learning_rate", ("discount", "gae_lambda")
+HORIZONS, SENSITIVE = ("discount", "gae_lambda"), ("clip", "exploration")
+
+
+def searched(config: AgentConfig) -> tuple[str, ...]:
+    """The settings of an algorithm that may change."""
+    return tuple(name for name in BOUNDS if hasattr(config, name))
 
 
 def configured(config: AgentConfig) -> dict[str, float]:
     """The config's own values of what may change."""
-    return {name: float(getattr(config, name)) for name in BOUNDS}
+    return {name: float(getattr(config, name)) for name in searched(config)}
 
 
 def draw(config: AgentConfig, stream: np.random.Generator) -> dict[str, float]:
-    """A fresh choice: rates log-uniform within a factor of 3 of the config's, clip within 1.5.
+    """A fresh choice: rates log-uniform within a factor of 3 of the config's, the sensitive ones within 1.5.
 
     discount and gae_lambda are drawn through their horizons 1 / (1 - x), which is where they act.
     """
     centre = configured(config)
     spread = math.log(RATE_FACTOR)
     values = {
-        name: _move(name, value, math.exp(stream.uniform(-spread, spread) * (0.37 if name == "clip" else 1.0)))
+        name: _move(name, value, math.exp(stream.uniform(-spread, spread) * (NARROW if name in SENSITIVE else 1.0)))
         for name, value in centre.items()
     }
     return values
@@ -45,7 +54,7 @@ def perturb(
     """Each value multiplied or divided by `factor` at even odds, or with probability `resample` drawn anew."""
     fresh = draw(config, stream)
     moved = {}
-    for name in BOUNDS:
+    for name in searched(config):
         up, anew = stream.random() < 0.5, stream.random() < resample
         moved[name] = fresh[name] if anew else _move(name, values[name], factor if up else 1 / factor)
     return moved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,10 @@ class Leaderboard:
     def best(self) -> Score | None:
         """The first, or None while empty."""
         return self.scores[0] if self.scores else None
+
+    def of_slots(self, slots: Collection[int]) -> Leaderboard:
+        """The part of it that came out of these slots."""
+        return Leaderboard(self.size, tuple(score for score in self.scores if score.slot in slots))
 
     def plain(self) -> list[dict[str, Any]]:
         """As JSON knows it."""

@@ -3,6 +3,7 @@
 config.json            every setting, with the hashes of config and data
 state.json             the last finished generation; renamed into place after all it speaks of was written
 snapshots/ID.json + ID.safetensors
+replay/0003-1.safetensors  what the slots of cohort 1 saw in generation 3, of algorithms that learn from a replay
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}
 tensorboard/           the same for TensorBoard, a run a slot
 report.json report.html  written by the application
@@ -20,8 +21,8 @@ from finrl_pod import __version__
 from finrl_pod.config import RunConfig, parse
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
-from finrl_pod.pod import event_log, snapshots
-from finrl_pod.types import AgentSnapshot
+from finrl_pod.pod import event_log, snapshots, tensor_file
+from finrl_pod.types import AgentSnapshot, Tensor
 
 STATE_KEYS = frozenset({"generation", "leaderboard", "current", "parents", "samples", "train_seconds"})
 # An agent's file, or the temporary name that one had when its writer was killed.
@@ -100,7 +101,20 @@ class RunDirectory:
         """One saved agent."""
         return snapshots.load(self._snapshots / f"{agent}.json")
 
+    def replay(self, generation: int, cohort: int) -> dict[str, Tensor] | None:
+        """What `save_replay` wrote for a cohort's generation, or None."""
+        file = self._replay_file(generation, cohort)
+        return tensor_file.load(file) if file.exists() else None
+
     # ------------------------------------------------------------------ writing
+
+    def save_replay(self, generation: int, cohort: int, items: Mapping[str, Tensor]) -> None:
+        """Keep what a cohort's slots saw in a generation, oldest first. Call it before `save_generation`."""
+        tensor_file.save(self._replay_file(generation, cohort), items)
+
+    def forget_replay(self, generation: int, cohort: int) -> None:
+        """Remove it: everything in it has left the replay."""
+        self._replay_file(generation, cohort).unlink(missing_ok=True)
 
     def save_generation(
         self,
@@ -127,6 +141,9 @@ class RunDirectory:
         if not isinstance(value, kind):
             raise RunError(f"{self._config_file} is damaged: it lacks {name}; restore it or start a new run")
         return value
+
+    def _replay_file(self, generation: int, cohort: int) -> Path:
+        return self.path / "replay" / f"{generation:04d}-{cohort}.safetensors"
 
     @property
     def _config_file(self) -> Path:

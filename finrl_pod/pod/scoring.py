@@ -14,14 +14,14 @@ from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRICS, summary
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting import target_weights
-from finrl_pod.rl.networks import Policy
+from finrl_pod.rl.algorithm import Actor
 from finrl_pod.types import MarketTensor, Tensor
 
 NO_METRICS = dict.fromkeys(METRICS, math.nan)
 
 
 def run_members(
-    policy: Policy,
+    actor: Actor,
     params: Mapping[str, Tensor],
     market: MarketTensor,
     config: EnvironmentConfig,
@@ -43,7 +43,7 @@ def run_members(
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
-        wanted = target_weights(policy, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        wanted = target_weights(actor, params, market.features[t], market.tradable[t], held, worth, close[t], config)
         sound.logical_and_(torch.isfinite(wanted).all(-1, keepdim=True))
         return torch.where(sound, wanted, 0.0)
 
@@ -52,7 +52,7 @@ def run_members(
 
 
 def score_members(
-    policy: Policy,
+    actor: Actor,
     params: Mapping[str, Tensor],
     market: MarketTensor,
     config: EnvironmentConfig,
@@ -60,7 +60,7 @@ def score_members(
     last: int,
 ) -> list[dict[str, float]]:
     """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
-    return metrics_of(run_members(policy, params, market, config, first, last))
+    return metrics_of(run_members(actor, params, market, config, first, last))
 
 
 def metrics_of(ledger: Ledger) -> list[dict[str, float]]:

@@ -8,8 +8,8 @@ from finrl_pod.config import TournamentConfig, check_ranges
 from finrl_pod.errors import ConfigError
 
 
-def check(config: TournamentConfig) -> None:
-    """Raises ConfigError for a setting out of its range."""
+def check(config: TournamentConfig, cohorts: int = 1) -> None:
+    """Raises ConfigError for a setting out of its range. cohorts: among which the pods are dealt out."""
     ranges = {
         "pods": config.pods >= 1,
         "generations": config.generations >= 1,
@@ -27,4 +27,9 @@ def check(config: TournamentConfig) -> None:
         raise ConfigError(
             f"tournament.inherit and tournament.fresh are shares of the pods and may add up to 1 at most, got "
             f"{config.inherit:g} and {config.fresh:g}; lower one of them"
+        )
+    if config.pods < cohorts:
+        raise ConfigError(
+            f"tournament.pods must be at least the number of cohorts, [agent] among them, which is {cohorts}, "
+            f"got {config.pods}; take more pods or fewer cohorts"
         )

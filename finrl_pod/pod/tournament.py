@@ -12,24 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from finrl_pod import streams
+from finrl_pod.agents import AgentConfig
 from finrl_pod.config import RunConfig
 from finrl_pod.errors import RunError
+from finrl_pod.pod import slots
+from finrl_pod.pod.cohort import Cohort, Step, learning_curves
 from finrl_pod.pod.generator import Birth, first_births, next_births
 from finrl_pod.pod.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.scoring import metrics_of, run_members
 from finrl_pod.pod.settings import check
-from finrl_pod.rl.learner import Learner
-from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
+from finrl_pod.types import Floats, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
 Report = Callable[[Progress], None]
-Watch = Callable[[Learner, dict[str, Tensor]], bool]
-# Told of every generation before it counts: its number, the scores of its slots, their equity [T, P] on validation.
+# Told of every generation before it counts: its number, the scores of its pods, their equity [T, pods] on validation.
 Record = Callable[[int, Sequence[Score], Floats], None]
-LOGGED_ROWS = 20  # learning-curve points kept of a generation
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,14 @@ class Tournament:
 
         record: keeps count of what was tried; a generation that is repeated after a kill is told again.
         """
-        check(config.tournament)
+        check(config.tournament, cohorts=1 + len(config.cohorts))
         self.record = record
         self.config, self.market, self.make_env = config, market, make_env
         self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report
         self._began = time.perf_counter()
         self._fresh_samples = 0  # of this process
         self._taken = 0  # of this generation
+        self._oldest: dict[int, int] = {}  # cohort -> the first generation whose replay is still looked at
 
     def run(self) -> Outcome:
         """Train until the last generation or the wall-clock limit; goes on from what the run directory holds."""
@@ -95,113 +97,84 @@ class Tournament:
     def _generation(self, state: _State) -> _State:
         config, number = self.config, state.generation + 1
         began = time.perf_counter()
-        births = (
-            first_births(config.agent, config.tournament, config.seed)
-            if number == 0
-            else next_births(config.agent, config.tournament, config.seed, number, state.leaderboard, state.current)
-        )
-        learner = self._learner(number, births)
-        rows: list[dict[str, Any]] = []
-        learner.learn(
-            config.tournament.samples,
-            callback=self._watch(number, state, rows),
-            schedule=self._schedule(number),
-        )
-        scores, equity = self._scores(number, births, learner)
-        self.record(number, scores, equity)
-        board = state.leaderboard.insert(scores)
+        self._taken = 0
+        cohorts = []
+        for i, agent in enumerate((config.agent, *config.cohorts)):
+            places = range(i, config.tournament.pods, 1 + len(config.cohorts))
+            cohorts.append(self._cohort(number, i, agent, self._births(number, agent, places, state)))
+            schedule = self._schedule(number, agent)
+            cohorts[-1].train(config.tournament.samples, schedule, self._watch(number, state, cohorts[-1], began))
+        measured = [cohort.scores(number, self.market, config.environment, self.validation) for cohort in cohorts]
+        scores = [score for found, _ in measured for score in found]
+        self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
         parents = {**state.parents, **{score.id: score.parent for score in scores}}
         done = _State(
             number,
-            board,
-            tuple(scores),
+            state.leaderboard.insert(scores),
+            tuple(sorted(scores, key=lambda score: score.slot)),
             parents,
             state.samples + self._taken,
             state.train_seconds + time.perf_counter() - began,
         )
-        self._save(done, learner, births, rows)
+        self._save(done, cohorts)
         return done
 
-    def _learner(self, number: int, births: Sequence[Birth]) -> Learner:
-        """All slots of a generation as the members of one batched learner, each in the state its birth says."""
-        env = self.make_env([birth.slot for birth in births])
-        learner = Learner(
-            env,
-            self.config.agent,
+    def _births(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[Birth]:
+        """How the pods of a cohort begin. Agents inherit within their cohort: no other's weights would fit."""
+        config = self.config
+        if number == 0:
+            return first_births(agent, places, config.seed)
+        current = [score for score in state.current if score.slot in places]
+        board = state.leaderboard.of_slots(places)
+        return next_births(agent, config.tournament, config.seed, number, board, current)
+
+    def _cohort(self, number: int, place: int, agent: AgentConfig, births: Sequence[Birth]) -> Cohort:
+        def kept(items: int) -> Mapping[str, Tensor] | None:
+            found = slots.load(self.run_directory, place, number - 1, items) if number else None
+            self._oldest[place] = number if found is None else found[1]
+            return None if found is None else found[0]
+
+        return Cohort.born(
+            self.make_env([birth.slot for birth in births]),
+            agent,
+            births,
+            self.run_directory.snapshot,
+            kept,
             seed=streams.key(self.config.seed, number, "generation"),
-            hyperparameters=[birth.hyperparameters for birth in births],
             threads=self.config.threads,
         )
-        for p, birth in enumerate(births):
-            if birth.kind != "fresh" and birth.parent is not None:
-                learner.restore(self.run_directory.snapshot(birth.parent), p)
-        return learner
 
-    def _schedule(self, number: int) -> Callable[[int], float]:
+    def _schedule(self, number: int, agent: AgentConfig) -> Callable[[int], float]:
         """The learning rate falls over the whole tournament, not over each generation."""
         settings = self.config.tournament
-        if self.config.agent.learning_rate_schedule == "constant":
+        if agent.learning_rate_schedule == "constant":
             return lambda _: 1.0
         total = settings.generations * settings.samples
         return lambda done: max(1 - (number * settings.samples + done) / total, 0.0)
 
-    def _scores(self, number: int, births: Sequence[Birth], learner: Learner) -> tuple[list[Score], Floats]:
-        """Validation scores of all slots, and their equity [T, P]; a member that broke has neither."""
-        ledger = run_members(
-            learner.ppo.policy,
-            {name: view.detach() for name, view in learner.ppo.parameters.views.items()},
-            self.market,
-            self.config.environment,
-            *self.validation,
-        )
-        metrics, equity = metrics_of(ledger), ledger.equity.cpu().numpy().copy()
-        equity[:, [not alive for alive in learner.alive]] = math.nan
-        scores = [
-            Score(
-                id=_name(number, birth.slot),
-                parent=birth.parent,
-                generation=number,
-                slot=birth.slot,
-                samples=learner.samples[p],
-                score=metrics[p]["sharpe"] if alive else math.nan,
-                hyperparameters=learner.hyperparameters(p),
-                metrics=metrics[p],
-            )
-            for p, (birth, alive) in enumerate(zip(births, learner.alive, strict=True))
-        ]
-        return scores, equity
+    def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
+        """Called after every iteration: reports progress and minds the clock."""
+        settings, each = self.config.tournament, cohort.learner.iteration_samples
+        total = -(-settings.samples // each) * each * settings.pods * settings.generations
+        named = f" ({cohort.learner.config.algorithm})" if self.config.cohorts else ""
 
-    def _watch(self, number: int, state: _State, rows: list[dict[str, Any]]) -> Watch:
-        """Called after every iteration: reports progress, keeps points of the learning curves, minds the clock."""
-        settings = self.config.tournament
-        seen, self._taken, began = 0, 0, time.perf_counter()
-
-        def watch(learner: Learner, metrics: dict[str, Tensor]) -> bool:
-            nonlocal seen
-            each = learner.config.horizon * learner.env.envs
-            iterations = -(-settings.samples // each)
-            seen += 1
-            self._fresh_samples += each * settings.pods
-            self._taken += each * settings.pods
-            late = self._over(state.train_seconds + time.perf_counter() - began)
-            if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or late:
-                plain = {name: [_number(x) for x in column.tolist()] for name, column in metrics.items()}
-                rows.append({"samples": list(learner.samples), **plain})
+        def watch(samples: int) -> bool:
+            self._fresh_samples += samples
+            self._taken += samples
             rate = self._fresh_samples / max(time.perf_counter() - self._began, 1e-9)
             done = state.samples + self._taken
-            total = iterations * each * settings.pods * settings.generations
             best = state.leaderboard.best
             self.report(
                 Progress(
-                    stage=f"training generation {number + 1} of {settings.generations}",
-                    samples=done,
+                    stage=f"training generation {number + 1} of {settings.generations}{named}",
+                    samples=min(done, total),
                     total_samples=total,
                     samples_per_second=rate,
                     best=None if best is None else best.score,
-                    seconds_left=(total - done) / rate,
+                    seconds_left=max(total - done, 0) / rate,
                 )
             )
-            return not late
+            return not self._over(state.train_seconds + time.perf_counter() - began)
 
         return watch
 
@@ -212,11 +185,9 @@ class Tournament:
 
     # ------------------------------------------------------------------ on disk
 
-    def _save(self, state: _State, learner: Learner, births: Sequence[Birth], rows: list[dict[str, Any]]) -> None:
-        agents: list[AgentSnapshot] = [
-            learner.snapshot(p, id=score.id, parent=score.parent, data_sha256=self.data_sha256)
-            for p, score in enumerate(state.current)
-        ]
+    def _save(self, state: _State, cohorts: Sequence[Cohort]) -> None:
+        by_slot = {score.slot: score for score in state.current}
+        agents = [agent for cohort in cohorts for agent in cohort.snapshots(by_slot, self.data_sha256)]
         keep = {score.id for score in (*state.leaderboard.scores, *state.current)}
         plain = {
             "generation": state.generation,
@@ -226,8 +197,13 @@ class Tournament:
             "samples": state.samples,
             "train_seconds": state.train_seconds,
         }
-        metrics = {"slots": [birth.slot for birth in births], "rows": rows}
+        for place, cohort in enumerate(cohorts):
+            if seen := cohort.seen():
+                self.run_directory.save_replay(state.generation, place, seen)
+        metrics = learning_curves(cohorts)
         self.run_directory.save_generation(state.generation, agents, keep, metrics, _finite(plain))
+        for place, first in self._oldest.items():  # no resumed run can ask for what lies before
+            self.run_directory.forget_replay(first - 1, place)
 
     def _restored(self) -> _State | None:
         plain = self.run_directory.state()
@@ -241,10 +217,6 @@ class Tournament:
             int(plain["samples"]),
             float(plain["train_seconds"]),
         )
-
-
-def _name(generation: int, slot: int) -> str:
-    return f"g{generation:02d}s{slot:02d}"
 
 
 def _number(x: float) -> float | None:

@@ -10,15 +10,16 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.choices import choices_as_weights
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.weights import scores_to_weights, trades_as_weights
-from finrl_pod.rl.networks import Policy
+from finrl_pod.rl.algorithm import Actor
 from finrl_pod.types import Tensor
 
 
 @torch.no_grad()
 def target_weights(
-    policy: Policy,
+    actor: Actor,
     params: Mapping[str, Tensor],
     features: Tensor,
     tradable: Tensor,
@@ -27,7 +28,7 @@ def target_weights(
     prices: Tensor,
     rules: EnvironmentConfig,
 ) -> Tensor:
-    """Weights [P, N] float64 that P members want, each for its own account, without exploration.
+    """Weights [P, N] float64 that P members of one actor want, each for its own account, without exploration.
 
     features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
     equity in currency; prices: [N], closes of the decision bar.
@@ -40,7 +41,10 @@ def target_weights(
         account = account * (worth / rules.cash).unsqueeze(-1)
     rows = features.to(dtype).expand(p, 1, *features.shape)
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
-    scores = policy.forward(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).mean.view(p, -1).double()
+    if rules.kind == "discrete":
+        choice = actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).view(p)
+        return choices_as_weights(choice, held, tradable, lot=rules.lot, rules=rules_of(rules))
+    scores = actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask).view(p, -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
             scores, held, tradable, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)

@@ -15,15 +15,14 @@ from typing import Any
 import torch
 
 from finrl_pod import __version__
-from finrl_pod.config import AgentConfig, check_ranges
+from finrl_pod.agents import AgentConfig, PPOConfig
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import keep_freed_memory
-from finrl_pod.rl.networks import PolicySpec
-from finrl_pod.rl.ppo import MEMBER_SETTINGS, PPO, check_range
+from finrl_pod.rl.algorithm import Algorithm, Metrics
+from finrl_pod.rl.algorithms import make_algorithm
 from finrl_pod.rl.worker import Worker
-from finrl_pod.types import AgentSnapshot, Observation, Tensor
+from finrl_pod.types import AgentSnapshot, Tensor
 
-Metrics = dict[str, Tensor]
 Callback = Callable[["Learner", Metrics], bool | None]
 
 
@@ -40,27 +39,16 @@ class Learner:
         threads: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """env: a market environment (its `member_ids` name the members). threads: CPU threads, 0 leaves them alone."""
+        """env: an environment (its `member_ids` name the members). config: of any algorithm, PPO when None.
+
+        threads: CPU threads, 0 leaves them alone. Raises ConfigError for settings that do not fit.
+        """
         if threads:
             torch.set_num_threads(threads)
         keep_freed_memory()
-        self.env, self.config, self.seed = env, config or AgentConfig(), seed
-        check(self.config, env)
-        market = env.market
-        _, assets, features = market.shape
-        spec = PolicySpec(
-            self.config.policy, assets, features, env.action_size, tuple(self.config.hidden), env.action_kind
-        )
-        decided = market.tradable[env.first : env.last + 2]
-        self.ppo = PPO(
-            spec,
-            market.features,
-            None if bool(decided.all()) else market.tradable,
-            self.config,
-            seed=seed,
-            members=env.member_ids,
-            hyperparameters=hyperparameters,
-            dtype=dtype,
+        self.env, self.config, self.seed = env, config or PPOConfig(), seed
+        self.algorithm: Algorithm = make_algorithm(
+            self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype
         )
         self.samples = [0] * env.members
         self._worker: Worker | None = None
@@ -68,7 +56,12 @@ class Learner:
     @property
     def alive(self) -> list[bool]:
         """For each member, whether its losses are still numbers."""
-        return [bool(x) for x in self.ppo.alive]
+        return [bool(x) for x in self.algorithm.alive]
+
+    @property
+    def iteration_samples(self) -> int:
+        """Environment steps of a member in one iteration."""
+        return int(self.algorithm.steps * self.env.envs)
 
     def learn(
         self,
@@ -84,44 +77,47 @@ class Learner:
         """
         if samples < 1:
             raise ConfigError(f"samples must be at least 1, got {samples}")
-        if self._worker is None:
-            self._worker = Worker(self.env, self.seed)
         linear = self.config.learning_rate_schedule == "linear"
         factor = schedule or ((lambda done: 1 - done / samples) if linear else (lambda _: 1.0))
-        each = self.config.horizon * self.env.envs
+        each = self.iteration_samples
         metrics: Metrics = {}
-        shape = (self.env.groups, self.env.accounts, self.env.action_size)
         for i in range(-(-samples // each)):
-            rollout = self._worker.collect(self.ppo.act, self.ppo.noise(shape))
-            metrics = self.ppo.update(rollout, factor(i * each))
+            metrics = self.algorithm.iterate(self.worker, factor(i * each))
             self.samples = [n + each for n in self.samples]
             if callback is not None and callback(self, metrics) is False:
                 break
         return metrics
 
-    @torch.no_grad()
-    def act(self, observation: Observation) -> Tensor:
-        """The mean action [P, E, D], without exploration, for observations as the environment gives them."""
-        day, account = observation
-        p, groups = day.shape
-        mean, _ = self.ppo.act(day, account.view(p, groups, -1, account.shape[-1]))
-        return mean.reshape(p, -1, mean.shape[-1])
+    @property
+    def worker(self) -> Worker:
+        """Steps the environments; the first look at it resets them."""
+        if self._worker is None:
+            self._worker = Worker(self.env, self.seed)
+        return self._worker
+
+    def act(self, observation: Any) -> Tensor:
+        """The action [P, E, D] without exploration, for observations as the environment gives them."""
+        return self.algorithm.greedy(observation)
 
     def hyperparameters(self, p: int = 0) -> dict[str, float]:
         """The settings of member p."""
-        return {name: float(self.ppo.settings[name][p]) for name in MEMBER_SETTINGS}
+        return {name: float(column[p]) for name, column in self.algorithm.settings.items()}
 
     def snapshot(
         self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
     ) -> AgentSnapshot:
         """Everything needed to run or continue member p."""
-        optimiser = {**self.ppo.optimiser.member(p), "reward_scale": self.ppo.reward_scale[p].cpu().clone()}
+        weights, rest = self.algorithm.member(p)
         return AgentSnapshot(
             id=id,
             parent=parent,
-            spec={**asdict(self.ppo.spec), "algorithm": self.config.algorithm, "environment": asdict(self.env.config)},
-            weights=self.ppo.parameters.member(p),
-            optimiser=optimiser,
+            spec={
+                **asdict(self.algorithm.spec),
+                "algorithm": self.config.algorithm,
+                "environment": asdict(self.env.config),
+            },
+            weights=weights,
+            optimiser=rest,
             normaliser=self.env.market.normaliser,
             hyperparameters=self.hyperparameters(p),
             samples=self.samples[p],
@@ -130,13 +126,52 @@ class Learner:
             version=__version__,
         )
 
+    def checkpoint(self) -> dict[str, Tensor]:
+        """Everything that a Learner made with the same arguments needs to go on exactly: name -> CPU tensor.
+
+        Beside the members that is what belongs to their slots: random streams, replay, environments.
+        """
+        state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state().items()}
+        for p in range(self.env.members):
+            weights, rest = self.algorithm.member(p)
+            state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
+            state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
+        state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.streams())}
+        state |= {f"world.{name}": x.cpu().clone() for name, x in _world(self.worker).items()}
+        return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `checkpoint`: what follows is what would have followed. Raises RunError when it does not fit."""
+        world = _world(self.worker)
+        try:
+            for p in range(self.env.members):
+                self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
+            for i, stream in enumerate(self.algorithm.streams()):
+                stream.set_state(state[f"stream.{i}"])
+            self.algorithm.load_slot_state(_part(state, "slot."))
+            saved = {name: state[f"world.{name}"].to(x) for name, x in world.items()}
+            self.samples = [int(n) for n in state["samples"]]
+            self.algorithm.alive.copy_(state["alive"])
+        except (KeyError, RuntimeError) as error:
+            raise RunError(f"the checkpoint does not fit this learner: {error}") from None
+        fields = self.env.state._asdict()
+        self.env.state = self.env.state._replace(**{name: saved.get(name) for name in fields})
+        seen = [x for name, x in saved.items() if name.startswith("observation.")]
+        now = self.worker.observation
+        self.worker.observation = type(now)(*seen) if isinstance(now, tuple) else seen[0]
+
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
         """Continue from a snapshot in slot p (warm start): weights, moments, reward scale, sample count.
 
         Hyperparameters and random streams stay the slot's own. Raises RunError when the snapshot does not fit.
         """
+        if (theirs := snapshot.spec.get("algorithm")) != self.config.algorithm:
+            raise RunError(
+                f"snapshot {snapshot.id} was trained by {theirs}, this agent learns by {self.config.algorithm}; "
+                "set agent.algorithm to the one it was trained by"
+            )
         fits = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
-        wanted = {name: tuple(shape) for name, shape in self.ppo.parameters.shapes.items()}
+        wanted = self.algorithm.shapes()
         if fits != wanted:
             odd = sorted(name for name in fits.keys() | wanted.keys() if fits.get(name) != wanted.get(name))[0]
             raise RunError(
@@ -149,36 +184,20 @@ class Learner:
                 f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
                 f"the market has {', '.join(here)}; build the market with the features it was trained with"
             )
-        self.ppo.parameters.load(p, snapshot.weights)
-        self.ppo.optimiser.load(p, snapshot.optimiser)
-        self.ppo.reward_scale[p] = snapshot.optimiser["reward_scale"]
+        self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
         self.samples[p] = snapshot.samples
 
 
-def check(config: AgentConfig, env: Any) -> None:
-    """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
-    ranges = {
-        "hidden": len(config.hidden) >= 1 and min(config.hidden) >= 1,
-        "horizon": config.horizon >= 1,
-        "epochs": config.epochs >= 1,
-        "minibatches": config.minibatches >= 1,
-    }
-    check_ranges("agent", config, ranges)
-    for name in MEMBER_SETTINGS:
-        check_range(name, getattr(config, name))
-    if config.horizon > env.window:
-        raise ConfigError(
-            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
-            "shorten the horizon or lengthen environment.window"
-        )
-    items = config.horizon * env.groups
-    if items % config.minibatches:
-        raise ConfigError(
-            f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
-            f"got {config.minibatches}; choose a divisor"
-        )
-    if items * env.accounts == config.minibatches:
-        raise ConfigError(
-            f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
-            "advantages; take fewer minibatches or more environments"
-        )
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
+
+def _world(worker: Worker) -> dict[str, Tensor]:
+    """The environments' state, and the observation that is to be answered. Raises RunError where there is none."""
+    state = getattr(worker.env, "state", None)
+    if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
+        raise RunError(f"{type(worker.env).__name__} does not show its state, so it cannot be continued exactly")
+    now = worker.observation
+    parts = now if isinstance(now, tuple) else (now,)
+    fields = {name: x for name, x in state._asdict().items() if x is not None}
+    return {**fields, **{f"observation.{i}": x for i, x in enumerate(parts)}}

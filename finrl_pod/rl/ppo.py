@@ -7,30 +7,32 @@ every member that has not yet moved too far from the policy that collected the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 
-from finrl_pod.config import AgentConfig
-from finrl_pod.errors import ConfigError
+from finrl_pod.agents import PPOConfig
 from finrl_pod.rl.advantages import gae
+from finrl_pod.rl.algorithm import settings_of
 from finrl_pod.rl.distribution import entropy, log_probability
 from finrl_pod.rl.mlp_update import MlpUpdate
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
+from finrl_pod.rl.on_policy import OnPolicy
 from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, share, zero_or_more
 from finrl_pod.rl.rollout import Rollout
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
-RANGES: Mapping[str, Callable[[float], bool]] = {
-    "learning_rate": lambda x: 0 < x <= 1,
-    "discount": lambda x: 0 <= x <= 1,
-    "gae_lambda": lambda x: 0 <= x <= 1,
-    "clip": lambda x: x > 0,
+RANGES: Ranges = {
+    **COMMON,
+    "gae_lambda": share,
+    "clip": above_zero,
     "entropy": math.isfinite,
-    "value_weight": lambda x: 0 <= x < math.inf,
-    "max_grad_norm": lambda x: x > 0,
-    "target_kl": lambda x: x > 0,
+    "value_weight": zero_or_more,
+    "max_grad_norm": above_zero,
+    "target_kl": above_zero,
 }
 MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
@@ -48,17 +50,17 @@ DIAGNOSTICS = (
 )
 
 
-class PPO:
+class PPO(OnPolicy):
     """The learner: parameters, optimiser and settings of P members on one market table."""
 
-    name = "ppo"
+    RANGES: ClassVar[Ranges] = RANGES
 
     def __init__(
         self,
         spec: PolicySpec,
         features: Tensor,
         tradable: Tensor | None,
-        config: AgentConfig,
+        config: PPOConfig,
         *,
         seed: int = 0,
         members: Sequence[int] = (0,),
@@ -77,34 +79,12 @@ class PPO:
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
         self._fused = MlpUpdate.of(self.policy, self.parameters)
         self.optimiser = Adam(self.parameters.flat)
-        self.settings: dict[str, Tensor] = {}
-        self.set_hyperparameters([{}] * len(self.member_ids) if hyperparameters is None else hyperparameters)
         p = len(self.member_ids)
+        self.settings = settings_of(hyperparameters, config, RANGES, p, dtype=dtype, device=self.device)
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
-
-    def set_hyperparameters(self, each: Sequence[Mapping[str, float]]) -> None:
-        """Give every member its own settings; what a mapping leaves out comes from the config.
-
-        Raises ConfigError for a setting that is unknown or out of its range, and for another number of members.
-        """
-        if len(each) != len(self.member_ids):
-            raise ConfigError(
-                f"hyperparameters must be given for each of the {len(self.member_ids)} members, got {len(each)}"
-            )
-        for values in each:
-            unknown = set(values) - set(MEMBER_SETTINGS)
-            if unknown:
-                raise ConfigError(
-                    f"PPO has no hyperparameter {sorted(unknown)[0]!r}; it has {', '.join(MEMBER_SETTINGS)}"
-                )
-        for name in MEMBER_SETTINGS:
-            column = [float(values.get(name, getattr(self.config, name))) for values in each]
-            for value in column:
-                check_range(name, value)
-            self.settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
 
     def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
@@ -282,12 +262,6 @@ class PPO:
         first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
-
-
-def check_range(name: str, value: float) -> None:
-    """Raises ConfigError for a member's setting that is out of its range."""
-    if not RANGES[name](value):
-        raise ConfigError(f"agent.{name} is out of its range, got {value!r}; see its default")
 
 
 def _normalised(advantage: Tensor) -> Tensor:

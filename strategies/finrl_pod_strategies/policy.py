@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.normalise import normalise
-from finrl_pod.errors import RunError
+from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.acting import target_weights
-from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
-from finrl_pod.types import AgentSnapshot, Floats, Positions, Window
+from finrl_pod.rl.algorithm import Actor
+from finrl_pod.rl.algorithms import make_actor
+from finrl_pod.rl.networks import PolicySpec
+from finrl_pod.types import AgentSnapshot, Floats, Positions, Tensor, Window
+
+
+class Family(NamedTuple):
+    """Members that act alike. actor, params [M, ...]: how; members: [M] their places in the ensemble."""
+
+    actor: Actor
+    params: dict[str, Tensor]
+    members: list[int]
 
 
 class PolicyStrategy:
-    """Target weights of trained agents, without exploration. All members share one policy spec and one normaliser.
+    """Target weights of trained agents, without exploration. All members share one market: its rules and normaliser.
 
     The features of the decision bar come with the window; the normaliser is the one fitted in training.
     """
@@ -31,28 +41,27 @@ class PolicyStrategy:
         if not snapshots:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
+        self.rules, self.families = _made_by(first)[0], _families(snapshots)
         for other in snapshots[1:]:
-            if other.spec != first.spec or other.normaliser != first.normaliser:
+            if other.normaliser != first.normaliser or other.spec["environment"] != first.spec["environment"]:
                 raise RunError(
-                    f"agents {first.id} and {other.id} cannot form one ensemble: their policies or features differ"
+                    f"agents {first.id} and {other.id} cannot form one ensemble: their environments or features differ"
                 )
         self.name = name
-        self.rules, self.policy = _made_by(first)
         self.normaliser = first.normaliser
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
-        self.params = {name: torch.stack([s.weights[name] for s in snapshots]) for name in first.weights}
         self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError when the policy cannot trade that many symbols: the equivariant one can trade any number."""
-        wanted = self.policy.spec.assets
-        if self.policy.spec.kind != "equivariant" and len(symbols) != wanted:
-            raise RunError(
-                f"strategy {self.name} was trained on {wanted} symbols with a policy that needs just as many, "
-                f"got {len(symbols)}; train an equivariant policy to trade another number"
-            )
+        for actor, _, _ in self.families:
+            if actor.spec.kind != "equivariant" and len(symbols) != actor.spec.assets:
+                raise RunError(
+                    f"strategy {self.name} was trained on {actor.spec.assets} symbols with a policy that needs just "
+                    f"as many, got {len(symbols)}; train an equivariant policy to trade another number"
+                )
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """[N] weights at the window's last bar: the mean of what the members would hold."""
@@ -62,19 +71,15 @@ class PolicyStrategy:
             return np.zeros(len(window.symbols))
         known = window.features[:, : len(self.normaliser.feature_names)]
         rows = torch.from_numpy(normalise(known, self.normaliser))
-        members = len(self.shares)
-        weights = target_weights(
-            self.policy,
-            self.params,
-            rows,
-            torch.from_numpy(window.tradable[-1]),
-            torch.from_numpy(positions.weights).expand(members, -1),
-            torch.full((members,), positions.equity, dtype=torch.float64),
-            torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0)),
-            self.rules,
-        )
-        mean: Floats = self.shares @ weights.numpy()
-        return mean
+        tradable = torch.from_numpy(window.tradable[-1])
+        prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
+        total: Floats = np.zeros(len(window.symbols))
+        for actor, params, members in self.families:
+            held = torch.from_numpy(positions.weights).expand(len(members), -1)
+            worth = torch.full((len(members),), positions.equity, dtype=torch.float64)
+            weights = target_weights(actor, params, rows, tradable, held, worth, prices, self.rules)
+            total += self.shares[members] @ weights.numpy()
+        return total
 
     def _stormy(self, features: Floats) -> bool:
         """Whether turbulence (the same for all assets) is above the limit that the agents were trained with."""
@@ -84,13 +89,33 @@ class PolicyStrategy:
         return bool(np.nanmax(column, initial=-np.inf) > self.rules.turbulence_limit)
 
 
-def _made_by(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Policy]:
-    """The rules and the policy that a snapshot's spec names. Raises RunError for a spec of another version."""
+def _families(snapshots: Sequence[AgentSnapshot]) -> list[Family]:
+    """Members of one spec act as one batch."""
+    families: list[list[int]] = []
+    for i, snapshot in enumerate(snapshots):
+        kin = next((family for family in families if snapshots[family[0]].spec == snapshot.spec), None)
+        if kin is None:
+            families.append([i])
+        else:
+            kin.append(i)
+    return [
+        Family(
+            _made_by(snapshots[family[0]])[1],
+            {name: torch.stack([snapshots[i].weights[name] for i in family]) for name in snapshots[family[0]].weights},
+            family,
+        )
+        for family in families
+    ]
+
+
+def _made_by(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
+    """The rules and the actor that a snapshot's spec names. Raises RunError for a spec of another version."""
     spec: dict[str, Any] = dict(snapshot.spec)
     try:
         shape = (spec["assets"], spec["features"], spec["action_size"], tuple(spec["hidden"]))
-        return EnvironmentConfig(**spec["environment"]), make_policy(PolicySpec(spec["kind"], *shape, spec["action"]))
-    except (KeyError, TypeError):
+        made = PolicySpec(spec["kind"], *shape, spec["action"])
+        return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], made)
+    except (KeyError, TypeError, ConfigError):
         raise RunError(
             f"agent {snapshot.id} was saved by finrl_pod {snapshot.version} in a form that this version does not know; "
             "train it anew"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.config import (
-    AgentConfig,
     DataConfig,
     EnvironmentConfig,
     FeatureConfig,
+    PPOConfig,
     RunConfig,
     SplitConfig,
     TournamentConfig,
@@ -57,6 +57,6 @@ def made_config(**tournament: Any) -> RunConfig:
         ),
         features=FeatureConfig(("return_1", "return_5")),
         environment=EnvironmentConfig(window=40, envs=16, group=4),
-        agent=AgentConfig(hidden=(4, 4), horizon=8, minibatches=2),
+        agent=PPOConfig(hidden=(4, 4), horizon=8, minibatches=2),
         tournament=TournamentConfig(**{**settings, **tournament}),
     )

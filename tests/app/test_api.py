@@ -10,14 +10,14 @@ import pytest
 import torch
 from finrl_pod_app import api
 
-from finrl_pod.config import AgentConfig, DataConfig, EnvironmentConfig, FeatureConfig, RunConfig
+from finrl_pod.config import DataConfig, EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 from finrl_pod.errors import InputError, RunError
 
 CONFIG = RunConfig(
     data=DataConfig(symbols=("AAPL", "JNJ", "XOM")),
     features=FeatureConfig(("return_1", "return_21")),
     environment=EnvironmentConfig(envs=16, group=4, window=64),
-    agent=AgentConfig(horizon=16, minibatches=4, hidden=(8, 8)),
+    agent=PPOConfig(horizon=16, minibatches=4, hidden=(8, 8)),
 )
 
 
@@ -46,7 +46,7 @@ def test_a_warm_start_goes_on_from_the_saved_weights(setup: api.Setup, tmp_path:
     more = api.train(setup, 256, seed=4, warm_start=tmp_path / "one")
     fresh = api.train(setup, 256, seed=4)
     assert more.samples == [512]
-    assert not torch.equal(more.ppo.parameters.flat, fresh.ppo.parameters.flat)
+    assert not torch.equal(more.algorithm.parameters.flat, fresh.algorithm.parameters.flat)
 
 
 def test_several_agents_are_averaged(setup: api.Setup, tmp_path: Path) -> None:

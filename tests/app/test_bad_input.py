@@ -68,7 +68,10 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a feature": (('"return_5"', '"retrun_5"'), "unknown feature 'retrun_5'; did you mean return_5"),
     "a feature's column": (('"return_5"', '"cci_30"'), "feature 'cci_30' needs high, low, which panel 'made' lacks"),
     "a feature twice": (('"return_5"', '"return_1"'), "feature 'return_1' is given twice"),
-    "an algorithm": (('algorithm = "ppo"', 'algorithm = "sac"'), "agent.algorithm: Input should be 'ppo', got 'sac'"),
+    "an algorithm": (
+        ('algorithm = "ppo"', 'algorithm = "ppp"'),
+        "agent.algorithm: there is no algorithm 'ppp'",
+    ),
     "a policy": (('policy = "equivariant"', 'policy = "lstm"'), "agent.policy: Input should be 'equivariant' or 'mlp'"),
     "a key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
     "a section": (("[agent]", "[agents]"), "unknown key agents; did you mean agent?"),

@@ -11,7 +11,8 @@ from finrl_pod_app.presets import COMMENTS, PRESETS, SECTIONS, config_text, pres
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig, load, parse
+from finrl_pod.agents import ALGORITHMS
+from finrl_pod.config import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, TournamentConfig, load, parse
 from finrl_pod.errors import ConfigError
 
 
@@ -35,8 +36,10 @@ def test_comments_and_sections_name_exactly_the_fields() -> None:
         if dataclasses.is_dataclass(value):
             sections.add(field.name)
             names |= {f"{field.name}.{inner.name}" for inner in dataclasses.fields(value)}
-        else:
+        elif field.name != "cohorts":
             names.add(field.name)
+    for facts in ALGORITHMS.values():
+        names |= {f"agent.{inner.name}" for inner in dataclasses.fields(facts.record)}
     assert set(COMMENTS) == names
     assert set(SECTIONS) == sections
 
@@ -61,7 +64,7 @@ def test_any_config_reads_back_as_it_was(
         seed=seed,
         features=FeatureConfig(tuple(names)),
         environment=EnvironmentConfig(short=short, cost_bps=rate),
-        agent=AgentConfig(hidden=tuple(hidden), learning_rate=rate),
+        agent=PPOConfig(hidden=tuple(hidden), learning_rate=rate),
         tournament=TournamentConfig(seconds=rate),
     )
     assert parse(tomllib.loads(config_text(config))) == config

@@ -15,7 +15,7 @@ from finrl_pod_app.period import backtest_period
 from finrl_pod_app.wiring import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
-from finrl_pod.config import AgentConfig, RunConfig, SplitConfig
+from finrl_pod.config import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.errors import ConfigError, DataError, EnvironmentLacks, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.pod.progress import Progress
@@ -182,7 +182,7 @@ def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:
 def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
     config = dataclasses.replace(
         made_config(generations=1, pods=1, champion=1),
-        agent=AgentConfig(policy="mlp", hidden=(4, 4), horizon=8, minibatches=2),
+        agent=PPOConfig(policy="mlp", hidden=(4, 4), horizon=8, minibatches=2),
     )
     run_tournament(config, tmp_path / "run", device="cpu")
     assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]

@@ -32,7 +32,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[(kind, name) for kind in KINDS for name in SETTINGS], ids=lambda p: f"{p[0]}, {p[1]}")
+# The discrete environment refuses shorts and leverage.
+CASES = [(kind, name) for kind in KINDS for name in SETTINGS if (kind, name) != ("discrete", "short and leverage")]
+
+
+def actions(env: MarketEnv, stream: torch.Generator | None = None) -> torch.Tensor:
+    if env.action_kind == "discrete":
+        return torch.randint(env.actions, (P, E, 1), generator=stream)  # type: ignore[attr-defined]
+    return torch.randn(P, E, env.action_size, generator=stream)
+
+
+@pytest.fixture(params=CASES, ids=lambda p: f"{p[0]}, {p[1]}")
 def env(request: pytest.FixtureRequest) -> MarketEnv:
     kind, name = request.param
     config = EnvironmentConfig(kind=kind, window=8, envs=E, group=GROUP, **SETTINGS[name])
@@ -42,13 +52,13 @@ def env(request: pytest.FixtureRequest) -> MarketEnv:
 def play(env: MarketEnv, seed: int, steps: int = 20) -> list[EnvStep]:
     env.reset(seed)
     noise = torch.Generator().manual_seed(1)
-    return [env.step(torch.randn(P, E, env.action_size, generator=noise)) for _ in range(steps)]
+    return [env.step(actions(env, noise)) for _ in range(steps)]
 
 
 def test_it_is_a_vec_env_with_honest_sizes(env: MarketEnv) -> None:
     assert isinstance(env, VecEnv)
     assert (env.members, env.envs) == (P, E)
-    assert env.action_size in (N, N + 1)
+    assert env.action_size in (N, N + 1) or (env.action_kind, env.action_size) == ("discrete", 1)
 
 
 def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
@@ -86,7 +96,7 @@ def test_the_same_seed_repeats_and_another_does_not(env: MarketEnv) -> None:
 
 def test_a_step_does_not_change_what_it_was_given(env: MarketEnv) -> None:
     first = env.reset(0)
-    action = torch.randn(P, E, env.action_size)
+    action = actions(env)
     kept = first.day.clone(), first.account.clone(), action.clone()
     outcome = env.step(action)
     later = outcome.observation.account.clone()
@@ -119,7 +129,7 @@ def test_the_flat_observation_is_the_account_and_the_row_of_the_shared_table() -
 
 def test_an_unknown_kind_is_refused() -> None:
     config = dataclasses.replace(EnvironmentConfig(), kind="casino")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="one of portfolio, stock_trading, got 'casino'"):
+    with pytest.raises(ConfigError, match="one of portfolio, stock_trading, discrete, got 'casino'"):
         make_env(MARKETS["next"], config)
 
 

@@ -7,7 +7,7 @@ import torch
 from finrl_pod_envs.portfolio import PortfolioEnv
 from finrl_pod_envs.stock_trading import StockTradingEnv
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.data.tensor import to_device
 from finrl_pod.pod.scoring import score_members
 from finrl_pod.rl.learner import Learner
@@ -23,7 +23,7 @@ pytestmark = [
 Kind = type[PortfolioEnv] | type[StockTradingEnv]
 DEVICE = "cuda"
 RULES = EnvironmentConfig(envs=8, group=4, window=20)
-AGENT = AgentConfig(horizon=16, minibatches=4, hidden=(16, 16))
+AGENT = PPOConfig(horizon=16, minibatches=4, hidden=(16, 16))
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +52,24 @@ def test_environments_agree_with_the_cpu(
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str) -> None:
     """The random streams of devices differ, so both learn from the rollout that the CPU collected."""
-    config = AgentConfig(policy=policy, horizon=16, minibatches=1, epochs=1, hidden=(16, 16))  # type: ignore[arg-type]
+    config = PPOConfig(policy=policy, horizon=16, minibatches=1, epochs=1, hidden=(16, 16))  # type: ignore[arg-type]
     learners = [
         Learner(PortfolioEnv(on, RULES, members=(0, 1), dtype=torch.float64), config, seed=5, dtype=torch.float64)
         for on in (market, to_device(market, DEVICE))
     ]
     cpu, gpu = learners
-    torch.testing.assert_close(cpu.ppo.parameters.flat, gpu.ppo.parameters.flat.cpu())
+    torch.testing.assert_close(cpu.algorithm.parameters.flat, gpu.algorithm.parameters.flat.cpu())
 
     env = cpu.env
-    rollout = Worker(env, 1).collect(cpu.ppo.act, cpu.ppo.noise((env.groups, env.accounts, env.action_size)))
+    rollout = Worker(env, 1).collect(
+        cpu.algorithm.act, cpu.algorithm.noise((env.groups, env.accounts, env.action_size))
+    )
     moved = type(rollout)(
         *(x.to(DEVICE) if torch.is_tensor(x) else type(x)(*(y.to(DEVICE) for y in x)) for x in rollout)
     )
-    cpu.ppo.update(rollout)
-    gpu.ppo.update(moved)
-    torch.testing.assert_close(cpu.ppo.parameters.flat, gpu.ppo.parameters.flat.cpu(), rtol=1e-6, atol=1e-9)
+    cpu.algorithm.update(rollout)
+    gpu.algorithm.update(moved)
+    torch.testing.assert_close(cpu.algorithm.parameters.flat, gpu.algorithm.parameters.flat.cpu(), rtol=1e-6, atol=1e-9)
 
 
 def test_a_population_learns_and_is_scored_on_the_device(market: MarketTensor) -> None:
@@ -75,6 +77,6 @@ def test_a_population_learns_and_is_scored_on_the_device(market: MarketTensor) -
     learner = Learner(PortfolioEnv(on, RULES, members=(0, 1, 2)), AGENT, seed=1)
     metrics = learner.learn(512)
     assert all(bool(torch.isfinite(column).all()) for column in metrics.values())
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
-    scores = score_members(learner.ppo.policy, params, on, RULES, on.first, on.shape[0] - 1)
+    params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
+    scores = score_members(learner.algorithm.actor, params, on, RULES, on.first, on.shape[0] - 1)
     assert len(scores) == 3

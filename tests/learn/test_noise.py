@@ -10,7 +10,7 @@ import torch
 from finrl_pod_app.bench.noise import TOURNAMENT, champion_excess, noise_panel
 from finrl_pod_app.bench.worlds import prices
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig
+from finrl_pod.config import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, SplitConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.evaluate.statistics import excess_p_value
 
@@ -21,7 +21,7 @@ CONFIG = RunConfig(
     ),
     features=FeatureConfig(("return_1", "return_21")),
     environment=EnvironmentConfig(envs=32, group=8, window=60),
-    agent=AgentConfig(horizon=16, minibatches=4, hidden=(8, 8)),
+    agent=PPOConfig(horizon=16, minibatches=4, hidden=(8, 8)),
     tournament=replace(TOURNAMENT, pods=3, samples=2048),
 )
 

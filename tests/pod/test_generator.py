@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.config import AgentConfig, TournamentConfig
+from finrl_pod.config import PPOConfig, TournamentConfig
 from finrl_pod.pod.generator import Birth, first_births, next_births
-from finrl_pod.pod.hyperparameters import BOUNDS
+from finrl_pod.pod.hyperparameters import searched
 from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.types import Score
 from tests.pod.scores import score
 
-AGENT = AgentConfig()
+AGENT = PPOConfig()
 
 
 def slots(values: Sequence[float], generation: int = 0) -> list[Score]:
@@ -35,9 +35,9 @@ def born(
 
 
 def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
-    births = first_births(AGENT, TournamentConfig(pods=4), seed=0)
+    births = first_births(AGENT, range(4), seed=0)
     assert [(birth.slot, birth.kind, birth.parent) for birth in births] == [(i, "fresh", None) for i in range(4)]
-    assert births[0].hyperparameters == {name: getattr(AGENT, name) for name in BOUNDS}
+    assert births[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
     drawn = [tuple(birth.hyperparameters.values()) for birth in births]
     assert len(set(drawn)) == 4
 
@@ -103,7 +103,7 @@ def test_every_slot_is_born_once_and_the_same_again(
         if not math.isfinite(values[birth.slot]):
             assert birth.kind != "continue"
         assert (birth.parent is None) == (birth.kind == "fresh")
-        assert set(birth.hyperparameters) == set(BOUNDS)
+        assert set(birth.hyperparameters) == set(searched(AGENT))
 
 
 def test_a_draw_depends_on_seed_slot_and_generation_alone() -> None:

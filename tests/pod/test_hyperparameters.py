@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.config import AgentConfig
-from finrl_pod.pod.hyperparameters import BOUNDS, RATE_FACTOR, configured, draw, perturb
+from finrl_pod.config import PPOConfig
+from finrl_pod.pod.hyperparameters import BOUNDS, RATE_FACTOR, configured, draw, perturb, searched
 
-AGENT = AgentConfig()
+AGENT = PPOConfig()
 agents = st.builds(
-    AgentConfig,
+    PPOConfig,
     learning_rate=st.floats(1e-5, 1e-1),
     discount=st.floats(0, 0.999),
     gae_lambda=st.floats(0, 0.999),
@@ -28,10 +28,11 @@ def horizon(share: float) -> float:
 
 
 @given(agents, seeds)
-def test_draws_stay_within_their_range_and_bounds(agent: AgentConfig, seed: int) -> None:
+def test_draws_stay_within_their_range_and_bounds(agent: PPOConfig, seed: int) -> None:
     values = draw(agent, np.random.default_rng(seed))
-    assert set(values) == set(BOUNDS)
-    for name, (low, high) in BOUNDS.items():
+    assert set(values) == set(searched(agent))
+    for name in searched(agent):
+        low, high = BOUNDS[name]
         assert low <= values[name] <= high
     centre, slack = configured(agent), 1 + 1e-9
     assert values["learning_rate"] / centre["learning_rate"] <= RATE_FACTOR * slack
@@ -55,10 +56,11 @@ def test_draws_spread_to_both_sides_over_the_whole_range() -> None:
 
 
 @given(agents, seeds, st.floats(1.0, 3.0))
-def test_a_perturbation_moves_every_value_by_its_factor(agent: AgentConfig, seed: int, factor: float) -> None:
+def test_a_perturbation_moves_every_value_by_its_factor(agent: PPOConfig, seed: int, factor: float) -> None:
     before = configured(agent)
     after = perturb(before, factor, 0.0, agent, np.random.default_rng(seed))
-    for name, (low, high) in BOUNDS.items():
+    for name in searched(agent):
+        low, high = BOUNDS[name]
         assert low <= after[name] <= high
         if after[name] in (low, high):
             continue
@@ -81,5 +83,5 @@ def test_up_and_down_come_at_even_odds_and_resampling_at_its_own() -> None:
 
 def test_resample_always_is_a_fresh_draw() -> None:
     one = perturb(configured(AGENT), 1.25, 1.0, AGENT, np.random.default_rng(4))
-    other = perturb(dict.fromkeys(BOUNDS, 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
+    other = perturb(dict.fromkeys(searched(AGENT), 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
     assert one == other == draw(AGENT, np.random.default_rng(4))

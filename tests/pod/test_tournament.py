@@ -87,8 +87,8 @@ def test_the_saved_score_is_that_of_the_saved_agent(finished: Path) -> None:
     agent = run.snapshot(best["id"])
     from finrl_pod_strategies.policy import PolicyStrategy
 
-    policy = PolicyStrategy([agent])
-    (metrics,) = score_members(policy.policy, policy.params, market, tiny_config().environment, *VALIDATION)
+    (family,) = PolicyStrategy([agent]).families
+    (metrics,) = score_members(family.actor, family.params, market, tiny_config().environment, *VALIDATION)
     assert metrics["sharpe"] == pytest.approx(best["score"], rel=1e-6)
     assert agent.samples == best["samples"]
     assert agent.parent == best["parent"]
@@ -190,20 +190,22 @@ def stop_after(run: Tournament, generations: int) -> None:
 def test_weights_that_are_no_numbers_make_no_score() -> None:
     """Also where the loss never was one: a member may overflow on validation days alone."""
     from finrl_pod.rl.networks import PolicySpec, make_policy
+    from finrl_pod.rl.on_policy import MeanActor
 
     market, rules = tiny_market(), tiny_config().environment
-    policy = make_policy(PolicySpec("equivariant", 3, 2, 4, (4, 4)))
+    spec = PolicySpec("equivariant", 3, 2, 4, (4, 4))
+    policy, actor = make_policy(spec), MeanActor(spec)
     each = [policy.init(torch.Generator().manual_seed(i), torch.float32) for i in range(3)]
     each[1]["encode_b"] += math.nan
     params = {name: torch.stack([member[name] for member in each]) for name in each[0]}
-    scores = score_members(policy, params, market, rules, *VALIDATION)
+    scores = score_members(actor, params, market, rules, *VALIDATION)
     assert set(map(math.isnan, scores[1].values())) == {True}
     assert set(scores[1]) == set(METRICS)
-    ledger = run_members(policy, params, market, rules, *VALIDATION)
+    ledger = run_members(actor, params, market, rules, *VALIDATION)
     assert ledger.equity[:, 1].isnan().all()
     for p in (0, 2):
         alone = {name: value[p : p + 1] for name, value in params.items()}
-        assert scores[p] == pytest.approx(score_members(policy, alone, market, rules, *VALIDATION)[0], rel=1e-9)
+        assert scores[p] == pytest.approx(score_members(actor, alone, market, rules, *VALIDATION)[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("generations", [1, 50])

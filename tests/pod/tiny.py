@@ -8,7 +8,7 @@ from typing import Any
 
 from finrl_pod_envs.make import make_env
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, TournamentConfig
+from finrl_pod.config import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.tournament import Tournament
 from finrl_pod.types import MarketTensor
@@ -20,14 +20,17 @@ AGENT: dict[str, Any] = {"hidden": (4, 4), "horizon": 8, "minibatches": 2}
 SAMPLES = 8 * 8  # one iteration: horizon x environments
 
 
-def tiny_config(*, seed: int = 5, agent: dict[str, Any] | None = None, **tournament: Any) -> RunConfig:
+def tiny_config(
+    *, seed: int = 5, agent: dict[str, Any] | None = None, cohorts: tuple[AgentConfig, ...] = (), **tournament: Any
+) -> RunConfig:
     settings = {"pods": 2, "generations": 3, "samples": 2 * SAMPLES, "leaderboard": 4, "champion": 2, "inherit": 0.5}
     return RunConfig(
         seed=seed,
         threads=1,
         environment=EnvironmentConfig(window=30, envs=8, group=4),
-        agent=AgentConfig(**{**AGENT, **(agent or {})}),
+        agent=PPOConfig(**{**AGENT, **(agent or {})}),
         tournament=TournamentConfig(**{**settings, **tournament}),
+        cohorts=cohorts,
     )
 
 

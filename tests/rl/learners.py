@@ -13,12 +13,12 @@ from finrl_pod_envs import market_env
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import AgentSnapshot, MarketTensor
 from tests.markets import random_market
 
-AGENT = AgentConfig(hidden=(6, 5), horizon=6, epochs=3, minibatches=2)
+AGENT = PPOConfig(hidden=(6, 5), horizon=6, epochs=3, minibatches=2)
 ENVIRONMENT = EnvironmentConfig(window=8, envs=6, group=3)
 DOUBLE = torch.float64
 

@@ -43,8 +43,8 @@ def agents(market: MarketTensor, config: EnvironmentConfig, policy: str) -> Lear
     settings = dataclasses.replace(AGENT, policy=policy, minibatches=1)  # type: ignore[arg-type]
     learner = Learner(env, settings, dtype=torch.float64)
     stream = torch.Generator().manual_seed(1)
-    learner.ppo.parameters.flat += 0.7 * torch.randn(
-        learner.ppo.parameters.flat.shape, generator=stream, dtype=torch.float64
+    learner.algorithm.parameters.flat += 0.7 * torch.randn(
+        learner.algorithm.parameters.flat.shape, generator=stream, dtype=torch.float64
     )
     return learner
 
@@ -66,14 +66,16 @@ def equity_inside(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
 
 def equity_outside(learner: Learner, rules: ExecutionRules) -> torch.Tensor:
     env, market = learner.env, learner.env.market
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
+    params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
 
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         values = shares * market.close[t]
         worth = cash + values.sum(-1)
         held = values / worth.unsqueeze(-1)
         features, tradable = market.features[t], market.tradable[t]
-        return target_weights(learner.ppo.policy, params, features, tradable, held, worth, market.close[t], env.config)
+        return target_weights(
+            learner.algorithm.actor, params, features, tradable, held, worth, market.close[t], env.config
+        )
 
     ledger = simulate(market, decide, env.first, env.last + 1, rules, env.config.cash, batch=len(MEMBERS))
     if market.fill_rule == "same_close":  # the ledger marks a bar after its trades, the environment before them
@@ -99,15 +101,15 @@ def test_target_weights_of_scores_are_the_softmax_without_exploration() -> None:
     """Nothing in what cannot be traded, the rest in proportion to exp(score)."""
     market = random_market(7, bars=BARS)
     learner = agents(market, EnvironmentConfig(window=BARS, envs=1, group=1), "mlp")
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
+    params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
     tradable = torch.tensor([True, False, True])
     held = torch.tensor([[0.2, 0.1, 0.3]], dtype=torch.float64).repeat(3, 1)
     worth = torch.full((3,), 1e6, dtype=torch.float64)
-    arguments = (learner.ppo.policy, params, market.features[9], tradable, held, worth, market.close[9])
+    arguments = (learner.algorithm.actor, params, market.features[9], tradable, held, worth, market.close[9])
     weights = target_weights(*arguments, EnvironmentConfig())
     account = torch.cat([torch.full((3, 1), 0.4, dtype=torch.float64), held], -1).view(3, 1, 1, 4)
     rows = market.features[9].double().expand(3, 1, 3, 2)
-    powers = learner.ppo.policy.forward(params, rows, account, None).mean.detach().view(3, 4).exp()
+    powers = learner.algorithm.policy.forward(params, rows, account, None).mean.detach().view(3, 4).exp()
     powers[:, 2] = 0
     torch.testing.assert_close(weights, (powers / powers.sum(-1, keepdim=True))[:, 1:])
     assert weights.dtype == torch.float64
@@ -118,14 +120,14 @@ def test_members_act_each_on_its_own_account() -> None:
     market = random_market(7, bars=BARS)
     config = EnvironmentConfig(window=BARS, envs=1, group=1)
     learner = agents(market, config, "equivariant")
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
+    params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
     held = torch.tensor([[0.2, 0.1, 0.3], [0.0, 0.0, 0.0], [0.9, 0.0, 0.0]], dtype=torch.float64)
     worth = torch.tensor([1e6, 2e6, 3e6], dtype=torch.float64)
     rest = (market.features[9], market.tradable[9])
-    together = target_weights(learner.ppo.policy, params, *rest, held, worth, market.close[9], config)
+    together = target_weights(learner.algorithm.actor, params, *rest, held, worth, market.close[9], config)
     for p in range(3):
         own = {name: value[p : p + 1] for name, value in params.items()}
         alone = target_weights(
-            learner.ppo.policy, own, *rest, held[p : p + 1], worth[p : p + 1], market.close[9], config
+            learner.algorithm.actor, own, *rest, held[p : p + 1], worth[p : p + 1], market.close[9], config
         )
         torch.testing.assert_close(together[p : p + 1], alone)

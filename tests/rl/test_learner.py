@@ -69,13 +69,13 @@ def test_the_learning_rate_follows_its_schedule(
     learner = small_learner(learning_rate=0.01, learning_rate_schedule=schedule, epochs=1, minibatches=1)
     assert iteration(learner) == 36
     rates: list[float] = []
-    step = learner.ppo.optimiser.step
+    step = learner.algorithm.optimiser.step
 
     def watch(flat: torch.Tensor, gradient: torch.Tensor, rate: torch.Tensor, moves: torch.Tensor) -> None:
         rates.append(float(rate[0]))
         step(flat, gradient, rate, moves)
 
-    monkeypatch.setattr(learner.ppo.optimiser, "step", watch)
+    monkeypatch.setattr(learner.algorithm.optimiser, "step", watch)
     learner.learn(4 * iteration(learner), schedule=given)
     assert rates == pytest.approx(expected)
 
@@ -119,7 +119,7 @@ def test_acting_is_the_policys_mean_without_noise(policy: str) -> None:
     assert action.shape == (2, env.envs, env.action_size)
     assert torch.equal(action, learner.act(observation))
     assert not action.requires_grad
-    by_group = learner.ppo.act(observation.day, observation.account.view(2, env.groups, env.accounts, -1))[0]
+    by_group = learner.algorithm.act(observation.day, observation.account.view(2, env.groups, env.accounts, -1))[0]
     assert torch.equal(action.view(by_group.shape), by_group)
     env.step(action)
 
@@ -178,10 +178,10 @@ def test_a_restored_member_continues_exactly(policy: str) -> None:
     assert heir.samples == [0, UPDATES * iteration(learner)]
 
     env = learner.env
-    noise = learner.ppo.noise((env.groups, env.accounts, env.action_size))
-    rollout = Worker(env, 12).collect(learner.ppo.act, noise)
-    learner.ppo.update(rollout)
-    heir.ppo.update(doubled(rollout))
+    noise = learner.algorithm.noise((env.groups, env.accounts, env.action_size))
+    rollout = Worker(env, 12).collect(learner.algorithm.act, noise)
+    learner.algorithm.update(rollout)
+    heir.algorithm.update(doubled(rollout))
     one, other = learner.snapshot(), heir.snapshot(1)
     for name, value in {**one.weights, **one.optimiser}.items():
         torch.testing.assert_close({**other.weights, **other.optimiser}[name], value, rtol=1e-10, atol=1e-12)

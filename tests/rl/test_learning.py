@@ -6,7 +6,7 @@ import pytest
 import torch
 from finrl_pod_envs.make import make_env
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.rl.acting import target_weights
@@ -25,19 +25,19 @@ def market(leak: bool) -> MarketTensor:
 
 def learner(policy: str, prices: MarketTensor) -> Learner:
     env = make_env(prices, CONFIG, last=TRAIN - 2)
-    return Learner(env, AgentConfig(policy=policy, hidden=(16, 16), minibatches=4), seed=2)  # type: ignore[arg-type]
+    return Learner(env, PPOConfig(policy=policy, hidden=(16, 16), minibatches=4), seed=2)  # type: ignore[arg-type]
 
 
 def growth(agent: Learner, prices: MarketTensor) -> float:
     """Mean log growth a bar after the training bars, above that of equal weights under the same costs."""
-    params = {name: view.detach() for name, view in agent.ppo.parameters.views.items()}
+    params = {name: view.detach() for name, view in agent.algorithm.parameters.views.items()}
 
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         values = shares * prices.close[t]
         worth = cash + values.sum(-1)
         held = values / worth.unsqueeze(-1)
         return target_weights(
-            agent.ppo.policy, params, prices.features[t], prices.tradable[t], held, worth, prices.close[t], CONFIG
+            agent.algorithm.actor, params, prices.features[t], prices.tradable[t], held, worth, prices.close[t], CONFIG
         )
 
     def equally(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.config import AgentConfig
+from finrl_pod.config import PPOConfig
 from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.learner import Learner
 from finrl_pod.types import Tensor
@@ -26,7 +26,7 @@ def learner(group: int, members: int, hidden: tuple[int, ...], kind: str) -> Lea
         members=range(members),
         dtype=torch.float32,
     )
-    agent = AgentConfig(
+    agent = PPOConfig(
         policy="mlp", hidden=hidden, horizon=8, epochs=2, minibatches=2, entropy=0.02, clip=0.05, learning_rate=0.01
     )
     return Learner(
@@ -42,7 +42,7 @@ def test_gradient_is_that_of_autograd(
     group: int, members: int, hidden: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = learner(group, members, hidden, kind)
-    ppo = subject.ppo
+    ppo = subject.algorithm
     assert ppo._fused is not None
     seen = 0
 
@@ -63,7 +63,7 @@ def test_gradient_is_that_of_autograd(
 
 def test_towers_say_what_the_policy_says() -> None:
     subject = learner(4, 2, (16, 10), "portfolio")
-    ppo, (day, account) = subject.ppo, subject.env.reset(0)
+    ppo, (day, account) = subject.algorithm, subject.env.reset(0)
     assert ppo._fused is not None
     features, _ = ppo.rows(day)
     account = account.view(2, 2, 4, -1)
@@ -76,5 +76,5 @@ def test_towers_say_what_the_policy_says() -> None:
 
 def test_float64_and_other_policies_take_autograd() -> None:
     env = small_env(market=random_market(0, bars=80))
-    assert Learner(env, AgentConfig(policy="mlp", horizon=4), dtype=torch.float64).ppo._fused is None
-    assert Learner(env, AgentConfig(policy="equivariant", horizon=4)).ppo._fused is None
+    assert Learner(env, PPOConfig(policy="mlp", horizon=4), dtype=torch.float64).algorithm._fused is None
+    assert Learner(env, PPOConfig(policy="equivariant", horizon=4)).algorithm._fused is None

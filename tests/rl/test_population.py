@@ -37,7 +37,7 @@ def run(
     def watch(learner: Learner, metrics: Metrics) -> None:
         log.append(metrics)
         if spoil is not None and len(log) == spoil[1] and spoil[0] in members:
-            learner.ppo.parameters.flat[members.index(spoil[0]), 0] = torch.nan
+            learner.algorithm.parameters.flat[members.index(spoil[0]), 0] = torch.nan
 
     learner.learn(UPDATES * iteration(learner), callback=watch)
     return learner, log
@@ -69,12 +69,12 @@ def assert_near(one: torch.Tensor, other: torch.Tensor, what: str) -> None:
 def test_four_members_are_four_single_runs(policy: str) -> None:
     batch = run(MEMBERS, policy=policy)
     most = UPDATES * batch[0].config.epochs * batch[0].config.minibatches
-    steps = batch[0].ppo.optimiser.steps.tolist()
+    steps = batch[0].algorithm.optimiser.steps.tolist()
     assert steps[0] == steps[3] == most
     assert all(UPDATES <= steps[p] < most for p in (1, 2)), "the KL stop should have held two of them back"
     for member in MEMBERS:
         assert_equals_single_run(batch, alone(member, policy), member)
-    weights = batch[0].ppo.parameters.flat
+    weights = batch[0].algorithm.parameters.flat
     assert all((weights[a] - weights[b]).abs().max() > 0.01 for a in MEMBERS for b in MEMBERS if a < b)
 
 
@@ -94,10 +94,10 @@ def test_a_member_whose_loss_is_no_number_keeps_the_parameters_it_had(policy: st
     learner, _ = run(MEMBERS, policy=policy, hyperparameters=settings)
     start = small_learner(MEMBERS, seed=4, policy=policy)
     assert learner.alive == [True, False, True, True]
-    assert torch.equal(learner.ppo.parameters.flat[1], start.ppo.parameters.flat[1])
-    assert not learner.ppo.optimiser.first[1].any()
-    assert learner.ppo.optimiser.steps[1] == 0
-    assert torch.isfinite(learner.ppo.parameters.flat).all()
+    assert torch.equal(learner.algorithm.parameters.flat[1], start.algorithm.parameters.flat[1])
+    assert not learner.algorithm.optimiser.first[1].any()
+    assert learner.algorithm.optimiser.steps[1] == 0
+    assert torch.isfinite(learner.algorithm.parameters.flat).all()
 
 
 def test_the_order_of_the_members_does_not_matter() -> None:

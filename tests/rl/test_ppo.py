@@ -53,7 +53,7 @@ def prepared(rollouts: int = 1, **settings: Any) -> tuple[Learner, list[Rollout]
     learner = small_learner(env=env, **settings)
     worker, shape = Worker(env, 0), (env.groups, env.accounts, env.action_size)
     with easily_ruined(0.65):
-        parts = [worker.collect(learner.ppo.act, learner.ppo.noise(shape)) for _ in range(rollouts)]
+        parts = [worker.collect(learner.algorithm.act, learner.algorithm.noise(shape)) for _ in range(rollouts)]
     assert all(part.terminated.any() and part.truncated.any() for part in parts)
     return learner, parts
 
@@ -127,9 +127,9 @@ def test_gradients_are_those_of_the_papers_loss(
     """Three epochs over the whole rollout: the first at ratio 1, the others where some ratios are clipped."""
     learner, (rollout,) = prepared(policy=policy, group_baseline=baseline, learning_rate=0.03)
     if pieces:  # a policy so wide that no more than one item at a time would stay in cache
-        monkeypatch.setattr(learner.ppo.policy, "width", 10**12, raising=False)
-    steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline)
-    metrics = learner.ppo.update(rollout)
+        monkeypatch.setattr(learner.algorithm.policy, "width", 10**12, raising=False)
+    steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline)
+    metrics = learner.algorithm.update(rollout)
     assert len(steps.gradients) == 3
     for weights, gradient in zip(steps.weights, steps.gradients, strict=True):
         torch.testing.assert_close(gradient[0], plain.gradient(weights), rtol=1e-6, atol=1e-8)
@@ -141,7 +141,7 @@ def test_gradients_are_those_of_the_papers_loss(
         assert float(metrics[name]) == pytest.approx(mean, rel=1e-6, abs=1e-8), name
     norms = [float(gradient.norm()) for gradient in steps.gradients]
     assert float(metrics["grad_norm"]) == pytest.approx(sum(norms) / 3)
-    after = plain.distribution(learner.ppo.parameters.member(0))[0]
+    after = plain.distribution(learner.algorithm.parameters.member(0))[0]
     assert float(metrics["entropy"]) == pytest.approx(float(after.entropy().mean()))
     unexplained = float((plain.target - plain.values).var() / plain.target.var())
     assert float(metrics["explained_variance"]) == pytest.approx(1 - unexplained)
@@ -152,35 +152,35 @@ def test_gradients_are_those_of_the_papers_loss(
 def test_the_group_baseline_changes_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above can tell one from the other."""
     learner, (rollout,) = prepared()
-    weights = learner.ppo.parameters.member(0)
-    one, other = (PlainPPO(learner.ppo, rollout, baseline).gradient(weights) for baseline in (True, False))
+    weights = learner.algorithm.parameters.member(0)
+    one, other = (PlainPPO(learner.algorithm, rollout, baseline).gradient(weights) for baseline in (True, False))
     assert (one - other).abs().max() > 1e-3
 
 
 def test_a_lone_account_has_no_group_to_be_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     env = small_env(envs=4, group=1)
     learner = small_learner(env=env, minibatches=1, epochs=1, horizon=8, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.ppo.act, learner.ppo.noise((4, 1, env.action_size)))
-    steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline=False)
-    learner.ppo.update(rollout)
+    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((4, 1, env.action_size)))
+    steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=False)
+    learner.algorithm.update(rollout)
     torch.testing.assert_close(steps.gradients[0][0], plain.gradient(steps.weights[0]), rtol=1e-6, atol=1e-8)
 
 
 def test_rewards_are_scaled_by_the_first_rollout_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, (first, second) = prepared(rollouts=2, epochs=1)
-    steps, std = watch(learner.ppo, monkeypatch), first.reward.std()
-    learner.ppo.update(first)
-    plain = PlainPPO(learner.ppo, second, baseline=True, reward_std=std)
-    learner.ppo.update(second)
+    steps, std = watch(learner.algorithm, monkeypatch), first.reward.std()
+    learner.algorithm.update(first)
+    plain = PlainPPO(learner.algorithm, second, baseline=True, reward_std=std)
+    learner.algorithm.update(second)
     torch.testing.assert_close(steps.gradients[1][0], plain.gradient(steps.weights[1]), rtol=1e-6, atol=1e-8)
-    assert float(learner.ppo.reward_scale[0]) == pytest.approx(1 / float(std))
+    assert float(learner.algorithm.reward_scale[0]) == pytest.approx(1 / float(std))
 
 
 def test_minibatches_take_every_item_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a learning rate of next to nothing, an epoch's value gradients average to the whole rollout's."""
     learner, (rollout,) = prepared(minibatches=4, epochs=2, learning_rate=1e-300, entropy=0.0, group_baseline=False)
-    steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline=False)
-    learner.ppo.update(rollout)
+    steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=False)
+    learner.algorithm.update(rollout)
     assert len(steps.gradients) == 8
     whole = value_part(learner, plain.gradient(steps.weights[0]))
     for epoch in (steps.gradients[:4], steps.gradients[4:]):
@@ -191,30 +191,30 @@ def test_minibatches_take_every_item_once_an_epoch(monkeypatch: pytest.MonkeyPat
 
 def value_part(learner: Learner, gradient: torch.Tensor) -> torch.Tensor:
     """The part of a gradient [D] that belongs to the value's own weights, which advantages do not touch."""
-    sizes = [int(torch.Size(shape).numel()) for shape in learner.ppo.parameters.shapes.values()]
-    chunks = zip(learner.ppo.parameters.shapes, torch.split(gradient, sizes), strict=True)
+    sizes = [int(torch.Size(shape).numel()) for shape in learner.algorithm.parameters.shapes.values()]
+    chunks = zip(learner.algorithm.parameters.shapes, torch.split(gradient, sizes), strict=True)
     return torch.cat([chunk for name, chunk in chunks if name.startswith("value")])
 
 
 def test_gradients_are_clipped_and_the_norm_before_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, (rollout,) = prepared(epochs=1, max_grad_norm=0.01)
-    steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline=True)
-    metrics = learner.ppo.update(rollout)
+    steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=True)
+    metrics = learner.algorithm.update(rollout)
     assert float(steps.gradients[0].norm()) == pytest.approx(0.01)
     assert float(metrics["grad_norm"]) == pytest.approx(float(plain.gradient(steps.weights[0]).norm()))
 
 
 def test_a_member_that_moved_too_far_sits_out_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, (rollout,) = prepared(epochs=3, minibatches=2, learning_rate=0.05, target_kl=0.01)
-    steps, plain = watch(learner.ppo, monkeypatch), PlainPPO(learner.ppo, rollout, baseline=True)
-    metrics = learner.ppo.update(rollout)
+    steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=True)
+    metrics = learner.algorithm.update(rollout)
     moved = [bool(move) for move in steps.moves]
     assert moved == sorted(moved, reverse=True), "whoever stopped does not start again within the iteration"
     assert 1 <= sum(moved) < 6
-    assert float(plain.terms(learner.ppo.parameters.member(0))["approx_kl"]) > 0.01
+    assert float(plain.terms(learner.algorithm.parameters.member(0))["approx_kl"]) > 0.01
     assert float(metrics["approx_kl"]) > 0.01 / 6
-    noise = learner.ppo.noise(tuple(rollout.action.shape[2:]))
-    learner.ppo.update(Worker(learner.env, 1).collect(learner.ppo.act, noise))
+    noise = learner.algorithm.noise(tuple(rollout.action.shape[2:]))
+    learner.algorithm.update(Worker(learner.env, 1).collect(learner.algorithm.act, noise))
     assert bool(steps.moves[len(moved)]), "the next iteration starts afresh"
 
 
@@ -223,27 +223,27 @@ def test_a_member_that_sits_out_is_not_judged_by_what_it_would_have_lost(sits_ou
     """Alone, it would not have met these samples: beside others, an overflow there must not break it."""
     env = small_env((0, 1))
     learner = small_learner(env=env)
-    rollout = Worker(env, 0).collect(learner.ppo.act, learner.ppo.noise((2, 3, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((2, 3, env.action_size)))
     items = (rollout.day[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
     advantage, target = rollout.reward[0], torch.zeros_like(rollout.reward[0])
     target[1, 0, 0] = torch.inf
     batch = (*items, advantage, target)
-    before = learner.ppo.parameters.flat.clone()
-    learner.ppo._minibatch(batch, torch.tensor([True, not sits_out]), 1.0)
+    before = learner.algorithm.parameters.flat.clone()
+    learner.algorithm._minibatch(batch, torch.tensor([True, not sits_out]), 1.0)
     assert learner.alive == [True, sits_out]
-    assert torch.equal(learner.ppo.parameters.flat[1], before[1])
-    assert not torch.equal(learner.ppo.parameters.flat[0], before[0])
+    assert torch.equal(learner.algorithm.parameters.flat[1], before[1])
+    assert not torch.equal(learner.algorithm.parameters.flat[0], before[0])
 
 
 def test_the_kl_estimate_is_the_kl_divergence_of_the_policies() -> None:
     """Of the policy that collected the data from the one that it became: k3 of Schulman (2020), over many samples."""
     env = small_env(envs=1200, group=6)
     learner = small_learner(env=env, epochs=2, minibatches=1, learning_rate=0.02, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.ppo.act, learner.ppo.noise((200, 6, env.action_size)))
-    plain = PlainPPO(learner.ppo, rollout, baseline=True)
-    learner.ppo.update(rollout)
-    shrunk = learner.ppo.parameters.member(0)
-    before = small_learner(env=env).ppo.parameters.member(0)
+    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((200, 6, env.action_size)))
+    plain = PlainPPO(learner.algorithm, rollout, baseline=True)
+    learner.algorithm.update(rollout)
+    shrunk = learner.algorithm.parameters.member(0)
+    before = small_learner(env=env).algorithm.parameters.member(0)
     exact = float(kl_divergence(plain.distribution(before)[0], plain.distribution(shrunk)[0]).mean())
     estimate = float(plain.terms(shrunk)["approx_kl"])
     assert exact > 1e-3
@@ -252,8 +252,8 @@ def test_the_kl_estimate_is_the_kl_divergence_of_the_policies() -> None:
 
 def test_the_factor_scales_each_members_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, (rollout,) = prepared(epochs=1, learning_rate=0.02)
-    steps = watch(learner.ppo, monkeypatch)
-    learner.ppo.update(rollout, 0.25)
+    steps = watch(learner.algorithm, monkeypatch)
+    learner.algorithm.update(rollout, 0.25)
     assert steps.rates[0].tolist() == pytest.approx([0.005])
 
 
@@ -261,18 +261,22 @@ def test_advantages_are_normalised_for_each_member() -> None:
     """A member with rewards a thousand times another's has the same policy loss."""
     env = small_env((0, 0))
     learner = small_learner(env=env, epochs=1, minibatches=1)
-    rollout = Worker(env, 0).collect(learner.ppo.act, learner.ppo.noise((2, 3, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((2, 3, env.action_size)))
     loud = rollout.reward * torch.tensor([1.0, 1000.0], dtype=torch.float64).view(1, 2, 1, 1)
-    learner.ppo.reward_scale = torch.ones(2, dtype=torch.float64)
-    flat = {name: torch.zeros_like(view) for name, view in learner.ppo.parameters.views.items() if "value" in name}
+    learner.algorithm.reward_scale = torch.ones(2, dtype=torch.float64)
+    flat = {
+        name: torch.zeros_like(view) for name, view in learner.algorithm.parameters.views.items() if "value" in name
+    }
     for p in range(2):
-        learner.ppo.parameters.load(p, {**learner.ppo.parameters.member(p), **{n: x[p] for n, x in flat.items()}})
-    metrics = learner.ppo.update(rollout._replace(reward=loud))
+        learner.algorithm.parameters.load(
+            p, {**learner.algorithm.parameters.member(p), **{n: x[p] for n, x in flat.items()}}
+        )
+    metrics = learner.algorithm.update(rollout._replace(reward=loud))
     assert float(metrics["value_loss"][1]) == pytest.approx(1e6 * float(metrics["value_loss"][0]))
     assert float(metrics["policy_loss"][1]) == pytest.approx(float(metrics["policy_loss"][0]), abs=1e-6)
 
 
 def test_an_unknown_hyperparameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match="PPO has no hyperparameter 'momentum'; it has learning_rate, discount"):
+    with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, discount"):
         small_learner(hyperparameters=[{"momentum": 0.9}])
     assert len(MEMBER_SETTINGS) == 8

@@ -50,7 +50,9 @@ def collected(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, R
     for _ in range(rollouts):
         env.log = []
         with easily_ruined(0.65):
-            rollout = worker.collect(learner.ppo.act, learner.ppo.noise((env.groups, env.accounts, env.action_size)))
+            rollout = worker.collect(
+                learner.algorithm.act, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
+            )
         kept = Recorder(env.env)
         kept.log = env.log
         parts.append((learner, kept, rollout))
@@ -97,7 +99,7 @@ def test_actions_are_the_policys_mean_and_its_own_noise(parts: list[tuple[Learne
     learner, _, rollout = parts[-1]
     for h in range(H):
         with torch.no_grad():
-            mean, log_std = learner.ppo.act(rollout.day[h], rollout.account[h])
+            mean, log_std = learner.algorithm.act(rollout.day[h], rollout.account[h])
         torch.testing.assert_close(rollout.log_probability[h], log_probability(rollout.action[h], mean, log_std))
     noise = rollout.action[0] - mean
     assert noise.std() > 0.5
@@ -105,7 +107,7 @@ def test_actions_are_the_policys_mean_and_its_own_noise(parts: list[tuple[Learne
 
 def slow_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tensor) -> float:
     """One account of one member: day a number, account [1 + N]."""
-    ppo = learner.ppo
+    ppo = learner.algorithm
     own = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
     features, tradable = ppo.rows(day.view(1, 1))
     return float(ppo.policy.value(own, features, account.view(1, 1, 1, -1), tradable))
@@ -114,7 +116,7 @@ def slow_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tenso
 def test_each_step_is_valued_at_the_state_it_led_to(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     """Before any reset: also where a window was over in the middle of the rollout."""
     for learner, env, rollout in parts:
-        values, following = learner.ppo._values(rollout)
+        values, following = learner.algorithm._values(rollout)
         ended = 0
         for h, (_, outcome) in enumerate(env.log):
             final = outcome.final_observation

@@ -18,6 +18,7 @@ from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.scoring import run_members
 from finrl_pod.rl.networks import PolicySpec, make_policy
+from finrl_pod.rl.on_policy import MeanActor
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import END, panel, random_panel
 
@@ -67,8 +68,8 @@ def agent(
 
 def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: EnvironmentConfig) -> Ledger:
     """What the tournament sees of these agents."""
-    strategy = PolicyStrategy(agents)
-    return run_members(strategy.policy, strategy.params, market, rules, FIRST, LAST)
+    (family,) = PolicyStrategy(agents).families
+    return run_members(family.actor, family.params, market, rules, FIRST, LAST)
 
 
 def result_of(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
@@ -113,6 +114,22 @@ def test_an_ensemble_holds_the_mean_of_what_its_members_would(shares: tuple[floa
     expected = np.average(each, axis=0, weights=shares)
     assert np.ptp(each, axis=0).max() > 0.05
     np.testing.assert_allclose(ensemble.target_weights(window, held), expected, rtol=1e-5)
+
+
+def test_members_of_different_kinds_form_one_ensemble() -> None:
+    """In whatever order: each family of members acts as a batch, and every member counts by its own share."""
+    rules, source, shares = RULES["portfolio"], prices(), (0.5, 0.2, 0.2, 0.1)
+    market = market_of(source, rules)
+    kinds = ("mlp", "equivariant", "mlp", "equivariant")
+    agents = [agent(market, rules, seed, kind=kind) for seed, kind in enumerate(kinds)]
+    window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
+    held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
+    each = np.array([PolicyStrategy([member]).target_weights(window, held) for member in agents])
+    ensemble = PolicyStrategy(agents, shares)
+    assert [family.members for family in ensemble.families] == [[0, 2], [1, 3]]
+    np.testing.assert_allclose(
+        ensemble.target_weights(window, held), np.average(each, axis=0, weights=shares), rtol=1e-5
+    )
 
 
 def test_the_account_matters_to_the_decision() -> None:
@@ -221,13 +238,14 @@ def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
     source = panel(random_panel(3).close[:, [0, 1, 3, 4, 5]])
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
+    (family,) = strategy.families
     env = make_env(market, rules, first=FIRST, last=FIRST + length - 1, dtype=torch.float64)
     day, account = env.reset(0, stagger=False)
     equity = [rules.cash]
     for t in range(FIRST, FIRST + length):
         assert int(day) == t
         features, known = market.features[t][None, None], market.tradable[t][None, None]
-        action = strategy.policy.forward(strategy.params, features, account.float().view(1, 1, 1, -1), known).mean
+        action = family.actor.action(family.params, features, account.float().view(1, 1, 1, -1), known)
         out = env.step(action.view(1, 1, -1))
         day, account = out.observation
         equity.append(float(out.equity))
@@ -275,7 +293,6 @@ def test_agents_that_do_not_match_form_no_ensemble() -> None:
         PolicyStrategy([])
     other_norm = dataclasses.replace(market.normaliser, clip=5.0)
     for other in (
-        agent(market, rules, 1, kind="mlp"),
         agent(market, rules, 1, normaliser=other_norm),
         agent(market, EnvironmentConfig(leverage=2.0), 1),
     ):
@@ -311,11 +328,9 @@ def test_the_ledger_of_the_tournament_needs_no_strategy() -> None:
     rules = RULES["portfolio"]
     market = market_of(panel(random_panel(4).close[:, [0, 4, 5]]), rules)
     spec = PolicySpec("equivariant", 3, 3, 4, (4, 4))
-    policy = make_policy(spec)
-    params = {
-        name: torch.zeros(1, *value.shape) for name, value in policy.init(torch.Generator(), torch.float32).items()
-    }
-    ledger = run_members(policy, params, market, rules, FIRST, LAST)
+    initial = make_policy(spec).init(torch.Generator(), torch.float32)
+    params = {name: torch.zeros(1, *value.shape) for name, value in initial.items()}
+    ledger = run_members(MeanActor(spec), params, market, rules, FIRST, LAST)
     quarter = torch.full((1, 3), 0.25, dtype=torch.float64)
     expected = simulate(market, lambda t, cash, shares: quarter, FIRST, LAST, rules_of(rules), rules.cash)
     np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)

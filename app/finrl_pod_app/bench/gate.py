@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.agents import PPOConfig
+from finrl_pod.config import EnvironmentConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import ConfigError, RunError
@@ -34,17 +35,18 @@ BARS = 10_436  # weekdays of forty years
 KEPT = Path("benchmarks/gate.jsonl")
 FIRST = 1000  # thresholds and training were settled on worlds below this seed
 LEARNERS = ("ppo", "untrained")
+AGENT = PPOConfig(learning_rate=1e-2, hidden=(16, 16))
 CONFIG = RunConfig(
     splits=SplitConfig(
         train=("1980-01-01", "1995-12-31"), validation=("1996-01-01", "2007-12-31"), test=("2008-01-01", "2019-12-31")
     ),
     environment=EnvironmentConfig(envs=512),
-    agent=AgentConfig(learning_rate=1e-2, hidden=(16, 16)),
+    agent=AGENT,
     tournament=TournamentConfig(pods=4, generations=2, samples=98_304, leaderboard=8, champion=4),
 )
 # One step of each environment at the least rate that a member may have: weights stay as they were drawn.
 UNTRAINED = dataclasses.replace(CONFIG.tournament, samples=1)
-STILL = dataclasses.replace(CONFIG.agent, learning_rate=1e-5, epochs=1)
+STILL = dataclasses.replace(AGENT, learning_rate=1e-5, epochs=1)
 
 
 def config_of(learner: str, seed: int) -> RunConfig:

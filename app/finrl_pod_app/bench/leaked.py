@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from finrl_pod_strategies.simple import EqualWeight
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, SplitConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig, SplitConfig
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
@@ -35,12 +35,12 @@ LEVEL = 0.95
 
 EQUIVARIANT = Recipe(
     EnvironmentConfig(envs=256, group=16),
-    AgentConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, discount=0.5, gae_lambda=0.9),
+    PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, discount=0.5, gae_lambda=0.9),
     samples=500_000,
 )
 MLP = Recipe(
     EnvironmentConfig(envs=256, group=16),
-    AgentConfig(
+    PPOConfig(
         policy="mlp",
         hidden=(64, 64),
         horizon=16,

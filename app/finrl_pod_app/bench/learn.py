@@ -11,6 +11,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row, placebo_row
 from finrl_pod_app.bench.noise import TOURNAMENT, noise_row
 from finrl_pod_app.bench.planted import RECIPE, planted_row
+from finrl_pod_app.bench.recipes import OFF_POLICY, recipe
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import Recipe
 
@@ -49,8 +50,9 @@ def _noise(settings: LearnSettings) -> Row:
 BENCHMARKS: Mapping[str, Callable[[LearnSettings], Row]] = {
     "leaked_ppo": _captures("leaked_ppo", EQUIVARIANT, 3),
     "leaked_ppo_mlp": _captures("leaked_ppo_mlp", MLP, 1),
-    "leaked_shifted_ppo": _placebo("leaked_shifted_ppo", "shifted", 1),
-    "leaked_shuffled_ppo": _placebo("leaked_shuffled_ppo", "shuffled", 1),
+    **{f"leaked_{name}": _captures(f"leaked_{name}", recipe(name), 3) for name in OFF_POLICY},
+    "placebo_shifted_ppo": _placebo("placebo_shifted_ppo", "shifted", 1),
+    "placebo_shuffled_ppo": _placebo("placebo_shuffled_ppo", "shuffled", 1),
     "planted_ppo": _planted,
     "noise_ppo": _noise,
 }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
+from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
 from finrl_pod.evaluate.simulate import simulate
@@ -29,7 +29,7 @@ KAPPAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 BARS, ASSETS = 20_000, 20  # half of the bars to train on, half to test on
 INFORMATION = 0.05  # correlation of the signal with the return it foretells
 
-RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), AgentConfig(learning_rate=1e-2), samples=4_000_000)
+RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), PPOConfig(learning_rate=1e-2), samples=4_000_000)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from finrl_pod.config import AgentConfig
+from finrl_pod.config import PPOConfig
 from finrl_pod.rl.learner import Learner
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
@@ -54,7 +54,7 @@ def population_rows(settings: SpeedSettings, device: torch.device) -> list[Row]:
 
 def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], int], int]:
     """A call that trains on so many samples, about a second's worth, and their number over all members."""
-    agent = AgentConfig(
+    agent = PPOConfig(
         policy=settings.policy,
         hidden=settings.hidden,
         horizon=settings.horizon,

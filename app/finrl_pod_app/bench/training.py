@@ -69,6 +69,6 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
 def log_returns(trained: Trained, market: MarketTensor, first: int, last: int) -> Floats:
     """[last - first] log returns a bar of the agent without exploration, from cash, in the float64 engine."""
     learner = trained.learner
-    params = {name: view.detach() for name, view in learner.ppo.parameters.views.items()}
-    ledger = run_members(learner.ppo.policy, params, market, learner.env.config, first, last)
+    algorithm = learner.algorithm
+    ledger = run_members(algorithm.actor, algorithm.weights(), market, learner.env.config, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)

@@ -1,0 +1,233 @@
+"""The algorithms by name: what each is, where it comes from, and the record of its settings.
+
+Nothing here needs torch: the command line lists the algorithms, and a config file is read, without it. Each algorithm
+has a record of its own, so a setting that an algorithm does not have is an unknown key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+CriticRule = Literal["min", "mean", "subset"]
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """What every algorithm has."""
+
+    algorithm: str = "ppo"
+    policy: Literal["equivariant", "mlp"] = "equivariant"
+    hidden: tuple[int, ...] = (32, 32)
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    learning_rate: float = 3e-3
+    discount: float = 0.95
+
+
+@dataclass(frozen=True)
+class PPOConfig(AgentConfig):
+    """Proximal policy optimisation.
+
+    group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
+    environment.group): the market's noise, which no action caused. target_kl: a member that moved further than this
+    from the policy that collected the data sits out the rest of the iteration.
+    """
+
+    algorithm: Literal["ppo"] = "ppo"
+    horizon: int = 32
+    epochs: int = 2
+    minibatches: int = 8
+    group_baseline: bool = True
+    gae_lambda: float = 0.9
+    clip: float = 0.2
+    entropy: float = 0.0
+    value_weight: float = 0.5
+    max_grad_norm: float = 0.5
+    target_kl: float = 0.05
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(AgentConfig):
+    """What algorithms with a replay share.
+
+    An iteration takes `horizon` steps of every environment and then `updates` gradient steps on `batch` samples each.
+    replay: transitions kept for each member. warmup: samples of random actions before the first update.
+    target_interval, target_rate: every so many updates the target networks move by this share towards the networks.
+    scale_rewards: divide rewards by their standard deviation in the replay at the first update.
+    """
+
+    learning_rate: float = 1e-3
+    horizon: int = 1
+    updates: int = 2
+    batch: int = 256
+    replay: int = 100_000
+    warmup: int = 5_000
+    target_interval: int = 1
+    scale_rewards: bool = True
+    target_rate: float = 0.005
+    max_grad_norm: float = 10.0
+
+
+@dataclass(frozen=True)
+class DDPGConfig(OffPolicyConfig):
+    """Deep deterministic policy gradient. exploration: standard deviation of the noise on actions in [-1, 1].
+
+    critics, critic_rule, subset: size of the critic ensemble, and how its target is made: the minimum, the mean, or
+    the minimum over `subset` of them drawn anew for every update.
+    """
+
+    algorithm: Literal["ddpg"] = "ddpg"
+    critics: int = 1
+    critic_rule: CriticRule = "min"
+    subset: int = 1
+    exploration: float = 0.1
+
+
+@dataclass(frozen=True)
+class TD3Config(OffPolicyConfig):
+    """Twin delayed DDPG. policy_delay: critic updates for each of the actor and the targets. target_noise: standard
+    deviation of the noise on the target's action, cut off at noise_clip."""
+
+    algorithm: Literal["td3"] = "td3"
+    critics: int = 2
+    critic_rule: CriticRule = "min"
+    subset: int = 2
+    policy_delay: int = 2
+    exploration: float = 0.1
+    target_noise: float = 0.2
+    noise_clip: float = 0.5
+
+
+@dataclass(frozen=True)
+class SACConfig(OffPolicyConfig):
+    """Soft actor-critic. temperature: of the entropy, at the start; with `automatic` it follows the entropy's target
+    of `target_entropy` for each number of the action."""
+
+    algorithm: Literal["sac"] = "sac"
+    critics: int = 2
+    critic_rule: CriticRule = "min"
+    subset: int = 2
+    automatic: bool = True
+    temperature: float = 1.0
+    target_entropy: float = -1.0
+
+
+@dataclass(frozen=True)
+class REDQConfig(OffPolicyConfig):
+    """Randomised ensembled double Q-learning: soft actor-critic with many critics, many updates a sample, targets from
+    the minimum of a random subset, and an actor that follows the mean of all, once every `policy_delay` updates."""
+
+    algorithm: Literal["redq"] = "redq"
+    updates: int = 4
+    critics: int = 10
+    critic_rule: CriticRule = "subset"
+    subset: int = 2
+    policy_delay: int = 4
+    automatic: bool = True
+    temperature: float = 1.0
+    target_entropy: float = -1.0
+
+
+@dataclass(frozen=True)
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-learning and its kin. epsilon: share of random actions, falling from 1 to this over the first
+    `exploration_samples` samples."""
+
+    algorithm: Literal["dqn", "double_dqn", "dueling_dqn", "d3qn"] = "dqn"
+    exploration_samples: int = 50_000
+    epsilon: float = 0.05
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a list of algorithms says of one.
+
+    kind: "on-policy" learns from what it just did, "off-policy" from a replay. actions: "continuous" or "discrete".
+    """
+
+    name: str
+    summary: str
+    source: str
+    kind: Literal["on-policy", "off-policy", "simulator", "add-on"]
+    actions: Literal["continuous", "discrete"]
+    record: type[AgentConfig]
+
+
+ALGORITHMS: Mapping[str, Facts] = {
+    facts.name: facts
+    for facts in (
+        Facts(
+            "ppo",
+            "proximal policy optimisation: clipped steps on advantages of whole rollouts",
+            "Schulman et al. 2017, arXiv:1707.06347",
+            "on-policy",
+            "continuous",
+            PPOConfig,
+        ),
+        Facts(
+            "ddpg",
+            "deep deterministic policy gradient: an actor that climbs its critic",
+            "Lillicrap et al. 2016, arXiv:1509.02971",
+            "off-policy",
+            "continuous",
+            DDPGConfig,
+        ),
+        Facts(
+            "td3",
+            "twin delayed DDPG: the lower of two critics, smoothed targets, a slower actor",
+            "Fujimoto et al. 2018, arXiv:1802.09477",
+            "off-policy",
+            "continuous",
+            TD3Config,
+        ),
+        Facts(
+            "sac",
+            "soft actor-critic: reward and entropy, with an automatic temperature",
+            "Haarnoja et al. 2018, arXiv:1812.05905",
+            "off-policy",
+            "continuous",
+            SACConfig,
+        ),
+        Facts(
+            "redq",
+            "randomised ensembled double Q-learning: many critics, targets from a random subset",
+            "Chen et al. 2021, arXiv:2101.05982",
+            "off-policy",
+            "continuous",
+            REDQConfig,
+        ),
+        Facts(
+            "dqn",
+            "deep Q-learning with a replay and a target network",
+            "Mnih et al. 2015, doi:10.1038/nature14236",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "double_dqn",
+            "double DQN: the network chooses the next action, the target network values it",
+            "van Hasselt et al. 2016, arXiv:1509.06461",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "dueling_dqn",
+            "dueling DQN: one stream for the state's value, one for the actions' advantages",
+            "Wang et al. 2016, arXiv:1511.06581",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "d3qn",
+            "dueling double DQN: both together",
+            "Wang et al. 2016, arXiv:1511.06581, with van Hasselt et al. 2016",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+    )
+}

@@ -1,0 +1,127 @@
+"""From a config and an environment to the algorithm that it names, and from a saved agent to how it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, PPOConfig
+from finrl_pod.config import check_ranges
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl import actor_critic, off_policy_settings, on_policy
+from finrl_pod.rl.actors import BoundedActor
+from finrl_pod.rl.algorithm import Actor, Algorithm
+from finrl_pod.rl.d3qn import D3QN
+from finrl_pod.rl.ddpg import DDPG
+from finrl_pod.rl.double_dqn import DoubleDQN
+from finrl_pod.rl.dqn import DQN
+from finrl_pod.rl.dueling_dqn import DuelingDQN
+from finrl_pod.rl.inputs import inputs_of, spec_of
+from finrl_pod.rl.networks import PolicySpec
+from finrl_pod.rl.off_policy import OffPolicy
+from finrl_pod.rl.on_policy import MeanActor
+from finrl_pod.rl.ppo import PPO
+from finrl_pod.rl.q_networks import GreedyActor
+from finrl_pod.rl.ranges import Ranges, check_setting
+from finrl_pod.rl.redq import REDQ
+from finrl_pod.rl.sac import SAC
+from finrl_pod.rl.td3 import TD3
+
+ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO}
+OFF_POLICY: Mapping[str, type[OffPolicy]] = {
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": SAC,
+    "redq": REDQ,
+    "dqn": DQN,
+    "double_dqn": DoubleDQN,
+    "dueling_dqn": DuelingDQN,
+    "d3qn": D3QN,
+}
+
+
+def make_algorithm(
+    config: AgentConfig,
+    env: Any,
+    *,
+    seed: int = 0,
+    hyperparameters: Sequence[Mapping[str, float]] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Algorithm:
+    """The algorithm of `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
+    check(config, env)
+    spec = spec_of(env, config.policy, tuple(config.hidden))
+    terms: dict[str, Any] = {
+        "seed": seed,
+        "members": env.member_ids,
+        "hyperparameters": hyperparameters,
+        "dtype": dtype,
+    }
+    if isinstance(config, OffPolicyConfig):
+        inputs = inputs_of(env, spec, dtype)
+        return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
+    assert isinstance(config, PPOConfig)
+    market = env.market
+    decided = market.tradable[env.first : env.last + 2]
+    tradable = None if bool(decided.all()) else market.tradable
+    return ON_POLICY[config.algorithm](spec, market.features, tradable, config, **terms)
+
+
+def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
+    """How an agent that was trained by `algorithm` acts. Raises ConfigError for an algorithm that there is none of."""
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"there is no algorithm {algorithm!r}; known are {', '.join(ALGORITHMS)}")
+    kind = OFF_POLICY.get(algorithm)
+    if kind is None:
+        return MeanActor(spec)
+    if issubclass(kind, DQN):
+        return GreedyActor(spec, dueling=kind.DUELING)
+    assert issubclass(kind, actor_critic.ActorCritic)
+    return BoundedActor(spec, kind.HEADS)
+
+
+def ranges_of(algorithm: str) -> Ranges:
+    """The settings that a member of this algorithm has of its own."""
+    return (ON_POLICY.get(algorithm) or OFF_POLICY[algorithm]).RANGES
+
+
+def check(config: AgentConfig, env: Any) -> None:
+    """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
+    if config.algorithm not in ALGORITHMS:
+        raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
+    check_ranges("agent", config, {"hidden": len(config.hidden) >= 1 and min(config.hidden) >= 1})
+    if config.policy not in ("equivariant", "mlp"):
+        raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
+    _check_fit(config, env)
+    if isinstance(config, OffPolicyConfig):
+        off_policy_settings.check(config, env)
+        actor_critic.check(config)
+    else:
+        on_policy.check(config, env)
+    ranges = ranges_of(config.algorithm)
+    for name in ranges:
+        check_setting(ranges, name, getattr(config, name))
+
+
+def _check_fit(config: AgentConfig, env: Any) -> None:
+    """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
+    facts = ALGORITHMS[config.algorithm]
+    given = "discrete" if env.action_kind == "discrete" else "continuous"
+    if facts.actions != given:
+        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions == given)
+        raise ConfigError(
+            f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
+            f"ones; choose one of {able}, or another environment.kind"
+        )
+    if not hasattr(env, "market"):
+        if config.policy == "equivariant":
+            raise ConfigError(
+                'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
+                'set agent.policy = "mlp"'
+            )
+        if facts.kind == "on-policy":
+            raise ConfigError(
+                f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(OFF_POLICY)}"
+            )

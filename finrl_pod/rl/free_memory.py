@@ -1,0 +1,33 @@
+"""How much memory there is to be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated: on a GPU its free memory, else the machine's, within a container's limit."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = _of_machine()
+    try:
+        most, used = (path.read_text().strip() for path in CGROUP)
+    except OSError:
+        return free
+    return free if most == "max" else max(min(free, int(most) - int(used)), 0)
+
+
+def _of_machine() -> int:
+    try:
+        for line in MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all there is

@@ -1,0 +1,137 @@
+"""What algorithms share that learn from what they have just done: a rollout, one update, and nothing kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from finrl_pod.agents import AgentConfig, PPOConfig
+from finrl_pod.config import check_ranges
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.algorithm import Metrics
+from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
+from finrl_pod.rl.parameters import Adam, Parameters
+from finrl_pod.rl.rollout import Rollout
+from finrl_pod.rl.worker import Worker
+from finrl_pod.types import Observation, Tensor
+
+
+class MeanActor:
+    """Acts by the mean of a Gaussian policy."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec, self.policy = spec, make_policy(spec)
+
+    def action(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> Tensor:
+        """[P, K, A, D] scores."""
+        return self.policy.forward(params, features, account, tradable).mean
+
+
+class OnPolicy(ABC):
+    """Rollout in, update out. A subclass says how it acts, and how it learns from a rollout."""
+
+    config: PPOConfig
+    spec: PolicySpec
+    policy: Policy
+    parameters: Parameters
+    optimiser: Adam
+    settings: dict[str, Tensor]
+    alive: Tensor
+    reward_scale: Tensor
+    _shuffles: list[torch.Generator]
+    _noises: list[torch.Generator]
+
+    @abstractmethod
+    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+
+    @abstractmethod
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal [H, P, *shape] from each member's own stream."""
+
+    @abstractmethod
+    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
+        """Learn from one rollout; returns figures [P]."""
+
+    # ------------------------------------------------------------------ an Algorithm
+
+    @property
+    def actor(self) -> MeanActor:
+        return MeanActor(self.spec)
+
+    @property
+    def steps(self) -> int:
+        return self.config.horizon
+
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        env = worker.env
+        rollout = worker.collect(self.act, self.noise((env.groups, env.accounts, env.action_size)))
+        return self.update(rollout, rate_factor)
+
+    @torch.no_grad()
+    def greedy(self, observation: Observation) -> Tensor:
+        day, account = observation
+        p, groups = day.shape
+        mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
+        return mean.reshape(p, -1, mean.shape[-1])
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: view.detach() for name, view in self.parameters.views.items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(shape) for name, shape in self.parameters.shapes.items()}
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
+        return self.parameters.member(p), rest
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.parameters.load(p, weights)
+        self.optimiser.load(p, rest)
+        self.reward_scale[p] = rest["reward_scale"]
+
+    def streams(self) -> list[torch.Generator]:
+        return [*self._shuffles, *self._noises]
+
+    @property
+    def slot_items(self) -> int:
+        return 0
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
+        return {}  # nothing is kept between iterations
+
+    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
+
+
+def check(config: AgentConfig, env: Any) -> None:
+    """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
+    assert isinstance(config, PPOConfig)
+    ranges = {
+        "horizon": config.horizon >= 1,
+        "epochs": config.epochs >= 1,
+        "minibatches": config.minibatches >= 1,
+    }
+    check_ranges("agent", config, ranges)
+    if config.horizon > env.window:
+        raise ConfigError(
+            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            "shorten the horizon or lengthen environment.window"
+        )
+    items = config.horizon * env.groups
+    if items % config.minibatches:
+        raise ConfigError(
+            f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
+            f"got {config.minibatches}; choose a divisor"
+        )
+    if items * env.accounts == config.minibatches:
+        raise ConfigError(
+            f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
+            "advantages; take fewer minibatches or more environments"
+        )

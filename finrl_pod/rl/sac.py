@@ -1,0 +1,110 @@
+"""Soft actor-critic, Haarnoja et al. 2018: a squashed Gaussian earns reward and entropy, at a learned temperature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from finrl_pod.agents import REDQConfig, SACConfig
+from finrl_pod.rl.actor_critic import ActorCritic
+from finrl_pod.rl.distribution import HALF_LOG_2PI
+from finrl_pod.rl.ensemble import combined
+from finrl_pod.rl.inputs import Seen
+from finrl_pod.rl.off_policy import Batch, OffPolicy
+from finrl_pod.rl.ranges import Ranges, above_zero
+from finrl_pod.types import Tensor
+
+LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
+
+
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """A sample tanh(u), u = mean + std noise, and its log-density, summed over D: [..., D] and [...].
+
+        log pi = log N(u) - sum log(1 - tanh(u)^2),   log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
+
+    (appendix C of the paper, in the form that does not overflow).
+    """
+    action, chance = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
+    return action, chance
+
+
+class _Squashed(torch.autograd.Function):
+    """With its gradient in closed form: d log pi / du = 2 tanh(u), du / d log std = std noise."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        bounded = log_std.clamp(*LOG_STD)
+        change = bounded.exp() * noise
+        u = mean + change
+        action = torch.tanh(u)
+        each = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
+        ctx.save_for_backward(action, change, bounded == log_std)
+        return action, -each.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None]:
+        action, change, within = ctx.saved_tensors
+        by_action, by_chance = outward[0], outward[1].unsqueeze(-1)
+        by_u = by_action * (1 - action * action) + 2 * by_chance * action
+        return by_u, (by_u * change - by_chance) * within, None
+
+
+class SAC(ActorCritic):
+    """Every update: critics to the soft value, the actor up the ensemble, the temperature to its entropy."""
+
+    config: SACConfig | REDQConfig
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": above_zero, "target_entropy": math.isfinite}
+    FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
+    HEADS = 2
+
+    def _build(self, streams: Sequence[torch.Generator]) -> None:
+        super()._build(streams)
+        self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
+
+    @property
+    def temperature(self) -> Tensor:
+        """[P]"""
+        return self.trained.parts["temperature"].parameters.flat[:, 0].exp()
+
+    def _sampled(self, seen: Seen, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action [P, K, A, D] of the actor and its log-density [P, K, A]."""
+        mean, log_std = self.network.forward(self.trained.views("actor"), seen)
+        return squashed(mean, log_std, noise)
+
+    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+        seen = self.inputs.see(items)
+        return self._sampled(seen, self._noise(seen.account.shape[1]))[0]
+
+    def _extra_shape(self) -> tuple[int, ...]:
+        return (2, self.items, self.inputs.accounts, self.spec.action_size)
+
+    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        temperature = self.temperature.view(-1, 1, 1)
+        with torch.no_grad():
+            following, chance = self._sampled(batch.following, extra[:, 0])
+            ahead = self.next_values(batch.following, following) - temperature * chance
+        figures = self._fit_critics(batch, ahead, factor)
+        figures += self._improve(batch, extra[:, 1], temperature, factor)
+        self._follow()
+        return figures
+
+    def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> list[Tensor]:
+        """One step of the actor and one of the temperature."""
+        action, chance = self._sampled(batch.seen, noise)
+        values = self.actor_values(self.values(self._fixed, batch.seen, action, self.critics))
+        loss = (temperature * chance - values).mean((1, 2))
+        self.trained.descend("actor", loss, factor)
+        entropy = -chance.detach().mean((1, 2))
+        if self.config.automatic:
+            # J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is what is learned.
+            wanted = self.settings["target_entropy"] * self.spec.action_size
+            log = self.trained.views("temperature")["log"][:, 0]
+            self.trained.descend("temperature", log * (entropy - wanted), factor)
+        return [loss.detach(), temperature.view(-1), entropy]
+
+    def actor_values(self, values: Tensor) -> Tensor:
+        """What the actor climbs, of the critics' values [P, M, K, A]: the minimum, or for "mean" their mean."""
+        return combined(values, "mean" if self.rule == "mean" else "min")

@@ -1,0 +1,332 @@
+"""Off-policy algorithms against plain torch: modules, `torch.optim.Adam`, and one formula at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
+
+from finrl_pod.agents import ALGORITHMS
+from finrl_pod.rl.algorithms import make_algorithm
+from finrl_pod.rl.ensemble import combined, draw_subsets
+from finrl_pod.rl.inputs import Seen
+from finrl_pod.rl.layers import mlp, mlp_init
+from finrl_pod.rl.off_policy import Batch
+from finrl_pod.rl.q_networks import duel
+from finrl_pod.rl.sac import LOG_STD, squashed
+from finrl_pod.streams import generator
+
+S, D, B = 3, 2, 10
+DOUBLE = torch.float64
+STREAM = 11
+
+
+class Flat:
+    """An environment of flat rows that only says its sizes."""
+
+    def __init__(self, members: int = 1, actions: int = 0) -> None:
+        self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
+        self.action_kind, self.action_size, self.actions = ("discrete", 1, actions) if actions else ("box", D, 0)
+        self.observation_size, self.device = S, torch.device("cpu")
+
+
+def make(name: str, env: Flat | None = None, **settings: Any) -> Any:
+    shared = {"policy": "mlp", "hidden": (8, 7), "batch": B, "scale_rewards": False, "learning_rate": 1e-2}
+    record = ALGORITHMS[name].record
+    discrete = ALGORITHMS[name].actions == "discrete"
+    config = record(**{"algorithm": name, **shared, "target_rate": 0.1, **settings})
+    return make_algorithm(config, env or Flat(actions=4 if discrete else 0), dtype=DOUBLE)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(STREAM + seed), dtype=DOUBLE)
+
+
+def batch(actions: int = 0) -> Batch:
+    action = torch.arange(B).view(1, B, 1) % actions if actions else torch.tanh(draw(1, B, 1, D, seed=1))
+    going = (draw(1, B, 1, seed=2) > -1).double()
+    assert 0 < going.sum() < B
+    return Batch(Seen(draw(1, B, 1, S)), action, draw(1, B, 1, seed=3), going, Seen(draw(1, B, 1, S, seed=4)))
+
+
+def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
+    """torch.nn layers with the same numbers: w0 [I, H], b0 [H], ..."""
+    parts: list[torch.nn.Module] = []
+    for i in range(len(flat) // 2):
+        layer = torch.nn.Linear(*flat[f"w{i}"].shape, dtype=DOUBLE)
+        layer.weight.data, layer.bias.data = flat[f"w{i}"].T.clone(), flat[f"b{i}"].clone()
+        parts += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
+
+
+def modules(algorithm: Any, part: str) -> list[torch.nn.Sequential]:
+    views = algorithm.trained.views(part)
+    return [module({k: x.detach()[r] for k, x in views.items()}) for r in range(views["w0"].shape[0])]
+
+
+def assert_same(algorithm: Any, part: str, nets: list[torch.nn.Sequential]) -> None:
+    for ours, theirs in zip(modules(algorithm, part), nets, strict=True):
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def q(net: torch.nn.Module, seen: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    return net(torch.cat([seen, action], -1))[:, 0]
+
+
+def polyak(targets: list[torch.nn.Sequential], nets: list[torch.nn.Sequential], rate: float) -> None:
+    for target, net in zip(targets, nets, strict=True):
+        for a, b in zip(target.parameters(), net.parameters(), strict=True):
+            a.data = (1 - rate) * a.data + rate * b.data
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def test_a_plain_network_and_its_gradients_are_torch_s() -> None:
+    stream = torch.Generator().manual_seed(0)
+    rows = [mlp_init((S, 8, 7, 2), stream, DOUBLE) for _ in range(3)]
+    params = {k: torch.stack([row[k] for row in rows]).requires_grad_() for k in rows[0]}
+    x, weight = draw(3, B, S).requires_grad_(), draw(3, B, 2, seed=5)
+    gradients = torch.autograd.grad((mlp(params, x, 3) * weight).sum(), [x, *params.values()])
+    for r, row in enumerate(rows):
+        net, own = module(row), x.detach()[r].clone().requires_grad_()
+        torch.testing.assert_close(mlp(params, x, 3)[r], net(own))
+        (net(own) * weight[r]).sum().backward()
+        torch.testing.assert_close(gradients[0][r], own.grad)
+        plain = [p.grad for p in net.parameters()]
+        for i, gradient in enumerate(gradients[1:]):
+            torch.testing.assert_close(gradient[r].T if i % 2 == 0 else gradient[r], plain[i])
+
+
+def test_the_squashed_gaussian_is_torch_s_with_its_gradient() -> None:
+    mean, log_std, noise = draw(40, D), draw(40, D, seed=1) * 0.5, draw(40, D, seed=2)
+    ours = [x.clone().requires_grad_() for x in (mean, log_std)]
+    action, chance = squashed(*ours, noise)
+    theirs = [x.clone().requires_grad_() for x in (mean, log_std)]
+    base = Normal(theirs[0], theirs[1].exp())
+    u = theirs[0] + theirs[1].exp() * noise
+    transform = TanhTransform()
+    other = TransformedDistribution(base, [transform])
+    expected = (base.log_prob(u) - transform.log_abs_det_jacobian(u, torch.tanh(u))).sum(-1)
+    torch.testing.assert_close(action, torch.tanh(u))
+    torch.testing.assert_close(chance, expected)
+    torch.testing.assert_close(chance, other.log_prob(action.detach()).sum(-1), rtol=1e-6, atol=1e-6)
+    weights = draw(40, D, seed=3), draw(40, seed=4)
+    mine = torch.autograd.grad((action * weights[0]).sum() + (chance * weights[1]).sum(), ours)
+    other_way = torch.autograd.grad((torch.tanh(u) * weights[0]).sum() + (expected * weights[1]).sum(), theirs)
+    for a, b in zip(mine, other_way, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_far_out_the_density_stays_a_number() -> None:
+    mean, log_std = torch.tensor([[50.0, -50.0]]).double().requires_grad_(), torch.full((1, 2), 9.0).double()
+    action, chance = squashed(mean, log_std, torch.ones(1, 2).double())
+    assert torch.isfinite(chance).all()
+    assert action.abs().max() <= 1
+    assert torch.isfinite(torch.autograd.grad(chance.sum(), mean)[0]).all()
+    wide = torch.full((1, 2), LOG_STD[1] + 1).double().requires_grad_()
+    _, chance = squashed(torch.zeros(1, 2).double(), wide, torch.ones(1, 2).double())
+    assert not torch.autograd.grad(chance.sum(), wide)[0].any(), "beyond the bound nothing pulls"
+
+
+def test_ensembles_take_the_least_the_mean_or_the_least_of_a_subset() -> None:
+    values = draw(2, 5, 3, 2)
+    assert torch.equal(combined(values, "min"), values.min(1).values)
+    torch.testing.assert_close(combined(values, "mean"), values.mean(1))
+    chosen = torch.tensor([[4, 1], [0, 3]])
+    expected = torch.stack([torch.minimum(values[p, a], values[p, b]) for p, (a, b) in enumerate(chosen.tolist())])
+    assert torch.equal(combined(values, "subset", chosen), expected)
+
+
+def test_subsets_are_of_different_critics_and_every_one_as_likely() -> None:
+    streams = [generator(0, member, "x") for member in (0, 1)]
+    drawn = torch.stack([draw_subsets(streams, 5, 2, torch.device("cpu")) for _ in range(3000)])
+    assert (drawn[..., 0] != drawn[..., 1]).all()
+    for member in (0, 1):
+        counts = torch.bincount(drawn[:, member].flatten(), minlength=5)
+        assert ((counts - 1200).abs() < 5 * math.sqrt(3000 * 0.4 * 0.6)).all()
+    assert not torch.equal(drawn[:, 0], drawn[:, 1])
+
+
+def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
+    value, advantages = draw(6, 1), draw(6, 4, seed=1)
+    values = duel(value, advantages)
+    torch.testing.assert_close(values.mean(-1), value[:, 0])
+    torch.testing.assert_close(values.diff(dim=-1), advantages.diff(dim=-1))
+
+
+# ---------------------------------------------------------------- whole updates
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3"])
+def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> None:
+    """Four updates: smoothed and clipped target actions, the lower critic, Adam, the delay, Polyak averages."""
+    settings = {"target_noise": 0.6, "noise_clip": 0.5} if name == "td3" else {}
+    algorithm = make(name, discount=0.9, max_grad_norm=1e9, **settings)
+    (actor,), critics = modules(algorithm, "actor"), modules(algorithm, "critic")
+    (actor_target,), critic_targets = modules(algorithm, "actor"), modules(algorithm, "critic")
+    adam = (
+        torch.optim.Adam(actor.parameters(), 1e-2),
+        torch.optim.Adam([p for c in critics for p in c.parameters()], 1e-2),
+    )
+    delay, data = (2 if name == "td3" else 1), batch()
+    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+    for update in range(1, 5):
+        noise = draw(1, B, 1, D, seed=10 + update)
+        algorithm.updates += 1
+        algorithm._update(data, noise, 1.0)
+
+        ahead = torch.tanh(actor_target(following))
+        if name == "td3":
+            ahead = (ahead + (noise[0, :, 0] * 0.6).clamp(-0.5, 0.5)).clamp(-1, 1)
+        least = torch.stack([q(net, following, ahead) for net in critic_targets]).min(0).values
+        target = (reward + 0.9 * going * least).detach()
+        adam[1].zero_grad()
+        sum(torch.nn.functional.mse_loss(q(net, seen, action), target) for net in critics).backward()  # type: ignore[union-attr]
+        adam[1].step()
+        if update % delay == 0:
+            adam[0].zero_grad()
+            (-q(critics[0], seen, torch.tanh(actor(seen))).mean()).backward()
+            adam[0].step()
+            polyak([actor_target, *critic_targets], [actor, *critics], 0.1)
+        assert_same(algorithm, "actor", [actor])
+        assert_same(algorithm, "critic", critics)
+    moved = algorithm.trained.targets["actor"].views["w0"][0].T
+    torch.testing.assert_close(moved, actor_target[0].weight.data, rtol=1e-9, atol=1e-11)
+
+
+def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
+    """Soft targets, the lower of two critics for the actor too, the temperature's own gradient: three updates."""
+    algorithm = make("sac", discount=0.9, temperature=0.3, target_entropy=-0.5, max_grad_norm=1e9)
+    (actor,), critics, targets = modules(algorithm, "actor"), modules(algorithm, "critic"), modules(algorithm, "critic")
+    log_alpha = torch.tensor(math.log(0.3), dtype=DOUBLE, requires_grad=True)
+    rates = {"lr": 1e-2}
+    adam = [
+        torch.optim.Adam(actor.parameters(), **rates),
+        torch.optim.Adam([p for c in critics for p in c.parameters()], **rates),
+        torch.optim.Adam([log_alpha], **rates),
+    ]
+    data = batch()
+    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+
+    def sampled(x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = actor(x).split(D, -1)
+        base = Normal(mean, log_std.clamp(*LOG_STD).exp())
+        u = mean + base.scale * noise
+        return torch.tanh(u), (base.log_prob(u) - TanhTransform().log_abs_det_jacobian(u, torch.tanh(u))).sum(-1)
+
+    for update in range(3):
+        noise = draw(1, 2, B, 1, D, seed=10 + update)
+        algorithm.updates += 1
+        algorithm._update(data, noise, 1.0)
+        alpha = log_alpha.exp().detach()
+        ahead, chance = sampled(following, noise[0, 0, :, 0])
+        least = torch.stack([q(net, following, ahead) for net in targets]).min(0).values - alpha * chance
+        target = (reward + 0.9 * going * least).detach()
+        adam[1].zero_grad()
+        sum(torch.nn.functional.mse_loss(q(net, seen, action), target) for net in critics).backward()  # type: ignore[union-attr]
+        adam[1].step()
+        now, chance = sampled(seen, noise[0, 1, :, 0])
+        loss = (alpha * chance - torch.stack([q(net, seen, now) for net in critics]).min(0).values).mean()
+        adam[0].zero_grad()
+        loss.backward()
+        adam[0].step()
+        adam[2].zero_grad()
+        (-(log_alpha * (chance.detach() - 0.5 * D)).mean()).backward()
+        adam[2].step()
+        polyak(targets, critics, 0.1)
+        assert_same(algorithm, "actor", [actor])
+        assert_same(algorithm, "critic", critics)
+        torch.testing.assert_close(algorithm.temperature[0], log_alpha.exp().detach())
+
+
+def test_the_temperature_falls_while_there_is_too_much_entropy_and_rises_while_there_is_too_little() -> None:
+    for wanted, falls in ((-50.0, True), (50.0, False)):
+        algorithm = make("sac", target_entropy=wanted)
+        algorithm._update(batch(), draw(1, 2, B, 1, D), 1.0)
+        assert bool(algorithm.temperature[0] < 1) is falls
+    fixed = make("sac", target_entropy=-50.0, automatic=False, temperature=0.7)
+    fixed._update(batch(), draw(1, 2, B, 1, D), 1.0)
+    assert float(fixed.temperature[0]) == pytest.approx(0.7)
+
+
+def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_the_mean_when_it_is_its_turn() -> None:
+    algorithm = make("redq", critics=5, subset=2, policy_delay=3)
+    data, noise = batch(), draw(1, 2, B, 1, D)
+    each = algorithm.values(algorithm.trained.targets["critic"].views, data.following, data.action, 5)
+    assert torch.equal(algorithm.actor_values(each), each.mean(1))
+    before = algorithm._extras[0].get_state()
+    taken = algorithm.next_values(data.following, data.action)
+    algorithm._extras[0].set_state(before)
+    one, two = torch.randperm(5, generator=algorithm._extras[0])[:2].tolist()
+    assert torch.equal(taken, torch.minimum(each[:, one], each[:, two]))
+    moved = []
+    for _ in range(6):
+        weights = algorithm.trained.parts["actor"].parameters.flat.clone()
+        algorithm.updates += 1
+        algorithm._update(data, noise, 1.0)
+        moved.append(not torch.equal(weights, algorithm.trained.parts["actor"].parameters.flat))
+    assert moved == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["dqn", "double_dqn", "dueling_dqn", "d3qn"])
+def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
+    """Huber loss towards the best next value: by the target network, or chosen by the network in the double kinds."""
+    actions = 4
+    algorithm = make(name, discount=0.9, max_grad_norm=1e9, target_rate=1.0, target_interval=3)
+    (net,), (target,) = modules(algorithm, "values"), modules(algorithm, "values")
+    adam, data = torch.optim.Adam(net.parameters(), 1e-2), batch(actions)
+    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+
+    def values(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        out = network(x)
+        return duel(out[:, :1], out[:, 1:]) if name in ("dueling_dqn", "d3qn") else out
+
+    for update in range(1, 8):
+        algorithm.updates += 1
+        algorithm._update(data, torch.zeros(1, 0), 1.0)
+        ahead = values(target, following)
+        if name in ("double_dqn", "d3qn"):
+            best = ahead.gather(1, values(net, following).argmax(1, keepdim=True))[:, 0]
+        else:
+            best = ahead.max(1).values
+        goal = (reward + 0.9 * going * best).detach()
+        adam.zero_grad()
+        torch.nn.functional.smooth_l1_loss(values(net, seen).gather(1, action.view(-1, 1))[:, 0], goal).backward()
+        adam.step()
+        if update % 3 == 0:
+            target.load_state_dict(net.state_dict())
+        assert_same(algorithm, "values", [net])
+
+
+def test_a_double_target_differs_from_a_plain_one() -> None:
+    """So that the four tests above are not one."""
+    data = batch(4)
+    algorithm = make("double_dqn")
+    algorithm.trained.targets["values"].flat += draw(*algorithm.trained.targets["values"].flat.shape, seed=9)
+    plain = algorithm.network.forward(algorithm.trained.targets["values"].views, data.following).amax(-1)
+    assert (algorithm.next_values(data.following) < plain - 1e-6).any()
+
+
+def test_random_actions_fade_by_the_schedule() -> None:
+    algorithm = make("dqn", epsilon=0.1, exploration_samples=100)
+    shares = []
+    for seen in (0, 50, 100, 500):
+        algorithm.seen = seen
+        shares.append(float(algorithm.epsilon[0]))
+    assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+def test_gradients_are_clipped_for_each_member_and_critic() -> None:
+    algorithm = make("ddpg", critics=2, max_grad_norm=1e-3)
+    figures = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
+    assert float(figures[2][0]) > 1e-3, "reported before the cut"
+    first = algorithm.trained.parts["critic"].optimiser.first  # a tenth of the clipped gradient
+    torch.testing.assert_close(first.norm(dim=1), torch.full((2,), 1e-4, dtype=DOUBLE))

@@ -1,0 +1,144 @@
+"""What algorithms with a replay refuse, and what their networks promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_envs.make import make_env
+
+from finrl_pod.agents import ALGORITHMS
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.weights import scores_to_weights
+from finrl_pod.rl.actors import EquivariantActor
+from finrl_pod.rl.critics import EquivariantCritic
+from finrl_pod.rl.inputs import SCORE_SCALE, MarketInputs, Seen, spec_of
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.networks import PolicySpec
+from finrl_pod.rl.q_networks import EquivariantQ
+from tests.markets import random_market
+from tests.rl.test_off_policy import Flat
+from tests.rl.zoo import small_config, small_learner
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "batch": ("sac", {"batch": 90}, "agent.batch must be at most agent.replay, got 90 and 60; take a smaller batch"),
+    "group": ("td3", {"batch": 10}, "agent.batch must be a multiple of environment.group, got 10 and 3"),
+    "replay": ("ddpg", {"batch": 3, "replay": 3}, "agent.replay must hold a step of all 6 environments, got 3"),
+    "updates": ("sac", {"updates": 0}, "agent.updates is out of its range, got 0"),
+    "warmup": ("sac", {"warmup": -1}, "agent.warmup is out of its range, got -1"),
+    "critics": ("sac", {"critics": 0}, "agent.critics is out of its range, got 0"),
+    "subset": ("redq", {"subset": 9}, "agent.subset must be 1 to agent.critics, which is 4, got 9"),
+    "delay": ("td3", {"policy_delay": 0}, "agent.policy_delay is out of its range, got 0"),
+    "temperature": ("sac", {"temperature": 0.0}, "agent.temperature is out of its range, got 0.0"),
+    "rate": ("sac", {"target_rate": 0.0}, "agent.target_rate is out of its range, got 0.0"),
+    "exploration": ("ddpg", {"exploration": -0.1}, "agent.exploration is out of its range, got -0.1"),
+    "epsilon": ("dqn", {"epsilon": 1.5}, "agent.epsilon is out of its range, got 1.5"),
+    "interval": ("dqn", {"target_interval": 0}, "agent.target_interval is out of its range, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_cannot_be_are_refused(case: str) -> None:
+    name, settings, message = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        small_learner(name, **settings)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_action_space_that_an_algorithm_cannot_drive_is_refused(name: str) -> None:
+    own = ALGORITHMS[name].actions
+    kind, other = ("portfolio", "continuous") if own == "discrete" else ("discrete", "discrete")
+    env = make_env(random_market(), EnvironmentConfig(kind=kind, window=8, envs=6, group=3))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as refused:
+        Learner(env, small_config(name))
+    sentence = str(refused.value)
+    assert sentence.startswith(f"agent.algorithm {name} drives {own} actions and this environment takes {other} ones")
+    assert all(able in sentence for able, facts in ALGORITHMS.items() if facts.actions == other)
+
+
+def test_what_needs_a_market_is_refused_elsewhere() -> None:
+    with pytest.raises(ConfigError, match=r'agent.policy "equivariant" reads the assets of a market'):
+        Learner(Flat(), small_config("sac"))
+    with pytest.raises(ConfigError, match=r"agent.algorithm ppo learns on markets alone; choose one of ddpg"):
+        Learner(Flat(), small_config("ppo", policy="mlp"))
+
+
+def test_critics_are_told_the_weights_that_scores_become() -> None:
+    market = random_market(5, bars=60, gaps=0.2)
+    env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5))
+    inputs = MarketInputs(env, spec_of(env, "mlp", (4,)), torch.float64)
+    seen = inputs.see(inputs.take(env.reset(1)))
+    action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
+    assert seen.tradable is not None
+    expected = scores_to_weights(action * SCORE_SCALE, seen.tradable.unsqueeze(2), short=False, leverage=1.5)
+    torch.testing.assert_close(inputs.effect(action, seen), expected)
+
+
+K, A, N, F = 2, 3, 4, 2
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) -> None:
+    stream = torch.Generator().manual_seed(2)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=stream, dtype=torch.float64)
+
+    order = torch.tensor([2, 0, 3, 1])
+    wide = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + order])
+    tradable = torch.tensor([[True, False, True, True]]).expand(K, N).unsqueeze(0) if masked else None
+    seen = Seen(draw(1, K, A, N + 1), draw(1, K, N, F), tradable)
+    assert seen.features is not None
+    moved = Seen(
+        seen.account[..., wide], seen.features[:, :, order], None if tradable is None else tradable[..., order]
+    )
+
+    def params(network: Any) -> dict[str, torch.Tensor]:
+        tensors = network.init(stream, torch.float64)
+        return {name: (x + 0.3 * draw(*x.shape)).unsqueeze(0) for name, x in tensors.items()}
+
+    spec = PolicySpec("equivariant", N, F, N + 1, (5, 6))
+    actor = EquivariantActor(spec, 2)
+    weights = params(actor)
+    for one, two in zip(actor.forward(weights, seen), actor.forward(weights, moved), strict=True):
+        torch.testing.assert_close(one[..., wide], two)
+    critic, effect = EquivariantCritic(spec), draw(1, K, A, N)
+    weights = params(critic)
+    torch.testing.assert_close(
+        critic.forward(weights, seen, effect), critic.forward(weights, moved, effect[..., order])
+    )
+    both = torch.cat([wide, 1 + N + order])
+    for dueling in (False, True):
+        values = EquivariantQ(PolicySpec("equivariant", N, F, 2 * N + 1, (5, 6), "discrete"), dueling=dueling)
+        weights = params(values)
+        torch.testing.assert_close(values.forward(weights, seen)[..., both], values.forward(weights, moved))
+
+
+def test_rewards_are_scaled_once_by_what_the_replay_holds() -> None:
+    learner = small_learner("sac", (0, 1), warmup=30)
+    learner.learn(4 * learner.iteration_samples)
+    assert not learner.algorithm.reward_scale.any()
+    learner.learn(learner.iteration_samples)
+    rewards = learner.algorithm.replay.data["reward"][:, : learner.algorithm.replay.count].flatten(1)
+    scale = learner.algorithm.reward_scale.clone()
+    torch.testing.assert_close(scale, 1 / rewards.std(1))
+    learner.learn(3 * learner.iteration_samples)
+    assert torch.equal(learner.algorithm.reward_scale, scale)
+    plain = small_learner("sac", warmup=6, scale_rewards=False)
+    plain.learn(2 * plain.iteration_samples)
+    assert plain.algorithm.reward_scale.tolist() == [1.0]
+
+
+def test_before_the_warm_up_is_over_nothing_is_learned_and_actions_are_random() -> None:
+    learner = small_learner("td3", warmup=60)
+    start = small_learner("td3").algorithm.member(0)[0]
+    metrics = learner.learn(9 * learner.iteration_samples)
+    assert learner.algorithm.updates == 0
+    assert torch.isnan(metrics["critic_loss"]).all()
+    assert all(torch.equal(x, start[name]) for name, x in learner.algorithm.member(0)[0].items())
+    actions = learner.algorithm.replay.data["action"][:, :18]
+    assert abs(float(actions.mean())) < 0.15
+    assert abs(float(actions.std()) - 3**-0.5) < 0.1

@@ -1,0 +1,52 @@
+"""Every algorithm in small, on the environment that it can drive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from finrl_pod_envs.make import make_env
+
+from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, PPOConfig
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.rl.learner import Learner
+from tests.markets import random_market
+
+NAMES = tuple(name for name, facts in ALGORITHMS.items() if facts.kind != "add-on")
+SMALL: Mapping[type, dict[str, Any]] = {
+    PPOConfig: {"horizon": 6, "epochs": 2, "minibatches": 2},
+    OffPolicyConfig: {"batch": 12, "replay": 60, "warmup": 12, "updates": 2, "target_rate": 0.1},
+}
+
+
+def small_config(name: str, **settings: Any) -> AgentConfig:
+    record = ALGORITHMS[name].record
+    small = next(values for kind, values in SMALL.items() if issubclass(record, kind))
+    if name == "redq":
+        small = {**small, "critics": 4, "policy_delay": 2}
+    return record(**{"algorithm": name, "hidden": (5, 6), "learning_rate": 1e-2, **small, **settings})
+
+
+def small_learner(
+    name: str,
+    members: Sequence[int] = (0,),
+    *,
+    seed: int = 0,
+    hyperparameters: Sequence[Mapping[str, float]] | None = None,
+    dtype: torch.dtype = torch.float64,
+    market: Any = None,
+    **settings: Any,
+) -> Learner:
+    """Two groups of three accounts, windows of 8 bars, a market with gaps and a late start."""
+    kind = "discrete" if ALGORITHMS[name].actions == "discrete" else "portfolio"
+    rules = EnvironmentConfig(kind=kind, window=8, envs=6, group=3)  # type: ignore[arg-type]
+    market = market or random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True)
+    env = make_env(market, rules, members=members, dtype=dtype)
+    return Learner(env, small_config(name, **settings), seed=seed, hyperparameters=hyperparameters, dtype=dtype)
+
+
+def everything(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
+    """All of member p that training changes."""
+    weights, rest = learner.algorithm.member(p)
+    return {**weights, **{f"rest {name}": x for name, x in rest.items()}}
