@@ -29,7 +29,6 @@ PROBES = 12
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
 STEPS = 24  # decisions that lead up to t
 TOLERANCE = 1e-5  # of values, relative; a leak moves them by per cents
-ARRIVES = 2  # bars from a decision to the end of the interval that it earns
 WEIGHT_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
 
 Fault = tuple[str, str, int, str]  # stage, part, bar of the panel, by which change
@@ -151,12 +150,11 @@ def _market(_: Pipeline, base: Made, other: Made, k: int) -> Moved:
 
 def _environment(pipeline: Pipeline, base: Made, other: Made, k: int) -> Moved:
     """Two environments on the bars before k, led by the same actions from the same seed."""
-    # A decision at k - 1 fills at k, which is known; its reward alone reaches the fill of k + 1, and is left out.
-    first, last = max(k - STEPS, base.market.first), min(k - 1, other.market.steps - 1)
+    first, last = max(k - STEPS, base.market.first), min(k, other.market.steps - 1)
     if pipeline.make_env is None or first > last:
         return
     a, b = (made.shown(pipeline, first, last) for made in (base, other))
-    found = first_difference(a, b, TOLERANCE, rewarded=k - ARRIVES)
+    found = first_difference(a, b, TOLERANCE, known=k)
     if found is not None:
         name, day = found
         yield f"the environment's {name}", day

@@ -39,19 +39,19 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
 
 
 def first_difference(
-    a: list[Shown], b: list[Shown], tolerance: float, rewarded: float = float("inf")
+    a: list[Shown], b: list[Shown], tolerance: float, known: float = float("inf")
 ) -> tuple[str, int] | None:
     """(what differs, the earliest bar at which it does), or None. Values are compared relatively; NaN equals NaN.
 
-    rewarded: rewards of decisions after this bar are not compared.
+    known: last bar whose prices are the same in both. What a decision shows is compared up to this bar, what it led to
+    up to the one before (it fills a bar later), and its reward up to the one before that.
     """
     earliest: tuple[str, int] | None = None
     for x, y in zip(a, b, strict=True):
         for name, values in x.values.items():
             wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
-            if name == "reward":
-                wrong = wrong & (x.day <= rewarded)
-            wrong = np.asarray(wrong.reshape(*x.day.shape, -1).any(-1))
+            late = {"observation": 0, "reward": 2}.get(name, 1)
+            wrong = np.asarray(wrong.reshape(*x.day.shape, -1).any(-1)) & (x.day <= known - late)
             if wrong.any():
                 day = int(x.day[wrong].min())
                 if earliest is None or day < earliest[1]:

@@ -17,7 +17,18 @@ from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.types import Benchmark, Floats, MarketTensor, Normaliser, Panel, Positions, Window
+from finrl_pod.types import (
+    Benchmark,
+    EnvStep,
+    Floats,
+    MarketTensor,
+    Normaliser,
+    Observation,
+    Panel,
+    Positions,
+    Tensor,
+    Window,
+)
 
 BARS, ASSETS, SETTLED = 900, 4, 600
 FEATURES = ("return_1", "return_21", "volatility_21_rank", "macd")
@@ -143,20 +154,26 @@ class Remembering:
 class PeekingEnv(PortfolioEnv):
     """Shows holdings at tomorrow's prices."""
 
-    def observe(self, state: Any, worth: Any = None) -> Any:
-        return super().observe(state._replace(shares=state.shares * self._tomorrow(state)), worth)
+    def reset(self, seed: int, *, stagger: bool = True) -> Observation:
+        return self._ahead(super().reset(seed, stagger=stagger))
 
-    def _tomorrow(self, state: Any) -> torch.Tensor:
-        ahead = (state.day + 1).clamp(max=len(self._close) - 1)
-        return (self._close[ahead] / self._close[state.day]).unsqueeze(2)
+    def step(self, action: Tensor) -> EnvStep:
+        outcome = super().step(action)
+        return outcome._replace(observation=self._ahead(outcome.observation))
+
+    def _ahead(self, shown: Observation) -> Observation:
+        close = self.market.close
+        tomorrow = (shown.day + 1).clamp(max=len(close) - 1)
+        change = (close[tomorrow] / close[shown.day]).repeat_interleave(self.accounts, 1)  # [P, E, N]
+        held = shown.account[..., 1:] * change.to(shown.account.dtype)
+        return Observation(shown.day, torch.cat([shown.account[..., :1], held], -1))
 
 
 class SameCloseEnv(PortfolioEnv):
     """Fills at the close that was observed, whatever the market says."""
 
     def __init__(self, market: MarketTensor, config: EnvironmentConfig, **options: Any) -> None:
-        super().__init__(market, config, **options)
-        self._fill = self._close
+        super().__init__(dataclasses.replace(market, fill=market.close), config, **options)
 
 
 MOMENTUM = Momentum()
