@@ -37,7 +37,7 @@ DEFAULTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `backtest`, `env`, `ppo`, `population` or `learn`; the exit code: 0, or 2 after one sentence on standard error.
+    """Run one of the benchmarks; the exit code: 0, or 2 after one sentence on standard error.
 
     With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
     """
