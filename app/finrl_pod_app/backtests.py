@@ -111,12 +111,16 @@ def prepare(
     cash: float | None = None,
     settings: Sequence[str] = (),
     seed: int | None = None,
+    base: RunConfig | None = None,
 ) -> Prepared:
-    """Find the strategy, the prices, the bars. What is missing is found before prices are read."""
+    """Find the strategy, the prices, the bars. What is missing is found before prices are read.
+
+    base: the config that the terms change, where the target is no run; the default one unless given.
+    """
     if isinstance(target, Path):
         return _prepared_run(target, data, start, end, cost_bps, cash, settings)
     strategy = find_strategy(target, seed)
-    config = with_terms(RunConfig(), data, cost_bps, cash, settings)
+    config = with_terms(base or RunConfig(), data, cost_bps, cash, settings)
     panel = load_panel(config)
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
     names = strategy.feature_names

@@ -53,8 +53,8 @@ def run_sweep(
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
     Each strategy is asked once for a seed and a period, under the config's own costs; the other costs are charged on
-    the same decisions. Returns {"rows": [...], "rules": [...], "seconds": ...}; with `out` the rows are written as
-    sweep.json, sweep.parquet and sweep.csv.
+    the same decisions. Beside a run, strategies are tested under its config. Returns {"rows": [...], "rules": [...],
+    "seconds": ...}; with `out` the rows are written as sweep.json, sweep.parquet and sweep.csv.
     """
     if not targets:
         raise InputError("a sweep needs a strategy at least: name one with --strategy, or a run with --run")
@@ -63,13 +63,14 @@ def run_sweep(
         raise InputError(f"a sweep of {count:,} combinations is too large, {MOST:,} are the most: leave some out")
     for cost in costs:
         with_terms(RunConfig(), cost_bps=cost)  # refused before anything is asked
+    base = _config_of_first_run(targets)
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     asked: list[_Asked] = []
     for target in targets:
         for seed in seeds or (None,):
             for start, end in periods or ((None, None),):
-                prepared = prepare(target, data, start, end, None, cash, settings, seed)
+                prepared = prepare(target, data, start, end, None, cash, settings, seed, base)
                 asked.append(_ask(prepared, seed))
     decided = time.perf_counter()
     # Different strategies share the books where they share the prices: all do but the index, and runs on other data.
@@ -87,6 +88,16 @@ def run_sweep(
         write_json(out / "sweep.json", plain)
         write_table(out / "sweep", {key: [row[key] for row in rows] for key in (*KEYS, *METRICS)})
     return plain
+
+
+def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
+    """Strategies beside runs are tested on the data, in the period and under the rules of the first of them."""
+    runs = [target for target in targets if isinstance(target, Path)]
+    if not runs:
+        return None
+    from finrl_pod.pod.run_directory import RunDirectory
+
+    return RunDirectory.open(runs[0]).config
 
 
 def _ask(prepared: Prepared, seed: int | None) -> _Asked:

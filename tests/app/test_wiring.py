@@ -12,6 +12,7 @@ import pytest
 import torch
 from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.period import backtest_period
+from finrl_pod_app.sweeps import run_sweep
 from finrl_pod_app.wiring import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
@@ -169,6 +170,17 @@ def test_other_costs_and_cash(out: Path) -> None:
     assert free["cumulative_return"] > plain["cumulative_return"] > dear["cumulative_return"]
     assert rich["costs_paid"] == pytest.approx(2 * plain["costs_paid"])
     assert rich["sharpe"] == pytest.approx(plain["sharpe"])
+
+
+def test_a_sweep_tests_strategies_beside_a_run_as_the_run_was(out: Path) -> None:
+    rows = run_sweep([out, "equal_weight"], costs=[10.0])["rows"]
+    assert [(row["strategy"], row["start"], row["end"]) for row in rows] == [
+        ("champion", "2021-07-01", "2021-10-31"),
+        ("equal_weight", "2021-07-01", "2021-10-31"),
+    ]
+    for row in rows:
+        told = report(out)["test"]["strategies"][row["strategy"]]
+        assert {name: row[name] for name in told} == pytest.approx(told)
 
 
 def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+SMALLEST = 5e-4  # below it three decimals say nothing
 COLUMNS = ("name", "value", "low", "high", "unit")
 
 
@@ -52,5 +53,7 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def _short(value: float) -> str:
-    """Thousands without decimals, small numbers with three."""
+    """Thousands without decimals, small numbers with three, the smallest as powers of ten."""
+    if 0 < abs(value) < SMALLEST:
+        return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
