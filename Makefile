@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dev]'
 	@touch $(STAMP)
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
