@@ -163,7 +163,7 @@ def cancel_was_asked(view: OrderView) -> Change:
 def _book(view: OrderView, booking: Booking) -> Change:
     filled = booking.cumulative_quantity
     done = filled >= view.quantity
-    alarms = ()
+    alarms: tuple[str, ...] = ()
     if filled > view.quantity:
         alarms = (f"order {view.client_order_id} filled {filled} of {view.quantity} {view.symbol}: more than asked",)
     heard_of = view.state if view.state is OrderState.ENDED else OrderState.WORKING

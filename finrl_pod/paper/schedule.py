@@ -5,11 +5,12 @@ Half days, holidays and daylight saving come with the calendar; the host's time 
 
 from __future__ import annotations
 
+import warnings
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.records import Session
@@ -52,17 +53,10 @@ class Calendar:
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
         """Those with start <= date <= end, in order. Raises InputError beyond the years that the calendar knows."""
-        import pandas as pd
-
-        table = _calendar(self.exchange, start.year - 1)
-        if end > table.last_session.date():
-            raise InputError(f"the exchange calendar ends on {table.last_session.date()}; update exchange_calendars")
-        days = table.sessions_in_range(pd.Timestamp(start), pd.Timestamp(end))
-        part = table.schedule.loc[days]
-        return tuple(
-            Session(day.date(), opens.to_pydatetime().astimezone(UTC), closes.to_pydatetime().astimezone(UTC))
-            for day, opens, closes in zip(days, part["open"], part["close"], strict=True)
-        )
+        days, made = _sessions(self.exchange, start.year // 10 * 10)
+        if end > days[-1]:
+            raise InputError(f"the exchange calendar ends on {days[-1]}; update exchange_calendars")
+        return made[bisect_left(days, start) : bisect_right(days, end)]
 
     def last_closed(self, now: datetime) -> Session:
         """The newest session that had closed by then."""
@@ -91,7 +85,13 @@ def round_of(session: Session, before: Session, settings: ScheduleSettings) -> R
 
 
 @cache
-def _calendar(exchange: str, first_year: int) -> Any:
+def _sessions(exchange: str, first_year: int) -> tuple[list[date], tuple[Session, ...]]:
+    """Every session from that year on that the calendar knows: read once, searched often."""
     import exchange_calendars
 
-    return exchange_calendars.get_calendar(exchange, start=f"{first_year // 10 * 10}-01-01")
+    with warnings.catch_warnings():  # it reads pandas in a way that newer ones warn of
+        warnings.simplefilter("ignore", DeprecationWarning)
+        table = exchange_calendars.get_calendar(exchange, start=f"{first_year}-01-01").schedule
+    days = [day.date() for day in table.index]
+    opens, closes = ([t.to_pydatetime().astimezone(UTC) for t in table[column]] for column in ("open", "close"))
+    return days, tuple(Session(*session) for session in zip(days, opens, closes, strict=True))

@@ -17,7 +17,7 @@ from finrl_pod.paper.intents import Intent, IntentState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 from finrl_pod.paper.order_state import Change, OrderState, OrderView
-from finrl_pod.paper.records import Fill, OrderRequest, OrderStatus, OrderType, Side, TimeInForce
+from finrl_pod.paper.records import CorporateAction, Fill, OrderRequest, OrderStatus, OrderType, Side, TimeInForce
 
 ZERO = Decimal(0)
 
@@ -127,6 +127,16 @@ class Book:
         tracked.state = state
         self.open.pop(tracked.id, None)
 
+    @property
+    def cursor(self) -> str | None:
+        """Up to where fills were taken in."""
+        row = self.store.last(schema.cursors, schema.cursors.c.name == "fills")
+        return None if row is None else str(row.value)
+
+    def move_cursor(self, value: str, at: datetime) -> None:
+        """Write that fills up to there were taken in; they are all booked by then."""
+        self.store.add(schema.cursors, at, name="fills", value=value)
+
     def foreign_fill(self, fill: Fill, at: datetime) -> None:
         """Write an execution of an order that is not ours, once."""
         known = schema.foreign_fills.c.execution_id == fill.id
@@ -135,6 +145,18 @@ class Book:
                 schema.foreign_fills, at, execution_id=fill.id, broker_order_id=fill.order_id, symbol=fill.symbol,
                 quantity=str(fill.side.sign * fill.quantity), price=str(fill.price), time=stamp(fill.time),
             )  # fmt: skip
+
+    def book_action(
+        self, action: CorporateAction, own_change: Decimal, foreign_change: Decimal, cash: Decimal, at: datetime
+    ) -> None:
+        """Write a corporate action with what it did to own and foreign shares and to own cash."""
+        self.store.add(
+            schema.corporate_actions, at, action_id=action.id, kind=action.kind.value, symbol=action.symbol,
+            ex_date=action.ex_date.isoformat(), own_change=str(own_change), foreign_change=str(foreign_change),
+            cash=str(cash), detail=action.detail,
+        )  # fmt: skip
+        self.positions[action.symbol] += own_change
+        self.cash += cash
 
     # ------------------------------------------------------------------ reading
 
