@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -118,21 +119,21 @@ class Control:
         return f"{len(intents)} positions are being sold"
 
 
-def watch_for_halt(store: Store, risk: Risk, broker: Broker, clock: Clock) -> bool:
-    """One look of the second thread: on a pending halt, write HALTED and cancel what is live, whatever the loop does.
+def halt_is_waiting(store: Store) -> bool:
+    """Whether a halt has been given that the loop has not answered yet."""
+    return any(command.name is CommandName.HALT for command in pending(store))
 
-    The loop finds the cancels' outcome at its next refresh and answers the command. Returns whether there was one.
+
+def obey_halt(store: Store, risk: Risk, broker: Broker, clock: Clock) -> None:
+    """What a second thread does at a halt, whatever the loop is busy with: write HALTED, cancel what is live.
+
+    The loop finds the cancels' outcome at its next refresh, cancels again where need be, and answers the command.
     """
-    if not any(command.name is CommandName.HALT for command in pending(store)):
-        return False
     risk.tighten(RiskState.HALTED, "by command", clock.now())
     latest: dict[int, tuple[str, str]] = {}
     for row in store.rows(schema.order_events):
         latest[row.order_id] = (row.state, row.broker_id)
     for state, broker_id in latest.values():
         if state == OrderState.WORKING.value and broker_id:
-            try:
+            with contextlib.suppress(BrokerError):  # the loop cancels it again
                 broker.cancel(broker_id)
-            except BrokerError:
-                continue  # the loop cancels it again
-    return True

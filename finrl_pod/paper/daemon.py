@@ -101,6 +101,7 @@ class Daemon:
     def _turn(self) -> None:
         self._watch.beat(trading=self.trading)
         self._set_clock()
+        self._urgent()  # a halt that was given while we were down holds before anything is sent
         if not self.trading:
             self._recover()
         for command in pending(self._p.book.store):
