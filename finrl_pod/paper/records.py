@@ -137,7 +137,7 @@ class Order:
 class Fill:
     """One execution. quantity: shares of this execution; cumulative_quantity: of its order including this one.
 
-    id: the broker's name for the execution, unique an account.
+    id: the broker's name for the execution, unique an account. fee: what the broker charged for it.
     """
 
     id: str
@@ -148,6 +148,7 @@ class Fill:
     cumulative_quantity: Decimal
     price: Decimal
     time: datetime
+    fee: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True)
