@@ -23,7 +23,7 @@ from finrl_pod.paper.fake_alpaca.sessions import Session, new_york, stamp
 from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.paper.fake_alpaca.timeline import Timeline
 
-_TICK = 1e-6  # seconds between two orders: the broker's stamps differ, however fast they arrive
+_MICROS = 1_000_000  # a second; the stamps of two orders differ by one at least, however fast they arrive
 _GTC = 90 * 86_400.0  # seconds
 _ACTIONS_HOUR = 4
 _EXTENDED_CLOSE = 20
@@ -51,7 +51,7 @@ class Exchange:
         self.day_trades = checks.DayTrades(prices.sessions)
         self._timeline = Timeline()
         self._executions = 0
-        self._stamp = start
+        self._stamp = 0
         self.now = start
         self._carry_out: dict[str, Callable[[str, float], None]] = {
             "new": self._on_new,
@@ -245,7 +245,7 @@ class Exchange:
     def _made(self, ticket: rules.Ticket, moment: float, reserve: Decimal, origin: str) -> Order:
         number = len(self.orders)
         name = str(uuid.uuid5(NAMESPACE, f"{self.settings.seed}/{self.account_number}/order/{number}"))
-        self._stamp = submitted = max(moment, self._stamp + _TICK)
+        self._stamp = max(round(moment * _MICROS), self._stamp + 1)
         held = self.ledger.qty(ticket.symbol)
         closing = held < 0 if ticket.side == "buy" else held > 0
         return Order(
@@ -262,7 +262,7 @@ class Exchange:
             stop_price=ticket.stop_price,
             extended_hours=ticket.extended_hours,
             position_intent=ticket.position_intent or f"{ticket.side}_to_{'close' if closing else 'open'}",
-            submitted=submitted,
+            submitted=self._stamp / _MICROS,
             expires=self._expiry(ticket, moment),
             reserve=reserve,
             origin=origin,

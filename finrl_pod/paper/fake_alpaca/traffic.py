@@ -6,6 +6,8 @@ import json
 import math
 import time
 from collections import deque
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,10 +56,11 @@ class RequestCount:
         return True
 
     def headers(self, moment: float) -> dict[str, str]:
-        """What every answer says of the limit. Reset: epoch seconds, when the oldest request is a minute old."""
+        """What every answer says of time and limit. Reset: epoch seconds, when the oldest request is a minute old."""
         reset = self._taken[0] + MINUTE if self._taken else moment
         return {
             "X-RateLimit-Limit": str(self.limit),
             "X-RateLimit-Remaining": str(self.limit - len(self._taken)),
             "X-RateLimit-Reset": str(math.ceil(reset)),
+            "Date": format_datetime(datetime.fromtimestamp(moment, UTC), usegmt=True),
         }

@@ -13,7 +13,7 @@ import pytest
 
 from finrl_pod.paper.fake_alpaca.faults import Fault
 from finrl_pod.paper.fake_alpaca.settings import CorporateAction, Settings
-from tests.paper.fake_alpaca.conftest import Client, Start, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, new_york
 
 pytestmark = [
     # alpaca-py's own imports, hidden from users as every DeprecationWarning of a library is.

@@ -10,7 +10,7 @@ import pytest
 
 from finrl_pod.paper.fake_alpaca.settings import CorporateAction, Settings
 from finrl_pod.types import Panel
-from tests.paper.fake_alpaca.conftest import Client, Start, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, new_york
 
 DAILY = {"timeframe": "1Day", "start": "2024-01-02T00:00:00Z"}
 SPLIT = CorporateAction("AAA", "2024-03-05", new=4, old=1)

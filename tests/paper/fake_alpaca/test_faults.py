@@ -15,7 +15,7 @@ from finrl_pod.paper.fake_alpaca.faults import Fault, Faults, random_faults
 from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.paper.scaled_clock import FollowedClock, Pace
 from finrl_pod.types import Panel
-from tests.paper.fake_alpaca.conftest import Client, Start, a_panel, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, a_panel, new_york
 
 ORDER = {"symbol": "AAA", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"}
 

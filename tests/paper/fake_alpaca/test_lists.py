@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from finrl_pod.paper.fake_alpaca.settings import Settings
-from tests.paper.fake_alpaca.conftest import Client, Start, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, new_york
 
 
 def test_the_clock_and_the_calendar_follow_the_exchange(start: Start) -> None:
@@ -31,7 +31,7 @@ def many(client: Client, count: int) -> list[str]:
 
 def test_every_order_is_found_by_paging_over_its_moment(start: Start) -> None:
     client = start(Settings(rate_limit=10_000))
-    placed = many(client, 620)
+    placed = many(client, 520)
     found: list[str] = []
     query: dict[str, Any] = {"status": "all", "limit": 500, "direction": "asc"}
     while page := client("GET", "/v2/orders", params=query):

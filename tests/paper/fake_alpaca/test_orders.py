@@ -10,7 +10,7 @@ import pytest
 
 from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.types import Panel
-from tests.paper.fake_alpaca.conftest import Client, Start, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, new_york
 
 
 def bar(panel: Panel, day: str, symbol: str = "AAA") -> dict[str, float]:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from finrl_pod.paper.fake_alpaca.settings import CorporateAction, Settings
-from tests.paper.fake_alpaca.conftest import Client, Start, new_york
+from tests.paper.fake_alpaca.serving import Client, Start, new_york
 from tests.paper.fake_alpaca.specification import check, check_schema, properties
 
 ACTIONS = (
