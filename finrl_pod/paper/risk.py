@@ -109,6 +109,9 @@ class Risk:
             for symbol in {*exposure.positions, *exposure.live, request.symbol}
         }
         after[request.symbol] += change
+        unknown = [symbol for symbol, shares in after.items() if shares and symbol not in exposure.prices]
+        if unknown:
+            return f"the price of {unknown[0]}, which is held, is not known"
         values = {symbol: shares * exposure.prices[symbol] for symbol, shares in after.items() if shares}
         size = abs(change) * exposure.prices[request.symbol]
         figures = (

@@ -69,6 +69,12 @@ class Calendar:
         made = [round_of(session, before, settings) for before, session in pairwise(days)]
         return tuple(r for r in made if r.ends > now)
 
+    def rounds_since(self, bar: str, now: datetime, settings: ScheduleSettings) -> tuple[Round, ...]:
+        """Rounds of bars after that one (an ISO date) whose opening lies before now."""
+        first = date.fromisoformat(bar)
+        made = (round_of(b, a, settings) for a, b in pairwise(self.sessions(first, now.date() + timedelta(days=1))))
+        return tuple(r for r in made if r.bar > first and r.opens <= now)
+
 
 def round_of(session: Session, before: Session, settings: ScheduleSettings) -> Round:
     """The round whose orders fill in `session`, decided on the session before it."""

@@ -173,6 +173,19 @@ class Book:
         with self.store.read() as connection:
             return _find_on_disk(connection, client_order_id, broker_id)
 
+    def traded_and_closed(self, bar: str) -> Decimal:
+        """Value, at the decision's prices, of what closed intents of a bar have filled."""
+        fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+        wanted = (
+            select(fills.quantity, intents.reference_price, intents.id)
+            .join(schema.orders, fills.order_id == orders.id)
+            .join(schema.intents, orders.intent_id == intents.id)
+            .where(intents.bar == bar)
+        )
+        with self.store.read() as connection:
+            rows = connection.execute(wanted).all()
+        return sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows if r.id not in self.open), ZERO)
+
     def used_names(self) -> set[str]:
         """Every client_order_id that the journal knows."""
         with self.store.read() as connection:
