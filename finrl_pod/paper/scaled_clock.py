@@ -153,10 +153,10 @@ class ScaledClock:
 class FollowedClock:
     """Another process's side, a `Clock` of paper trading: reads the anchor that a `ScaledClock` keeps in a file.
 
-    least: real seconds below which no time limit of a socket goes, however fast simulated time runs.
+    least: real seconds below which `real_seconds` does not go, however fast simulated time runs.
     """
 
-    def __init__(self, path: Path, least: float = 0.25) -> None:
+    def __init__(self, path: Path, least: float = 0.005) -> None:
         self._path = path
         self._least = least
         self._seen: tuple[int, int] = (-1, -1)

@@ -6,11 +6,13 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finrl_pod.errors import InputError
+from finrl_pod.paper.fake_alpaca.settings import read_list
 from finrl_pod.streams import key
 
 REQUEST_KINDS = {
@@ -91,6 +93,11 @@ class Fault:
 
     def _hits_order(self, order: Mapping[str, Any]) -> bool:
         return self.symbol in ("", order.get("symbol")) and self.side in ("", order.get("side"))
+
+
+def read_faults(path: Path) -> list[Fault]:
+    """A JSON list of rules. Raises InputError naming the file or the rule."""
+    return [Fault.read(rule) for rule in read_list(path)]
 
 
 class Faults:

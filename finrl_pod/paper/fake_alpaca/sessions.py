@@ -83,6 +83,18 @@ def _sessions(start: date, end: date) -> tuple[Session, ...]:
     )
 
 
+def trading_windows(sessions: Sequence[Session], before: float, after: float) -> tuple[tuple[float, float], ...]:
+    """(start, end) around each opening and each close, in seconds before and after; those that meet become one."""
+    found: list[tuple[float, float]] = []
+    for session in sessions:
+        for moment in (session.open, session.close):
+            start, end = moment - before, moment + after
+            if found and start <= found[-1][1]:
+                start = found.pop()[0]
+            found.append((start, end))
+    return tuple(found)
+
+
 def _midnight(day: date) -> float:
     return datetime(day.year, day.month, day.day, tzinfo=NEW_YORK).timestamp()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from finrl_pod.errors import InputError
 
@@ -87,3 +90,29 @@ class Settings:
         for name, good in ranges.items():
             if not good:
                 raise InputError(f"the fake server's {name} is out of its range, got {getattr(self, name)}")
+
+
+def read_actions(path: Path) -> tuple[CorporateAction, ...]:
+    """A JSON list of corporate actions. Raises InputError naming the file or the entry."""
+    known = {f.name for f in dataclasses.fields(CorporateAction)}
+    actions = []
+    for entry in read_list(path):
+        if not isinstance(entry, dict) or not {"symbol", "ex_date"} <= set(entry) <= known:
+            raise InputError(
+                f"{path}: an action is an object with symbol, ex_date and some of {', '.join(sorted(known))}"
+            )
+        actions.append(CorporateAction(**entry))
+    return tuple(actions)
+
+
+def read_list(path: Path) -> list[Any]:
+    """Raises InputError unless the file is a JSON list."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    if not isinstance(values, list):
+        raise InputError(f"{path} must hold a JSON list")
+    return values
