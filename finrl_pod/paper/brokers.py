@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from finrl_pod.errors import ConfigError, EnvironmentLacks
+from pathlib import Path
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.paper.alpaca.addresses import PAPER, is_loopback, trading_address
 from finrl_pod.paper.broker import Broker, Clock, DataFeed
 from finrl_pod.paper.clocks import SystemClock
 from finrl_pod.paper.settings import BrokerSettings
 
 
 def open_clock(settings: BrokerSettings) -> Clock:
-    """Real time, or the shared clock of a fake server on this machine."""
+    """Real time, or the shared clock of a fake server on this machine.
+
+    Raises ConfigError for a shared clock beside any other broker, InputError where its file holds none.
+    """
     if not settings.clock:
         return SystemClock()
-    raise EnvironmentLacks("this version knows no shared clock; leave broker.clock empty")
+    if not is_loopback(trading_address(settings.url or PAPER)):
+        raise ConfigError(
+            f"broker.clock {settings.clock!r} is the clock of a server on this machine, but broker.url is "
+            f"{settings.url or PAPER!r}: name that server, or leave the clock empty"
+        )
+    from finrl_pod.paper.scaled_clock import FollowedClock
+
+    return FollowedClock(Path(settings.clock))
 
 
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
@@ -22,4 +35,10 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
             "the simulated broker keeps no account between two starts: use it with `finrl-pod paper replay`, or set "
             'broker.kind = "alpaca"'
         )
-    raise EnvironmentLacks(f"this version has no broker {settings.kind!r}; {type(clock).__name__} was opened for it")
+    if settings.kind == "alpaca-trade-api":
+        from finrl_pod.paper.alpaca.legacy import open_trade_api
+
+        return open_trade_api(clock, settings.url, settings.data_url, feed=settings.feed)
+    from finrl_pod.paper.alpaca.client import open_alpaca
+
+    return open_alpaca(clock, settings.url, settings.data_url, feed=settings.feed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from finrl_pod_app.cli.fake_alpaca import fake_alpaca
 from finrl_pod_app.cli.run_commands import print_json
 
 if TYPE_CHECKING:
@@ -151,6 +152,11 @@ def replay(
         show_replay(document)
     if not document["same"]:
         raise typer.Exit(DIFFERS)
+
+
+app.command("fake-alpaca", epilog="Example: finrl-pod paper fake-alpaca sample --start 2020-01-02 --speed 600")(
+    fake_alpaca
+)
 
 
 def _open(config: Path) -> tuple[PaperConfig, Store]:
