@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-legacy clean
+.PHONY: help setup demo check test test-legacy soak clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -67,6 +67,9 @@ $(LEGACY_STAMP): Makefile
 	$(BIN)/python -m venv $(LEGACY)
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
+
+soak: setup ## one simulated year of paper trading among random faults and kills, judged; about 10 minutes
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" $(ARGS)
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
 	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -37,6 +37,8 @@ LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
 _SETTLING = 3.0  # real seconds
+_LAST = 100.0  # simulated seconds a second while the daemon stops
+ON_ITS_WAY = 0.1 * SLOW  # simulated seconds that a request may take
 SETTLED = 40  # sessions after which memory should not grow any more
 
 
@@ -86,6 +88,7 @@ def soak(plan: Soak) -> Soak:
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
         _until(server, days[-1].close + 3600, daemon)
+        _go(server, Pace(_LAST, _LAST))
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
@@ -181,7 +184,7 @@ def main() -> int:
     if (a.out / "server.jsonl").exists():
         parser.error(f"{a.out} holds a soak already: name another folder")
     plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed))
-    verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite")
+    verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite", ON_ITS_WAY)
     facts = {"seconds": round(plan.seconds, 1), "growth_mb": round(growth(plan) / 2**20, 1), **verdict.facts}
     sys.stdout.write(json.dumps({"faults": verdict.faults, **facts}, indent=1) + "\n")
     return 1 if verdict.faults else 0
