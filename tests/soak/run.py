@@ -2,8 +2,8 @@
 
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
-Server, daemon, timeouts and limiter share one clock: slow around each opening, fast for the rest of the day. It stands
-still while a killed daemon starts again, and has then moved on by a few random minutes.
+Server, daemon, timeouts and limiter share one clock: slow around each opening, slower while requests come in, fast for
+the rest of the day. It stands still while a killed daemon starts again, and has then moved on by some random minutes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-SLOW, FAST = 1800.0, 400_000.0  # simulated seconds a second
+BUSY, SLOW, FAST = 300.0, 3600.0, 400_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
 _SETTLING = 3.0  # real seconds
-_LAST = 100.0  # simulated seconds a second while the daemon stops
 ON_ITS_WAY = 0.1 * SLOW  # simulated seconds that a request may take
 SETTLED = 40  # sessions after which memory should not grow any more
 
@@ -69,10 +68,13 @@ def soak(plan: Soak) -> Soak:
         faults=faults,
         log=log,
         clock=clock,
+        busy_speed=BUSY,
     )
     days = [s for s in server.exchange.prices.sessions.all if s.date >= START][: plan.sessions]
     windows = tuple((s.open - BEFORE, s.open + AFTER) for s in days)
-    pace = Pace(SLOW, FAST, windows)
+    # After the last session time is slow again: the daemon stops, and nothing is to happen meanwhile.
+    last = days[-1].close + 3600
+    pace = Pace(SLOW, FAST, (*windows, (last, last + 30 * 86_400.0)))
     # Kills come around the opening, when there is something to lose.
     kills = sorted(rng.sample(range(1, len(days) - 1), min(plan.kills, len(days) - 2)))
     moments = [days[i].open + rng.uniform(-0.9 * BEFORE, 0.9 * AFTER) for i in kills]
@@ -87,8 +89,7 @@ def soak(plan: Soak) -> Soak:
             _until(server, day.close, daemon)
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
-        _until(server, days[-1].close + 3600, daemon)
-        _go(server, Pace(_LAST, _LAST))
+        _until(server, last, daemon)
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
@@ -119,6 +120,8 @@ clock = "{clock}"
 lead_minutes = {LEAD}
 [data]
 window = 30
+[timing]
+poll = 240.0
 [risk]
 daily_loss = 0.9
 drawdown = 0.9
@@ -151,7 +154,7 @@ def _kill(
 ) -> subprocess.Popen[bytes]:
     daemon.kill()
     daemon.wait()
-    server.call(lambda: server.clock.set_pace(Pace(0.0, 0.0)))
+    server.call(lambda: server.set_pace(Pace(0.0, 0.0)))
     later = server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0))
     server.jump(later)
     started = _start(plan, server, clock, output)
@@ -160,7 +163,7 @@ def _kill(
 
 
 def _go(server: FakeAlpaca, pace: Pace) -> None:
-    server.call(lambda: server.clock.set_pace(pace))
+    server.call(lambda: server.set_pace(pace))
 
 
 def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes]) -> None:
