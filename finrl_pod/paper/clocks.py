@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from finrl_pod.paper.broker import Clock
 
+_TICK = timedelta(microseconds=1)  # a shorter wait would round to none, and a loop that waits for it never end
+
 
 class SystemClock:
     """Real time."""
@@ -40,7 +42,7 @@ class ManualClock:
 
     def sleep(self, seconds: float) -> None:
         if seconds > 0:
-            self._now += timedelta(seconds=seconds)
+            self._now += max(timedelta(seconds=seconds), _TICK)
 
     def real_seconds(self, seconds: float) -> float:  # noqa: ARG002
         return 0.0
