@@ -37,19 +37,20 @@ LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
 _SETTLING = 3.0  # real seconds
-ON_ITS_WAY = 0.1 * SLOW  # simulated seconds that a request may take
+ON_ITS_WAY = 0.25 * SLOW  # simulated seconds that a request may take
 SETTLED = 40  # sessions after which memory should not grow any more
 
 
 @dataclass
 class Soak:
-    """What a run is told, and what it measures. memory: (session, bytes) of the daemon."""
+    """What a run is told, and what it measures. busy: speed while requests come in. memory: (session, bytes)."""
 
     out: Path
     sessions: int
     fault_rate: float
     kills: int
     seed: int
+    busy: float = BUSY
     memory: list[tuple[int, int]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -68,7 +69,7 @@ def soak(plan: Soak) -> Soak:
         faults=faults,
         log=log,
         clock=clock,
-        busy_speed=BUSY,
+        busy_speed=plan.busy,
     )
     days = [s for s in server.exchange.prices.sessions.all if s.date >= START][: plan.sessions]
     windows = tuple((s.open - BEFORE, s.open + AFTER) for s in days)
@@ -121,7 +122,7 @@ lead_minutes = {LEAD}
 [data]
 window = 30
 [timing]
-poll = 240.0
+poll = 300.0
 [risk]
 daily_loss = 0.9
 drawdown = 0.9
@@ -175,7 +176,7 @@ def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes]) -
 
 
 def main() -> int:
-    from tests.soak.judge import judge
+    from tests.soak.judge import judge, same_fills
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -183,11 +184,19 @@ def main() -> int:
     parser.add_argument("--fault-rate", type=float, default=0.02)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--busy", type=float, default=BUSY, help="simulated seconds a second while requests come in")
+    parser.add_argument(
+        "--compare", action="store_true", help="run once more without faults: the fills must be the same"
+    )
     a = parser.parse_args()
     if (a.out / "server.jsonl").exists():
         parser.error(f"{a.out} holds a soak already: name another folder")
-    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed))
+    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed, a.busy))
     verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite", ON_ITS_WAY)
+    if a.compare:
+        calm = a.out / "without-faults"
+        soak(Soak(calm, a.sessions, 0.0, 0, a.seed, a.busy))
+        verdict.faults += same_fills(verdict, judge(calm / "server.jsonl", calm / "journal.sqlite", ON_ITS_WAY))
     facts = {"seconds": round(plan.seconds, 1), "growth_mb": round(growth(plan) / 2**20, 1), **verdict.facts}
     sys.stdout.write(json.dumps({"faults": verdict.faults, **facts}, indent=1) + "\n")
     return 1 if verdict.faults else 0

@@ -34,7 +34,7 @@ from finrl_pod.types import Panel
 HOST = "127.0.0.1"
 _LOOK = 0.05  # real seconds between two looks at the clock when nothing is due
 _SHORTEST = 0.0005
-_QUIET = 0.04  # real seconds without a request
+_QUIET = 0.15  # real seconds without a request: a client that writes its journal between two is still busy
 _STATE_VERSION = 1
 _MORNING = 8  # New York time at which a server that is told a date begins
 
