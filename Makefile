@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo check test test-legacy clean
+.PHONY: help setup demo paper-demo check test test-legacy soak clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
 	$(BIN)/finrl-pod demo $(ARGS)
 
-paper-demo: setup ## trade a simulated month with the daemon against a fake broker, about two minutes
+paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)
 
 check: setup ## ruff, mypy strict, and who may import whom
@@ -70,6 +70,9 @@ $(LEGACY_STAMP): Makefile
 	$(BIN)/python -m venv $(LEGACY)
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
+
+soak: setup ## one simulated year of paper trading among random faults and kills, judged; about 10 minutes
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" $(ARGS)
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
 	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -55,9 +55,16 @@ class BrokerTime:
         self._clock = clock
         self._offset = timedelta(0)
 
-    def set(self, broker_now: datetime) -> timedelta:
-        """Follow the broker's time from now on; returns how far the host's clock is from it."""
-        self._offset = broker_now - self._clock.now()
+    def set(self, broker_now: datetime, asked: float | None = None) -> timedelta:
+        """Follow the broker's time from now on; returns how far the host's clock is from it.
+
+        asked: `monotonic` when the question was sent. The broker read its clock some time between then and now, so the
+        offset lies in a range; what was held before stays where it is inside.
+        """
+        after = self._clock.now()
+        taken = 0.0 if asked is None else max(self._clock.monotonic() - asked, 0.0)
+        least = broker_now - after
+        self._offset = min(max(self._offset, least), least + timedelta(seconds=taken))
         return -self._offset
 
     def now(self) -> datetime:

@@ -171,8 +171,9 @@ class Daemon:
         """Follow the broker's clock; tell when the host's is off."""
         if self._time.now() - self._checked_clock < CLOCK_CHECK:
             return
+        asked = self._time.monotonic()
         answer: BrokerClock = self._p.broker.clock()
-        off = self._time.set(answer.now)
+        off = self._time.set(answer.now, asked)
         self._checked_clock = self._time.now()
         if abs(off.total_seconds()) > self._p.config.timing.drift:
             self._p.alert(

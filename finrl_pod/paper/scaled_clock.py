@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from finrl_pod.errors import InputError
-from finrl_pod.files import replace_file
 
 _LOOK = 0.02  # real seconds after which a sleeper looks whether the clock was changed
 
@@ -147,7 +146,10 @@ class ScaledClock:
                 "windows": anchor.pace.windows,
             }
         )
-        replace_file(self._path, text.encode())
+        # Whole or not there for a reader, but not synced to the disk: it is worthless after a crash, and changes often.
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self._path)
 
 
 class FollowedClock:

@@ -20,7 +20,7 @@ from tests.contract.fake_server import serve
 NEW_YORK = ZoneInfo("America/New_York")
 KINDS = ["alpaca-trade-api"] if find_spec("alpaca_trade_api") else ["simulated", "alpaca"]
 OVER_HTTP = [kind for kind in KINDS if kind != "simulated"]
-PATIENCE = 0.4  # real seconds of every time limit
+PATIENCE = 1.0  # real seconds of every time limit
 
 
 def new_york(text: str) -> datetime:

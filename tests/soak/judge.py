@@ -13,9 +13,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 LIVE = {
     *("new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace", "held", "stopped"),
@@ -35,8 +37,8 @@ class Verdict:
     fills: dict[Intent, tuple[Decimal, Decimal]] = field(default_factory=dict)
 
 
-def judge(log: Path, journal: Path) -> Verdict:
-    """All checks of one run."""
+def judge(log: Path, journal: Path, on_its_way: float = 0.0) -> Verdict:
+    """All checks of one run. on_its_way: simulated seconds that a request may take to arrive."""
     verdict = Verdict()
     records = list(_records(log))
     book = _Journal(journal)
@@ -44,7 +46,7 @@ def judge(log: Path, journal: Path) -> Verdict:
     final, live_together = _check_intents(records, book, verdict)
     _check_orders(final, book, verdict)
     _check_positions(records, final, book, verdict)
-    _check_hours(records, verdict)
+    _check_hours(records, on_its_way, verdict)
     verdict.facts |= {
         "sessions": sum(r["kind"] == "account" and r["event"] == "close" for r in records),
         "orders": len(final),
@@ -211,10 +213,14 @@ def _check_positions(
     verdict.facts["decisions"] = _tally(book.decisions.values())
 
 
-def _check_hours(records: list[dict[str, Any]], verdict: Verdict) -> None:
-    """No order was sent at an hour at which it is refused."""
+def _check_hours(records: list[dict[str, Any]], on_its_way: float, verdict: Verdict) -> None:
+    """No order for the opening auction was sent in the hours in which these are refused: 9:28 to 19:00 in New York."""
     late = [r for r in _posts(records) if r["status"] == 422 and "not accepted" in str(r["answer"])]
-    verdict.faults += [f"order {r['body']['client_order_id']} was sent out of hours at {r['at']}" for r in late]
+    for record in late:
+        sent = datetime.fromtimestamp(record["arrived"] - on_its_way, ZoneInfo("America/New_York"))
+        if "09:28" <= f"{sent:%H:%M}" < "19:00":
+            verdict.faults.append(f"order {record['body']['client_order_id']} was sent out of hours at {record['at']}")
+    verdict.facts["refused_for_their_hour"] = len(late)
 
 
 def _posts(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

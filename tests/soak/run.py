@@ -2,8 +2,8 @@
 
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
-Server, daemon, timeouts and limiter share one clock: slow around each opening, fast for the rest of the day. It stands
-still while a killed daemon starts again, and has then moved on by a few random minutes.
+Server, daemon, timeouts and limiter share one clock: slow around each opening, slower while requests come in, fast for
+the rest of the day. It stands still while a killed daemon starts again, and has then moved on by some random minutes.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-SLOW, FAST = 1800.0, 400_000.0  # simulated seconds a second
+BUSY, SLOW, FAST = 300.0, 3600.0, 400_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
 _SETTLING = 3.0  # real seconds
+ON_ITS_WAY = 0.25 * SLOW  # simulated seconds that a request may take
 SETTLED = 40  # sessions after which memory should not grow any more
 
 
 @dataclass
 class Soak:
-    """What a run is told, and what it measures. memory: (session, bytes) of the daemon."""
+    """What a run is told, and what it measures. busy: speed while requests come in. memory: (session, bytes)."""
 
     out: Path
     sessions: int
     fault_rate: float
     kills: int
     seed: int
+    busy: float = BUSY
     memory: list[tuple[int, int]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -67,10 +69,13 @@ def soak(plan: Soak) -> Soak:
         faults=faults,
         log=log,
         clock=clock,
+        busy_speed=plan.busy,
     )
     days = [s for s in server.exchange.prices.sessions.all if s.date >= START][: plan.sessions]
     windows = tuple((s.open - BEFORE, s.open + AFTER) for s in days)
-    pace = Pace(SLOW, FAST, windows)
+    # After the last session time is slow again: the daemon stops, and nothing is to happen meanwhile.
+    last = days[-1].close + 3600
+    pace = Pace(SLOW, FAST, (*windows, (last, last + 30 * 86_400.0)))
     # Kills come around the opening, when there is something to lose.
     kills = sorted(rng.sample(range(1, len(days) - 1), min(plan.kills, len(days) - 2)))
     moments = [days[i].open + rng.uniform(-0.9 * BEFORE, 0.9 * AFTER) for i in kills]
@@ -85,7 +90,7 @@ def soak(plan: Soak) -> Soak:
             _until(server, day.close, daemon)
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
-        _until(server, days[-1].close + 3600, daemon)
+        _until(server, last, daemon)
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
@@ -116,6 +121,8 @@ clock = "{clock}"
 lead_minutes = {LEAD}
 [data]
 window = 30
+[timing]
+poll = 300.0
 [risk]
 daily_loss = 0.9
 drawdown = 0.9
@@ -148,7 +155,7 @@ def _kill(
 ) -> subprocess.Popen[bytes]:
     daemon.kill()
     daemon.wait()
-    server.call(lambda: server.clock.set_pace(Pace(0.0, 0.0)))
+    server.call(lambda: server.set_pace(Pace(0.0, 0.0)))
     later = server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0))
     server.jump(later)
     started = _start(plan, server, clock, output)
@@ -157,7 +164,7 @@ def _kill(
 
 
 def _go(server: FakeAlpaca, pace: Pace) -> None:
-    server.call(lambda: server.clock.set_pace(pace))
+    server.call(lambda: server.set_pace(pace))
 
 
 def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes]) -> None:
@@ -169,7 +176,7 @@ def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes]) -
 
 
 def main() -> int:
-    from tests.soak.judge import judge
+    from tests.soak.judge import judge, same_fills
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -177,11 +184,19 @@ def main() -> int:
     parser.add_argument("--fault-rate", type=float, default=0.02)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--busy", type=float, default=BUSY, help="simulated seconds a second while requests come in")
+    parser.add_argument(
+        "--compare", action="store_true", help="run once more without faults: the fills must be the same"
+    )
     a = parser.parse_args()
     if (a.out / "server.jsonl").exists():
         parser.error(f"{a.out} holds a soak already: name another folder")
-    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed))
-    verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite")
+    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed, a.busy))
+    verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite", ON_ITS_WAY)
+    if a.compare:
+        calm = a.out / "without-faults"
+        soak(Soak(calm, a.sessions, 0.0, 0, a.seed, a.busy))
+        verdict.faults += same_fills(verdict, judge(calm / "server.jsonl", calm / "journal.sqlite", ON_ITS_WAY))
     facts = {"seconds": round(plan.seconds, 1), "growth_mb": round(growth(plan) / 2**20, 1), **verdict.facts}
     sys.stdout.write(json.dumps({"faults": verdict.faults, **facts}, indent=1) + "\n")
     return 1 if verdict.faults else 0

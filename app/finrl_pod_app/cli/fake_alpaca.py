@@ -22,6 +22,9 @@ def fake_alpaca(
         float | None, typer.Option(min=0, help="The same around each opening and close; --speed unless given.")
     ] = None,
     window_minutes: Annotated[float, typer.Option(min=0, help="Simulated minutes before and after these.")] = 40.0,
+    busy_speed: Annotated[
+        float | None, typer.Option(min=0, help="The most around openings and closes while requests come in.")
+    ] = None,
     cash: Annotated[float, typer.Option(min=1, help="What the account starts with.")] = 100_000.0,
     partial: Annotated[float, typer.Option(min=0, max=1, help="Share of orders that fill in two parts.")] = 0.1,
     cost_bps: Annotated[float, typer.Option(min=0, help="A fee on fills, in basis points; Alpaca takes none.")] = 0.0,
@@ -58,11 +61,19 @@ def fake_alpaca(
     )
     rules = (*(read_faults(faults) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))
     server = FakeAlpaca(
-        Store().load(panel), settings, start=day, faults=rules, port=port, log=log, state=state, clock=clock
+        Store().load(panel),
+        settings,
+        start=day,
+        faults=rules,
+        port=port,
+        log=log,
+        state=state,
+        clock=clock,
+        busy_speed=busy_speed,
     )
     around = 60.0 * window_minutes
     windows = trading_windows(server.exchange.prices.sessions.all, around, around)
-    server.clock.set_pace(Pace(speed if window_speed is None else window_speed, speed, windows))
+    server.set_pace(Pace(speed if window_speed is None else window_speed, speed, windows))
 
     def ready() -> None:
         places = {"url": server.url, "stream": server.stream_url, "clock": str(clock) if clock else None}

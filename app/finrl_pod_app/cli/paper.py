@@ -161,7 +161,7 @@ def demo(
     sessions: Annotated[int, typer.Option(min=3, max=252, help="Trading days.")] = 21,
     as_json: Json = False,
 ) -> None:
-    """Trade one simulated month with the daemon against the fake server: no account, no network, about two minutes."""
+    """Trade one simulated month with the daemon against the fake server: no account, no network, some minutes."""
     from finrl_pod.data.dates import first_moment
     from finrl_pod_app.paper.demo import run_demo
     from finrl_pod_app.paper.showing import show_demo
@@ -171,7 +171,7 @@ def demo(
         print_json(document)
     else:
         show_demo(document)
-    if not document["same"]:
+    if not document["agrees"]:
         raise typer.Exit(DIFFERS)
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -32,9 +32,10 @@ from finrl_pod_app.paper.sources import strategy_source
 from finrl_pod_app.presets import preset
 from finrl_pod_app.wiring import load_panel, run_tournament
 
-STILL, SLOW, FAST = 0.0, 300.0, 200_000.0  # simulated seconds a second: before the start, around a close, else
-LEAD = 15  # minutes before the close at which the daemon decides
-BEFORE, AFTER = (LEAD + 2) * 60.0, 120.0  # simulated seconds around each close in which time is slow
+STILL, BUSY, SLOW, FAST = 0.0, 10.0, 100.0, 400_000.0  # simulated seconds a second, from standing still to idle
+LEAD = 20  # minutes before the close at which the daemon decides
+BEFORE, SENT = (LEAD + 1) * 60.0, 570.0  # simulated seconds before each close between which time is slow
+AFTER = 1_200.0  # simulated seconds after the close at which a day is over
 CASH = 100_000
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
@@ -84,6 +85,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
     server = FakeAlpaca(
         panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STILL, STILL), log=log,
         clock=folder / "clock.json",
+        busy_speed=BUSY,
     )  # fmt: skip
     days = [s for s in server.exchange.prices.sessions.all if s.date >= start][: sessions + 1]
     with server, (folder / "daemon.log").open("wb") as output:
@@ -93,24 +95,25 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         say(f"starting the daemon and the fake server in {folder}")
         daemon = _start(config, output, folder)
         try:
-            windows = tuple((s.close - BEFORE, s.close + AFTER) for s in days)
-            server.call(lambda: server.clock.set_pace(Pace(SLOW, FAST, windows)))
+            windows = tuple((s.close - BEFORE, s.close - SENT) for s in days)
+            server.call(lambda: server.set_pace(Pace(SLOW, FAST, windows)))
             for day in days:
                 _until(server, day.close + AFTER, daemon, folder)
                 equity = server.call(lambda: server.exchange.means(server.exchange.now).equity)
                 say(f"{day.date}: the account is worth {equity:,.2f}")
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(timeout=60)
+            held = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
         finally:
             if daemon.poll() is None:
                 daemon.kill()
     if code != 0:
         raise EnvironmentLacks(f"the daemon left with exit code {code}: see {folder / 'daemon.log'}")
-    return _told(config, folder)
+    return _told(config, folder, held)
 
 
-def _told(config_file: Path, folder: Path) -> dict[str, Any]:
-    """What the journal says, beside the backtest that sends the same orders."""
+def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:
+    """What the journal says, beside the server's account (held) and the backtest that sends the same orders."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
     try:
@@ -135,6 +138,7 @@ def _told(config_file: Path, folder: Path) -> dict[str, Any]:
         "sessions": len(marks),
         "equity": str(marks[-1][1].quantize(CENT)),
         "backtest_equity": str(tested.equity[-1].quantize(CENT)),
+        "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
         "same": not differences,
         "differences": differences,
         "folder": str(folder),

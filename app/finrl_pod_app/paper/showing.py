@@ -97,7 +97,8 @@ def show_demo(document: Mapping[str, Any]) -> None:
         ),
         soft_wrap=True,
     )
-    agreed = "the same to the cent" if document["same"] else "NOT the same"
+    console.print(Text(f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares."))
+    agreed = "the same to the cent" if document["same"] else "not the same, for the reasons above"
     console.print(
         Text(
             f"Equity {float(document['equity']):,.2f} over HTTP, {float(document['backtest_equity']):,.2f} in the "

@@ -113,14 +113,23 @@ class UpdateStream:
         return socket
 
     def _listen(self, socket: Any) -> None:
+        """Raises Refused, also when the broker closes the connection instead of answering."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._introduce(socket)
+        except ConnectionClosed as closed:
+            raise Refused(f"the stream was closed before it began ({_last_word(socket) or closed})") from None
+        with self._lock:
+            self._connected, self._refusals, self._detail = True, 0, "listening"
+            self._last = self._clock.now()
+
+    def _introduce(self, socket: Any) -> None:
         keys = {"key_id": self._keys.key, "secret_key": self._keys.secret}
         socket.send(json.dumps({"action": "authenticate", "data": keys}))
         self._expect(socket, "authorization", "status", "authorized")
         socket.send(json.dumps({"action": "listen", "data": {"streams": ["trade_updates"]}}))
         self._expect(socket, "listening", "streams", ["trade_updates"])
-        with self._lock:
-            self._connected, self._refusals, self._detail = True, 0, "listening"
-            self._last = self._clock.now()
 
     def _expect(self, socket: Any, stream: str, name: str, value: Any) -> None:
         message = json.loads(socket.recv(timeout=max(self._clock.real_seconds(_OPENING), 1.0)))
@@ -163,3 +172,15 @@ class UpdateStream:
             first = REFUSED_PAUSE if self._refusals else FIRST_PAUSE
         longest = min(first * 2.0 ** min(max(lost - 1, 0), 10), max(LONGEST_PAUSE, first * 4))
         self._stop.wait(self._clock.real_seconds(longest * self._random.uniform(0.5, 1.0)))
+
+
+def _last_word(socket: Any) -> str:
+    """The code of an error that arrived before the connection was closed, "" for none."""
+    from websockets.exceptions import ConnectionClosed
+
+    try:
+        message = json.loads(socket.recv(timeout=0))
+    except (ConnectionClosed, TimeoutError, ValueError):
+        return ""
+    first = message[0] if isinstance(message, list) and message else message
+    return str(first.get("code", "")) if isinstance(first, dict) else ""

@@ -24,7 +24,7 @@ SUBMIT_PATIENCE = 2.0  # the clock's seconds that an order waits for room before
 _LARGEST = 64 * 1024 * 1024  # bytes of an answer
 _PIECE = 64 * 1024
 _SHOWN = 200  # characters of an answer that is no JSON
-_SHORTEST = 0.25  # real seconds: a socket needs that however fast a scaled clock runs
+_SHORTEST = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
 _LONGEST_HOLD = 90.0  # seconds: a limit of requests a minute never needs more
 
 

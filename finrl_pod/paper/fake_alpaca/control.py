@@ -56,7 +56,7 @@ def control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
             server.exchange.advance(server.clock.seconds())
         if "slow" in wish or "fast" in wish:
             pace = server.clock.pace
-            server.clock.set_pace(Pace(wish.get("slow", pace.slow), wish.get("fast", pace.fast), pace.windows))
+            server.set_pace(Pace(wish.get("slow", pace.slow), wish.get("fast", pace.fast), pace.windows))
         return web.json_response({"now": server.clock.now().isoformat()})
 
     async def order(request: web.Request) -> web.Response:

@@ -54,13 +54,13 @@ class MarketData:
         limit = _count(query, _DEFAULT)
         start, end = self._range(query, moment)
         self._check_feed(query, end, moment)
-        every = [(s, bar) for s in sorted(wanted) for bar in self._daily(s, start, end, adjustment, moment)]
-        if query.get("sort") == "desc":
-            every = [(s, bar) for s in sorted(wanted) for t, bar in reversed(every) if t == s]
-        first = _token(query)
+        every = self._places(sorted(wanted), start, end, moment, newest_first=query.get("sort") == "desc")
+        first, known = _token(query), self._known(moment)
         page: dict[str, list[dict[str, Any]]] = {}
-        for symbol, bar in every[first : first + limit]:
-            page.setdefault(symbol, []).append(bar)
+        for symbol, session in every[first : first + limit]:
+            bar = self._bar(symbol, session, adjustment, moment, known)
+            if bar is not None:
+                page.setdefault(symbol, []).append(bar)
         more = f"page-{first + limit}" if first + limit < len(every) else None
         return {"bars": page, "next_page_token": more}
 
@@ -131,20 +131,28 @@ class MarketData:
         if feed == "sip" and not self._sip and end > moment - _RECENT_SIP:
             raise Refusal(403, None, "subscription does not permit querying recent SIP data")
 
-    def _daily(self, symbol: str, start: float, end: float, adjustment: str, moment: float) -> list[dict[str, Any]]:
-        """Bars stamped midnight in New York of their session, start <= stamp <= end; today's from the opening on."""
+    def _places(
+        self, symbols: list[str], start: float, end: float, moment: float, *, newest_first: bool
+    ) -> list[tuple[str, Session]]:
+        """Which bars there are, symbol by symbol: start <= midnight in New York <= end, today's from the opening on."""
         opened = self.prices.sessions.opened(moment)
         if opened is None:
             return []
-        found = []
-        known = self._known(moment)
         last = min(new_york(end).date(), opened.date)
-        for session in self.prices.sessions.between(new_york(start).date(), last):
-            if start <= session.midnight <= end:
-                bar = self._bar(symbol, session, adjustment, moment, known)
-                if bar is not None:
-                    found.append(bar)
-        return found
+        days = self.prices.sessions.between(new_york(start).date(), last)
+        rows = [(self.prices.row_of(day.date), day) for day in days if start <= day.midnight <= end]
+        stale = self.flaws.stale_after
+        there = [(row, day) for row, day in rows if row is not None and (not stale or day.date.isoformat() <= stale)]
+        if newest_first:
+            there.reverse()
+        lost = {place for place, edit in self.flaws.edits.items() if not edit}
+        found = []
+        for symbol in symbols:
+            if (symbol, "") in lost:
+                continue
+            trades = self.prices.tradable_rows(symbol, [row for row, _ in there])
+            found += [(symbol, day) for (_, day), good in zip(there, trades, strict=True) if good]
+        return [(s, day) for s, day in found if (s, day.date.isoformat()) not in lost] if lost else found
 
     def _bar(self, symbol: str, session: Session, adjustment: str, moment: float, known: int) -> dict[str, Any] | None:
         row = self.prices.row_of(session.date)

@@ -96,6 +96,11 @@ class Prices:
         row = self.row_of(day)
         return row is not None and bool(self.tradable[row, self._column[symbol]])
 
+    def tradable_rows(self, symbol: str, rows: list[int]) -> list[bool]:
+        """For each row, whether the symbol has a price there."""
+        chosen: list[bool] = self.tradable[rows, self._column[symbol]].tolist() if rows else []
+        return chosen
+
     def bar(self, symbol: str, row: int, adjustment: str, known: int) -> dict[str, float] | None:
         """Open, high, low, close, volume of a row, adjusted for what is effective by row `known`; None without a bar.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import date, datetime
@@ -32,6 +34,7 @@ from finrl_pod.types import Panel
 HOST = "127.0.0.1"
 _LOOK = 0.05  # real seconds between two looks at the clock when nothing is due
 _SHORTEST = 0.0005
+_QUIET = 0.15  # real seconds without a request: a client that writes its journal between two is still busy
 _STATE_VERSION = 1
 _MORNING = 8  # New York time at which a server that is told a date begins
 
@@ -44,7 +47,8 @@ class FakeAlpaca:
     start: when simulated time begins (aware), or a session's date for 8:00 in New York. pace: how it runs on. port: 0
     takes a free one. log: a file for the traffic log (appended to). state: a file that keeps account, orders and time
     over a restart; it is written at every close of a session and when the server stops. clock: a file by which other
-    processes follow the clock (`FollowedClock`).
+    processes follow the clock (`FollowedClock`). busy_speed: the slow speed of the pace while somebody asks (and a
+    moment longer), so that a slow machine does not cost simulated minutes; None leaves it.
 
     Raises InputError for a panel or a start that cannot be served.
     """
@@ -61,6 +65,7 @@ class FakeAlpaca:
         log: Path | None = None,
         state: Path | None = None,
         clock: Path | None = None,
+        busy_speed: float | None = None,
     ) -> None:
         self.settings = settings or Settings()
         prices = Prices(panel, self.settings.actions)
@@ -78,6 +83,9 @@ class FakeAlpaca:
         self._panel_sha256 = panel.sha256
         self._state = state
         self._port = port
+        self._busy_speed = busy_speed
+        self._busy_until = 0.0
+        self._quiet: Pace | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
@@ -176,15 +184,36 @@ class FakeAlpaca:
                 raise
             ready.set_exception(error)
 
+    def _slow_down(self) -> None:
+        """A request came: time runs slowly from now on, until none has come for a while."""
+        if self._busy_speed is None:
+            return
+        self._busy_until = time.monotonic() + _QUIET
+        if self._quiet is None:
+            self._quiet = self.clock.pace
+            self.clock.set_pace(dataclasses.replace(self._quiet, slow=min(self._busy_speed, self._quiet.slow)))
+
+    def _speed_up(self) -> None:
+        if self._quiet is not None and time.monotonic() > self._busy_until:
+            self.clock.set_pace(self._quiet)
+            self._quiet = None
+
+    def set_pace(self, pace: Pace) -> None:
+        """Go on at another pace."""
+        self._quiet = None
+        self.clock.set_pace(pace)
+
     async def _tick(self) -> None:
         """Let things happen when they are due, without anybody asking."""
         assert self._wake is not None
         while True:
             due = self.exchange.next_due()
-            wait = _LOOK if due is None else min(self.clock.real_until(due), _LOOK)
+            look = _LOOK if self._quiet is None else _QUIET / 4
+            wait = look if due is None else min(self.clock.real_until(due), look)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(wait, _SHORTEST))
             self._wake.clear()
+            self._speed_up()
             self.exchange.advance(self.clock.seconds())
 
     def _hear(self, kind: str, event: dict[str, Any]) -> None:
@@ -214,6 +243,7 @@ class FakeAlpaca:
         """A handler with everything around it: keys, limit, faults, headers, log."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            self._slow_down()
             arrived = self.clock.seconds()
             number = len(self.log.records)
             body = _json(await request.read())
@@ -315,8 +345,6 @@ def _json(raw: bytes) -> Any:
 
 def _plain(settings: Settings) -> dict[str, Any]:
     """For the log: everything but the keys."""
-    import dataclasses
-
     values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("key", "secret")}
     return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 

@@ -189,6 +189,21 @@ def test_fast_time_brings_the_fills_by_itself(start: Start) -> None:
     assert client.order(order)["filled_at"] == "2024-03-01T14:30:00.000000Z"
 
 
+def test_time_slows_down_while_somebody_asks(start: Start) -> None:
+    opening = new_york("2024-03-01 09:30").timestamp()
+    pace = Pace(slow=2000.0, fast=2000.0, windows=((opening - 86_400, opening + 86_400),))
+    client = start(pace=pace, busy_speed=10.0)
+    client("GET", "/v2/clock")
+    begin, real = client.server.clock.seconds(), time.monotonic()
+    for _ in range(20):
+        client("GET", "/v2/clock")
+    asked, lasted = client.server.clock.seconds() - begin, time.monotonic() - real
+    time.sleep(0.2)
+    assert client.server.clock.pace == pace
+    # Twice ten simulated seconds a second: a pause between two requests may have been long enough to speed up again.
+    assert asked < 0.5 * 2000.0 * lasted
+
+
 def test_the_port_must_be_free(start: Start) -> None:
     from finrl_pod.errors import EnvironmentLacks
 
