@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-legacy soak clean
+.PHONY: help setup demo paper-demo check test test-legacy soak clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -44,6 +44,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
 	$(BIN)/finrl-pod demo $(ARGS)
+
+paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
+	$(BIN)/finrl-pod paper demo $(ARGS)
 
 check: setup ## ruff, mypy strict, and who may import whom
 	$(BIN)/ruff check .

@@ -105,8 +105,11 @@ def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
     return values
 
 
-def _checked(name: str, target: Floats, symbols: Sequence[str], *, short: bool) -> Floats:
-    weights = np.asarray(target, dtype=np.float64)
+def _checked(name: str, target: object, symbols: Sequence[str], *, short: bool) -> Floats:
+    try:
+        weights = np.array(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise StrategyFailed(f"strategy {name} must return numbers or None, got {type(target).__name__}") from None
     if weights.shape != (len(symbols),):
         raise StrategyFailed(f"strategy {name} must return {len(symbols)} weights, got the shape {weights.shape}")
     if not np.isfinite(weights).all():

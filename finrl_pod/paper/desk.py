@@ -99,7 +99,7 @@ class Desk:
             if not self._may_resend(tracked):
                 break
             self._heard(order, order_state.sent_again(order.view), "plan", "sent again under the same id")
-        self._lose(tracked, order)
+        self.lose(tracked, order)
         return None
 
     def resume(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
@@ -109,7 +109,7 @@ class Desk:
         if self.look_up(order) is not False:
             return
         if not self._may_resend(tracked):
-            self._lose(tracked, order)
+            self.lose(tracked, order)
             return
         self._heard(order, order_state.sent_again(order.view), "plan", "sent again under the same id")
         reason = self._post(tracked, order, tracked.intent.request(order.attempt, order.view.quantity))
@@ -156,7 +156,7 @@ class Desk:
                 if order.view.state is OrderState.WORKING:
                     self.cancel(order)
                 elif self.look_up(order) is False:
-                    self._lose(tracked, order)
+                    self.lose(tracked, order)
             self.refresh()
             if not self.book.live_orders():
                 return True
@@ -269,7 +269,7 @@ class Desk:
         self.alert("warning", "wash_trade", f"{request.symbol}: an order that is not ours stands against it")
         return False
 
-    def _lose(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
+    def lose(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
         """Give up an order that is not at the broker, and its intent: should it appear, no second one is there."""
         self._heard(order, order_state.was_lost(order.view), "lookup", "not at the broker")
         self.alert("warning", "lost", f"{order.view.client_order_id} is not at the broker and is not sent any more")

@@ -149,10 +149,8 @@ def sent_again(view: OrderView) -> Change:
 
 
 def was_lost(view: OrderView) -> Change:
-    """Looked for in vain, and its fill window is over. A fill that comes all the same is booked."""
-    if view.state in (OrderState.SENDING, OrderState.UNKNOWN):
-        return Change(replace(view, state=OrderState.LOST))
-    return Change(view)
+    """Looked for in vain: nothing is expected of it any more. A fill that comes all the same is booked."""
+    return Change(replace(view, state=OrderState.LOST)) if view.state.may_fill else Change(view)
 
 
 def cancel_was_asked(view: OrderView) -> Change:

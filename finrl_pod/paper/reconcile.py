@@ -80,8 +80,14 @@ class Reconciler:
         return self.differences
 
     def acknowledge(self) -> str:
-        """Accept the account as it is: differences become foreign shares and a new mark of cash."""
+        """Accept the account as it is: differences become foreign shares and a new mark of cash.
+
+        Orders of ours that the broker does not know any more are given up.
+        """
         book, now = self._desk.book, self._desk.clock.now()
+        for tracked, order in book.live_orders():
+            if order.view.broker_id and self._desk.broker.order(order.view.broker_id) is None:
+                self._desk.lose(tracked, order)
         self.compare()
         account = self._desk.broker.account()
         with book.store.write() as connection:

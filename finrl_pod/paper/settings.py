@@ -128,7 +128,7 @@ class PaperConfig:
 
 
 def load(path: Path) -> PaperConfig:
-    """Read a TOML file; journal and heartbeat are taken from its folder. Raises ConfigError naming key and value."""
+    """Read a TOML file; the paths in it are taken from its folder. Raises ConfigError naming key and value."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -136,10 +136,17 @@ def load(path: Path) -> PaperConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path} is not TOML: {error}") from None
     config = parse(values, str(path))
-    outside = config.outside
-    if outside.heartbeat:
-        outside = dataclasses.replace(outside, heartbeat=str(path.parent / outside.heartbeat))
-    return dataclasses.replace(config, journal=str(path.parent / config.journal), outside=outside)
+
+    def beside(name: str) -> str:
+        return str(path.parent / name) if name else ""
+
+    return dataclasses.replace(
+        config,
+        journal=beside(config.journal),
+        run=beside(config.run),
+        broker=dataclasses.replace(config.broker, clock=beside(config.broker.clock)),
+        outside=dataclasses.replace(config.outside, heartbeat=beside(config.outside.heartbeat)),
+    )
 
 
 def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:

@@ -26,6 +26,7 @@ from finrl_pod.paper.settings import (
     PaperConfig,
     RiskSettings,
     ScheduleSettings,
+    TimingSettings,
 )
 from finrl_pod.paper.simulated import SimulatedBroker
 from finrl_pod.paper.trader import LoadedStrategy
@@ -63,6 +64,7 @@ def config(**changes: Any) -> PaperConfig:
         orders=OrderSettings(collar=0.2),
         risk=RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.9, drawdown=0.9),
         data=DataSettings(window=0),
+        timing=TimingSettings(poll=60.0),
     )
     return dataclasses.replace(base, **changes)
 

@@ -154,6 +154,27 @@ def replay(
         raise typer.Exit(DIFFERS)
 
 
+@app.command("demo", epilog="Example: finrl-pod paper demo --sessions 21")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the champion and of each demonstration.")] = Path("runs/paper"),
+    start: Annotated[str, typer.Option(metavar="DATE", help="First simulated day.")] = "2019-06-03",
+    sessions: Annotated[int, typer.Option(min=3, max=252, help="Trading days.")] = 21,
+    as_json: Json = False,
+) -> None:
+    """Trade one simulated month with the daemon against the fake server: no account, no network, some minutes."""
+    from finrl_pod.data.dates import first_moment
+    from finrl_pod_app.paper.demo import run_demo
+    from finrl_pod_app.paper.showing import show_demo
+
+    document = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(document)
+    else:
+        show_demo(document)
+    if not document["agrees"]:
+        raise typer.Exit(DIFFERS)
+
+
 app.command("fake-alpaca", epilog="Example: finrl-pod paper fake-alpaca sample --start 2020-01-02 --speed 600")(
     fake_alpaca
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +18,7 @@ from finrl_pod.evaluate.paper_execution import PaperBacktest, backtest_paper
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.planning import sizing_rules
-from finrl_pod.paper.replay import Replayed, replay
+from finrl_pod.paper.replay import replay
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.status import orders
 from finrl_pod.types import Panel
@@ -45,7 +45,7 @@ def run_replay(
     tested = backtest_paper(strategy, panel, market, *terms)
     store = Store.open(journal)
     try:
-        differences = _compare(replayed, tested, orders(store))
+        differences = compare(replayed.equity, tested, orders(store))
         kept_back = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
     finally:
         store.close()
@@ -74,12 +74,12 @@ def _bars(panel: Panel, start: date, end: date) -> tuple[int, int]:
     return int(inside[0]), int(inside[-1])
 
 
-def _compare(replayed: Replayed, tested: PaperBacktest, sent: list[dict[str, Any]]) -> list[str]:
-    """Sentences on everything that is not the same."""
+def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[dict[str, Any]]) -> list[str]:
+    """Sentences on everything that is not the same. marks: own equity by session; sent: rows of `status.orders`."""
     found = []
     days = [str(day) for day in tested.result.times.astype("datetime64[D]")]
     backtest = dict(zip(days, tested.equity, strict=True))
-    for session, equity in replayed.equity:
+    for session, equity in marks:
         other = backtest.pop(str(session), None)
         if other is None:
             found.append(f"{session}: the replay has a mark of equity, the backtest has none")
