@@ -71,8 +71,9 @@ $(LEGACY_STAMP): Makefile
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
 
-soak: setup ## one simulated year of paper trading among random faults and kills, judged; about 10 minutes
-	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" $(ARGS)
+soak: setup ## a simulated year of paper trading among faults and kills, then some weeks twice; about 15 minutes
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 45 --kills 0 --busy 100 --compare
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
 	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis

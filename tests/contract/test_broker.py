@@ -25,7 +25,7 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
-from tests.contract.broker_worlds import KINDS, OVER_HTTP, HttpWorld, World, new_york, world
+from tests.contract.broker_worlds import KINDS, OVER_HTTP, HttpWorld, World, new_york, opener, world
 
 # alpaca-py's own imports, hidden from users as every DeprecationWarning of a library is.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -508,6 +508,16 @@ def test_bars_that_are_missing_or_damaged_come_as_they_are(http: HttpWorld) -> N
     http.fault("answer", path="/v2/stocks/bars", status=200, body={"bars": {"AAA": 7}, "next_page_token": None})
     with pytest.raises(BrokerUnavailable):
         http.feed.bars(["AAA"], date(2024, 2, 28), date(2024, 2, 29), "all")
+
+
+def test_a_feed_without_a_subscription_is_no_refused_key(make: Callable[..., Any]) -> None:
+    http = make(OVER_HTTP[0], sip=False)
+    http.jump("2024-03-01 16:05")
+    account, feed = opener(OVER_HTTP[0])(http.clock, http.url, feed="sip")
+    with pytest.raises(BrokerRefused, match="subscription"):
+        feed.bars(["AAA"], DAY, DAY, "all")
+    account.close()
+    assert len(http.feed.bars(["AAA"], DAY, DAY, "all").times) == 1
 
 
 def test_the_keys_are_nowhere_to_be_seen(http: HttpWorld) -> None:

@@ -38,7 +38,8 @@ BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in whi
 HANG = 0.3  # real seconds
 _SETTLING = 3.0  # real seconds
 ON_ITS_WAY = 0.25 * SLOW  # simulated seconds that a request may take
-SETTLED = 40  # sessions after which memory should not grow any more
+SETTLED = 20  # sessions after which memory should not grow any more
+GROWTH = 20.0  # MiB that it may grow all the same
 
 
 @dataclass
@@ -99,10 +100,10 @@ def soak(plan: Soak) -> Soak:
     return plan
 
 
-def growth(plan: Soak) -> int:
-    """Bytes by which the daemon grew after it had settled; 0 in a run that was too short to tell."""
+def growth(plan: Soak) -> float | None:
+    """MiB by which the daemon grew after it had settled; None where it was killed, or the run too short to tell."""
     settled = [size for session, size in plan.memory if session >= SETTLED]
-    return settled[-1] - settled[0] if len(settled) > 1 else 0
+    return (settled[-1] - settled[0]) / 2**20 if len(settled) > 1 and not plan.kills else None
 
 
 def _start(plan: Soak, server: FakeAlpaca, clock: Path, output: Any) -> subprocess.Popen[bytes]:
@@ -197,7 +198,10 @@ def main() -> int:
         calm = a.out / "without-faults"
         soak(Soak(calm, a.sessions, 0.0, 0, a.seed, a.busy))
         verdict.faults += same_fills(verdict, judge(calm / "server.jsonl", calm / "journal.sqlite", ON_ITS_WAY))
-    facts = {"seconds": round(plan.seconds, 1), "growth_mb": round(growth(plan) / 2**20, 1), **verdict.facts}
+    grown = growth(plan)
+    if grown is not None and grown >= GROWTH:
+        verdict.faults.append(f"the daemon grew by {grown:.1f} MiB after session {SETTLED}, {GROWTH:.0f} are allowed")
+    facts = {"seconds": round(plan.seconds, 1), "growth_mib": grown, **verdict.facts}
     sys.stdout.write(json.dumps({"faults": verdict.faults, **facts}, indent=1) + "\n")
     return 1 if verdict.faults else 0
 

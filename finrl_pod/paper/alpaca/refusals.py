@@ -13,8 +13,12 @@ _BLOCKED = ("rejected by user request", "account is not authorized", "account is
 
 
 def keys_refused(answer: Answered) -> bool:
-    """401, or a 403 without a code: not this request was refused, but whoever sends it."""
-    return answer.status == 401 or (answer.status == 403 and "code" not in answer.body)
+    """401, or a 403 without a code: not this request was refused, but whoever sends it.
+
+    A feed that the account has not subscribed to is a 403 without a code, too, and says so.
+    """
+    forbidden = answer.status == 403 and "code" not in answer.body and "subscription" not in answer.message
+    return answer.status == 401 or forbidden
 
 
 def outcome(answer: Answered, now: datetime, *, of_order: bool = False) -> Outcome:

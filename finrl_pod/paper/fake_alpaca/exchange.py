@@ -314,7 +314,8 @@ class Exchange:
         if order.time_in_force in ("opg", "cls"):
             at = session.open if order.time_in_force == "opg" else session.close
             good = path is not None and matching.auction_fills(order, path)
-            self._timeline.add(max(at, moment), "fill" if good else "lapse", order.id)
+            at = max(at, moment) + (self.conditions.fill_delay if good else 0.0)
+            self._timeline.add(at, "fill" if good else "lapse", order.id)
             return
         start = max(moment, session.open)
         found = None if path is None else matching.first_execution(order, path, start)
@@ -375,7 +376,11 @@ class Exchange:
         session = self._trading_day(order, moment)
         if not order.open or order.moments.get("filling", 0.0) > moment:
             return
-        if session is None or (order.symbol in self.conditions.halted):
+        if session is None:
+            return
+        if order.symbol in self.conditions.halted:
+            if order.time_in_force not in ("day", "gtc"):
+                self._close(order, "canceled", moment)
             return
         path = self.prices.path(order.symbol, session)
         assert path is not None, "an order is only planned where the symbol has a bar"

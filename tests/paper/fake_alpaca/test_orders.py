@@ -307,6 +307,20 @@ def test_a_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: 
     assert client.order(order)["status"] == "filled"
 
 
+def test_a_halt_before_the_auction_ends_its_orders_and_a_delay_brings_their_fills_late(client: Client) -> None:
+    halted = client.buy(time_in_force="opg")
+    late = client.buy(symbol="BBB", time_in_force="opg")
+    client("POST", "/fake/conditions", json={"halted": ["AAA"], "fill_delay": 300})
+    client.server.jump(new_york("2024-03-01 09:31"))
+    assert client.order(halted)["status"] == "canceled"
+    assert client.order(late)["status"] == "new"
+    client.server.jump(new_york("2024-03-01 09:35"))
+    late = client.order(late)
+    assert late["status"] == "filled"
+    bar = client("GET", "/v2/stocks/bars/latest?symbols=BBB")["bars"]["BBB"]
+    assert float(late["filled_avg_price"]) == bar["o"]
+
+
 def test_the_old_day_trading_rule_is_kept_behind_its_setting(start: Start) -> None:
     client = start(
         Settings(partial=0.0, cash=Decimal(10_000), old_day_trading=True), start=new_york("2024-03-01 10:00")
