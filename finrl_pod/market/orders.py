@@ -56,7 +56,7 @@ def size_orders(
     buys = sum((q * p for q, p in zip(wanted, prices, strict=True) if q > 0), ZERO)
     funds = cash + sales * (1 - rules.cost_rate) - max(equity, ZERO) * rules.cash_buffer
     need = buys * (1 + rules.cost_rate)
-    if need > funds:
+    if buys and need > funds:
         factor = max(funds, ZERO) / need
         wanted = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in wanted]
         wanted = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(wanted, prices, strict=True)]

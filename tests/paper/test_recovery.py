@@ -100,7 +100,8 @@ def test_dying_at_every_write_changes_nothing(tmp_path: Path, monkeypatch: pytes
     assert {status for *_, status in undisturbed} == {"expired", "canceled"}
     assert all(float(filled) > 0 for _, filled, *_ in undisturbed)
     assert counting.count > 30
-    for at in range(2, counting.count + 1):  # the first makes the file
+    # The first write makes the file. What follows a write is the broker's turn: every third of those is enough.
+    for at in range(2, counting.count + 1, 1 if before else 3):
         with monkeypatch.context() as patch:
             deaths = Deaths(patch)
             world = busy_world(tmp_path / f"{at}")
