@@ -32,12 +32,12 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-BUSY, SLOW, FAST = 300.0, 3600.0, 400_000.0  # simulated seconds a second
+BUSY, SLOW, FAST = 300.0, 5400.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
-_SETTLING = 3.0  # real seconds
-ON_ITS_WAY = 0.25 * SLOW  # simulated seconds that a request may take
+_SETTLING = 2.0  # real seconds
+ON_ITS_WAY = 0.2 * SLOW  # simulated seconds that a request may take
 SETTLED = 20  # sessions after which memory should not grow any more
 GROWTH = 20.0  # MiB that it may grow all the same
 
@@ -123,7 +123,7 @@ lead_minutes = {LEAD}
 [data]
 window = 30
 [timing]
-poll = 300.0
+poll = 200.0
 [risk]
 daily_loss = 0.9
 drawdown = 0.9
