@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test clean
+.PHONY: help setup demo paper-demo check test test-legacy soak clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -17,12 +17,16 @@ $(STAMP): export PIP_CONSTRAINT := constraints.txt
 $(STAMP): export PIP_BUILD_CONSTRAINT := constraints.txt
 $(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+LEGACY := .venv-legacy
+LEGACY_STAMP := $(LEGACY)/.alpaca-trade-api-installed
+
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 18
 
 setup: $(STAMP) ## create .venv and install everything, pinned by constraints.txt
 
-# torch goes in first: it is the largest part, and nothing else may pull in another version of it.
+# torch goes in first: it is the largest part, and nothing else may pull in another version of it. Of alpaca-mcp-server
+# the tests read two files alone, Alpaca's OpenAPI descriptions: its fifty dependencies stay out.
 $(STAMP): pyproject.toml constraints.txt
 	@for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3; do \
 	  if "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
@@ -34,11 +38,15 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dev]'
+	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
 	$(BIN)/finrl-pod demo $(ARGS)
+
+paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
+	$(BIN)/finrl-pod paper demo $(ARGS)
 
 check: setup ## ruff, mypy strict, and who may import whom
 	$(BIN)/ruff check .
@@ -49,6 +57,24 @@ check: setup ## ruff, mypy strict, and who may import whom
 test: check ## check, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
+test-legacy: setup ## the broker contract on alpaca-trade-api 3.2.0, in an environment of its own
+	@if ! $(MAKE) --no-print-directory $(LEGACY_STAMP); then \
+	  echo "make: alpaca-trade-api 3.2.0 could NOT be installed here (its msgpack 1.0.3 needs a C compiler):" >&2; \
+	  echo "make: its adapter was NOT TESTED, and this does not count as passed" >&2; exit 1; \
+	fi
+	FINRL_POD_MAIN_PYTHON="$$PWD/$(BIN)/python" PYTHONPATH="$$PWD" $(LEGACY)/bin/python -m pytest -p no:cacheprovider \
+	  -c tests/contract/legacy.ini --rootdir=. tests/contract/test_broker.py
+
+# Its pins clash with those of constraints.txt, so these are given here.
+$(LEGACY_STAMP): Makefile
+	$(BIN)/python -m venv $(LEGACY)
+	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
+	@touch $(LEGACY_STAMP)
+
+soak: setup ## a simulated year of paper trading among faults and kills, then some weeks twice; about 15 minutes
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 45 --kills 0 --busy 100 --compare
+
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

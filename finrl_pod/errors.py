@@ -6,7 +6,13 @@ FinrlPodError                 one clear sentence; the command line prints it and
 │   │   └── FetchError        a source did not deliver
 │   ├── FeatureError          a feature that is unknown or lacks its columns
 │   ├── ConfigError           a config key, value or file
-│   └── RunError              a run directory, a snapshot
+│   ├── RunError              a run directory, a snapshot
+│   ├── JournalError          the paper-trading journal: of another account, of a newer version, held by another daemon
+│   └── AddressRefused        a broker's address off the allow-list
+├── BrokerError               2: a broker's answer, or none
+│   ├── BrokerUnavailable     nothing is known: timeout, reset, 5xx, an answer that cannot be read
+│   ├── BrokerRefused         the broker answered no
+│   └── KeysRefused           the broker does not take the keys
 ├── EnvironmentLacks          2: the machine lacks something (a device, an optional package)
 └── Interrupted               130: stopped by the user, state saved
 """
@@ -42,6 +48,30 @@ class ConfigError(InputError):
 
 class RunError(InputError):
     """A run directory or snapshot that is missing, corrupt, or of another config."""
+
+
+class JournalError(InputError):
+    """The journal of paper trading: missing, of another account or version, in use, or not writable."""
+
+
+class AddressRefused(InputError):
+    """A broker's address that is not on the allow-list; no key was sent to it."""
+
+
+class BrokerError(FinrlPodError):
+    """Something between us and a broker."""
+
+
+class BrokerUnavailable(BrokerError):
+    """Nothing is known: no answer in time, a broken connection, a server's fault, an answer that cannot be read."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker understood and answered no."""
+
+
+class KeysRefused(BrokerError):
+    """The broker does not take the keys: nothing may be sent with them any more."""
 
 
 class EnvironmentLacks(FinrlPodError):

@@ -91,11 +91,9 @@ def commands() -> list[list[str]]:
 
 def test_the_commands_are_those_that_were_promised() -> None:
     top = {words[0] for words in commands()}
-    trained, judged = (
-        {"demo", "tournament", "train", "walkforward"},
-        {"backtest", "sweep", "audit", "promote", "trials"},
-    )
-    assert top == {*trained, *judged, "init", "data", "doctor", "bench"}
+    trained = {"demo", "tournament", "train", "walkforward", "algorithms"}
+    judged = {"backtest", "sweep", "audit", "promote", "trials"}
+    assert top == {*trained, *judged, "init", "data", "doctor", "bench", "paper"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

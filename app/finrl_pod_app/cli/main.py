@@ -12,7 +12,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import algorithms, backtest_commands, data, doctor, evaluation, init, run_commands
+from finrl_pod_app.cli import algorithms, backtest_commands, data, doctor, evaluation, init, paper, run_commands
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(run_commands.demo)
 app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(init.init)
 app.add_typer(data.app, name="data")
+app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     run_commands.tournament
 )

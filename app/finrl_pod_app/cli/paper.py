@@ -1,0 +1,209 @@
+"""`finrl-pod paper`: trade a paper account unattended, look at it, and tell it what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from finrl_pod_app.cli.fake_alpaca import fake_alpaca
+from finrl_pod_app.cli.run_commands import print_json
+
+if TYPE_CHECKING:
+    from finrl_pod.paper.journal.commands import CommandName
+    from finrl_pod.paper.journal.store import Store
+    from finrl_pod.paper.settings import PaperConfig
+
+DIFFERS = 1
+LOOK_EVERY = 0.1  # seconds between two looks for the daemon's answer
+
+app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the daemon; see docs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer.")]
+DEFAULT = Path("paper.toml")
+
+
+@app.command("run", epilog="Example: finrl-pod paper run paper.toml")
+def run(
+    config: Config = DEFAULT,
+    allow_unpromoted: Annotated[
+        bool, typer.Option("--allow-unpromoted", help="Trade a champion that was not promoted: on loopback only.")
+    ] = False,
+) -> None:
+    """Trade until told to stop. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
+    from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.running import run_daemon
+
+    if allow_unpromoted:
+        typer.echo("*** A champion that was NOT promoted trades here, against a server on this machine. ***", err=True)
+    run_daemon(load(config), allow_unpromoted=allow_unpromoted)
+
+
+@app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
+def status(config: Config = DEFAULT, as_json: Json = False) -> None:
+    """Show account, positions, open orders, state and the last alerts. Works while the daemon is down, too."""
+    from finrl_pod.paper.status import status as read_status
+
+    settings, store = _open(config)
+    document = read_status(store, settings)
+    if as_json:
+        print_json(document)
+        return
+    from finrl_pod_app.paper.showing import show_status
+
+    show_status(document)
+
+
+@app.command("orders", epilog="Example: finrl-pod paper orders paper.toml --last 20")
+def orders(
+    config: Config = DEFAULT,
+    last: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the orders of the journal, the newest last."""
+    from finrl_pod.paper.status import orders as read_orders
+
+    _, store = _open(config)
+    rows = read_orders(store)[-last:]
+    if as_json:
+        print_json({"orders": rows})
+        return
+    from finrl_pod_app.paper.showing import show_orders
+
+    show_orders(rows)
+
+
+@app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
+def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
+    """Send no more orders and cancel our live ones, until `resume`. Holds at once, also while the daemon is down."""
+    from datetime import UTC, datetime
+
+    from finrl_pod.paper.journal.commands import CommandName
+    from finrl_pod.paper.risk import Risk, RiskState
+
+    settings, store = _open(config)
+    Risk(store, settings.risk, settings.orders).tighten(RiskState.HALTED, "by command", datetime.now(UTC))
+    _ask(store, CommandName.HALT, wait, as_json=as_json)
+
+
+@app.command("resume", epilog="Example: finrl-pod paper resume paper.toml")
+def resume(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
+    """Trade again after a halt, a loss limit or a flatten."""
+    from finrl_pod.paper.journal.commands import CommandName
+
+    _ask(_open(config)[1], CommandName.RESUME, wait, as_json=as_json)
+
+
+@app.command("reconcile", epilog="Example: finrl-pod paper reconcile paper.toml --acknowledge")
+def reconcile(
+    config: Config = DEFAULT,
+    acknowledge: Annotated[
+        bool, typer.Option("--acknowledge", help="Accept the account as it is: differences are foreign from now on.")
+    ] = False,
+    wait: Wait = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Compare the journal with the broker. Exit code 1 when they do not agree."""
+    from finrl_pod.paper.journal.commands import CommandName
+
+    name = CommandName.ACKNOWLEDGE if acknowledge else CommandName.RECONCILE
+    outcome = _ask(_open(config)[1], name, wait, as_json=as_json)
+    if not acknowledge and outcome is not None and outcome != "journal and broker agree":
+        raise typer.Exit(DIFFERS)
+
+
+@app.command("flatten", epilog="Example: finrl-pod paper flatten paper.toml")
+def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) -> None:
+    """Sell our own shares, and nobody else's; nothing is bought afterwards until `resume`."""
+    from finrl_pod.paper.journal.commands import CommandName
+
+    _ask(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json)
+
+
+@app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
+def replay(
+    start: Annotated[str, typer.Argument(metavar="START", help="First day, as 2020-01-02.")],
+    end: Annotated[str, typer.Argument(metavar="END", help="Last day.")],
+    config: Config = DEFAULT,
+    journal: Annotated[
+        Path | None, typer.Option(help="Where to keep the replay's journal; a temporary place unless given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a past period through the daemon, simulated, and compare it with the backtest. Exit code 1 if they differ."""
+    import tempfile
+
+    from finrl_pod.data.dates import first_moment
+    from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.replaying import run_replay
+    from finrl_pod_app.paper.showing import replay_progress, show_replay
+
+    days = first_moment(start, "START").date(), first_moment(end, "END").date()
+    with tempfile.TemporaryDirectory() as folder, replay_progress(*days, quiet=as_json) as progress:
+        document = run_replay(load(config), *days, journal or Path(folder) / "replay.sqlite", progress)
+    if journal is None:
+        document["journal"] = None
+    if as_json:
+        print_json(document)
+    else:
+        show_replay(document)
+    if not document["same"]:
+        raise typer.Exit(DIFFERS)
+
+
+@app.command("demo", epilog="Example: finrl-pod paper demo --sessions 21")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the champion and of each demonstration.")] = Path("runs/paper"),
+    start: Annotated[str, typer.Option(metavar="DATE", help="First simulated day.")] = "2019-06-03",
+    sessions: Annotated[int, typer.Option(min=3, max=252, help="Trading days.")] = 21,
+    as_json: Json = False,
+) -> None:
+    """Trade one simulated month with the daemon against the fake server: no account, no network, some minutes."""
+    from finrl_pod.data.dates import first_moment
+    from finrl_pod_app.paper.demo import run_demo
+    from finrl_pod_app.paper.showing import show_demo
+
+    document = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(document)
+    else:
+        show_demo(document)
+    if not document["agrees"]:
+        raise typer.Exit(DIFFERS)
+
+
+app.command("fake-alpaca", epilog="Example: finrl-pod paper fake-alpaca sample --start 2020-01-02 --speed 600")(
+    fake_alpaca
+)
+
+
+def _open(config: Path) -> tuple[PaperConfig, Store]:
+    from finrl_pod.paper.journal.store import Store
+    from finrl_pod.paper.settings import load
+
+    settings = load(config)
+    return settings, Store.open(Path(settings.journal))
+
+
+def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool) -> str | None:
+    """Leave a command and wait for its answer; without one it holds at the daemon's next start."""
+    import time
+    from datetime import UTC, datetime
+
+    from finrl_pod.paper.journal.commands import ask, outcome
+
+    number, end = ask(store, name, datetime.now(UTC)), time.monotonic() + wait
+    answer = outcome(store, number)
+    while answer is None and time.monotonic() < end:
+        time.sleep(LOOK_EVERY)
+        answer = outcome(store, number)
+    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": answer}
+    if as_json:
+        print_json(document)
+    else:
+        words = answer or "no daemon has answered yet: it will obey as soon as it runs"
+        typer.echo(f"{name.value}: {words}")
+    return answer

@@ -1,0 +1,1 @@
+"""What the paper-trading commands do, as functions."""

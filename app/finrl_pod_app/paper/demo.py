@@ -1,0 +1,166 @@
+"""`finrl-pod paper demo`: the daemon, as a process, trades one simulated month against the fake server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.evaluate.paper_execution import backtest_paper
+from finrl_pod.files import write_text
+from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
+from finrl_pod.paper.fake_alpaca.settings import Settings
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.planning import sizing_rules
+from finrl_pod.paper.scaled_clock import Pace
+from finrl_pod.paper.settings import load
+from finrl_pod.paper.status import heartbeat, orders, status
+from finrl_pod_app.paper.replaying import CENT, compare
+from finrl_pod_app.paper.sources import strategy_source
+from finrl_pod_app.presets import preset
+from finrl_pod_app.prices import load_panel
+from finrl_pod_app.wiring import run_tournament
+
+STILL, BUSY, SLOW, FAST = 0.0, 10.0, 100.0, 400_000.0  # simulated seconds a second, from standing still to idle
+LEAD = 20  # minutes before the close at which the daemon decides
+BEFORE, SENT = (LEAD + 1) * 60.0, 570.0  # simulated seconds before each close between which time is slow
+AFTER = 1_200.0  # simulated seconds after the close at which a day is over
+CASH = 100_000
+START_TIMEOUT = 120.0  # real seconds
+_CONFIG = """\
+# One simulated month against the fake server.
+name = "demo"
+journal = "journal.sqlite"
+run = "{run}"
+symbols = {symbols}
+capital = {cash}.0
+
+[broker]
+kind = "alpaca"
+url = "{url}"
+clock = "clock.json"
+
+[schedule]
+mode = "close"  # the sample has no opening prices
+lead_minutes = {lead}
+
+[data]
+window = 300  # the longest feature looks back 252 sessions
+
+[outside]
+heartbeat = "heartbeat.json"
+
+[risk]
+max_position = 1.0
+max_order = 1.0
+"""
+
+Say = Callable[[str], None]
+
+
+def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
+    """Train a champion unless `out` holds one, trade `sessions` sessions, and compare with the backtest.
+
+    Returns plain values. Raises EnvironmentLacks when the daemon does not start or leaves early.
+    """
+    run = out / "champion"
+    if not (run / "report.json").is_file():
+        say("training a small champion (a minute or two)")
+        run_tournament(preset("quick"), run, device="cpu")
+    panel = load_panel(preset("quick"))
+    folder = out / f"paper-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder.mkdir(parents=True)
+    log = folder / "server.jsonl"
+    server = FakeAlpaca(
+        panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STILL, STILL), log=log,
+        clock=folder / "clock.json",
+        busy_speed=BUSY,
+    )  # fmt: skip
+    days = [s for s in server.exchange.prices.sessions.all if s.date >= start][: sessions + 1]
+    with server, (folder / "daemon.log").open("wb") as output:
+        config = folder / "paper.toml"
+        symbols = "[" + ", ".join(f'"{symbol}"' for symbol in panel.symbols) + "]"
+        write_text(config, _CONFIG.format(run=run.resolve(), symbols=symbols, url=server.url, cash=CASH, lead=LEAD))
+        say(f"starting the daemon and the fake server in {folder}")
+        daemon = _start(config, output, folder)
+        try:
+            windows = tuple((s.close - BEFORE, s.close - SENT) for s in days)
+            server.call(lambda: server.set_pace(Pace(SLOW, FAST, windows)))
+            for day in days:
+                _until(server, day.close + AFTER, daemon, folder)
+                equity = server.call(lambda: server.exchange.means(server.exchange.now).equity)
+                say(f"{day.date}: the account is worth {equity:,.2f}")
+            daemon.send_signal(signal.SIGTERM)
+            code = daemon.wait(timeout=60)
+            held = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
+        finally:
+            if daemon.poll() is None:
+                daemon.kill()
+    if code != 0:
+        raise EnvironmentLacks(f"the daemon left with exit code {code}: see {folder / 'daemon.log'}")
+    return _told(config, folder, held)
+
+
+def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:
+    """What the journal says, beside the server's account (held) and the backtest that sends the same orders."""
+    config = load(config_file)
+    store = Store.open(Path(config.journal))
+    try:
+        document = status(store, config)
+        marks = [(date.fromisoformat(r.session), Decimal(r.equity)) for r in store.rows(schema.equity)]
+        sent = orders(store)
+    finally:
+        store.close()
+    panel = load_panel(preset("quick"))
+    strategy = strategy_source(config, allow_unpromoted=True).current().strategy
+    market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
+    days = panel.times.astype("datetime64[D]")
+    first, last = (int(np.flatnonzero(days == np.datetime64(day))[0]) for day in (marks[0][0], marks[-1][0]))
+    tested = backtest_paper(strategy, panel, market, first, last, sizing_rules(config), config.capital, "close")
+    # The last decision's orders fill after the last mark: the backtest's period ends there.
+    until = marks[-1][0].isoformat()
+    differences = compare(marks, tested, [o for o in sent if o["bar"] < until])
+    return {
+        **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
+        "first": str(marks[0][0]),
+        "last": str(marks[-1][0]),
+        "sessions": len(marks),
+        "equity": str(marks[-1][1].quantize(CENT)),
+        "backtest_equity": str(tested.equity[-1].quantize(CENT)),
+        "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
+        "same": not differences,
+        "differences": differences,
+        "folder": str(folder),
+    }
+
+
+def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "run", str(config), "--allow-unpromoted"]
+    keys = {"APCA_API_KEY_ID": "no-key-needed-here", "APCA_API_SECRET_KEY": "no-secret-needed-here"}
+    daemon = subprocess.Popen(command, env={**os.environ, **keys}, stdout=output, stderr=subprocess.STDOUT)
+    end = time.monotonic() + START_TIMEOUT
+    while not heartbeat(str(folder / "heartbeat.json")).get("trading"):
+        if daemon.poll() is not None or time.monotonic() > end:
+            daemon.kill()
+            raise EnvironmentLacks(f"the daemon did not start: see {folder / 'daemon.log'}")
+        time.sleep(0.05)
+    return daemon
+
+
+def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], folder: Path) -> None:
+    while server.clock.seconds() < moment:
+        if daemon.poll() is not None:
+            raise EnvironmentLacks(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")
+        time.sleep(min(max(server.clock.real_until(moment), 0.001), 0.05))

@@ -1,0 +1,107 @@
+"""`finrl-pod paper run`: the daemon as a process, with its signals, its lease, and what is seen of it from outside."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from finrl_pod.errors import BrokerError, ConfigError, Interrupted, JournalError
+from finrl_pod.paper.assembly import assemble
+from finrl_pod.paper.broker import Broker, Clock
+from finrl_pod.paper.brokers import open_broker, open_clock
+from finrl_pod.paper.control import halt_is_waiting, obey_halt
+from finrl_pod.paper.daemon import Daemon
+from finrl_pod.paper.journal.lease import Lease
+from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.outside.alerts import Alerts
+from finrl_pod.paper.outside.health import HealthServer
+from finrl_pod.paper.outside.heartbeat import Heartbeat
+from finrl_pod.paper.outside.logs import open_log
+from finrl_pod.paper.risk import Risk
+from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.status import facts
+from finrl_pod_app.paper.sources import strategy_source
+
+HALT_LOOK = 0.25  # real seconds between two looks of the thread that obeys a halt while the loop is busy
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
+    """Trade until told to stop. Raises FinrlPodError: KeysRefused and JournalError end a daemon that runs.
+
+    SIGTERM ends it with its own orders cancelled; so does Ctrl-C, which raises Interrupted.
+    """
+    if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
+        raise ConfigError(
+            f"--allow-unpromoted works against a server on this machine alone, broker.url is {config.broker.url!r}"
+        )
+    source = strategy_source(config, allow_unpromoted=allow_unpromoted)
+    clock = open_clock(config.broker)
+    log = open_log()
+    with ExitStack() as closing:
+        closing.enter_context(Lease(Path(config.journal)))
+        store = Store.create_or_open(Path(config.journal))
+        closing.callback(store.close)
+        alerts = Alerts(config.outside.webhook, log)
+        closing.callback(alerts.close)
+        broker, feed = open_broker(config.broker, clock)
+        closing.callback(broker.close)
+        heartbeat = Heartbeat(Path(config.outside.heartbeat) if config.outside.heartbeat else None)
+        if config.outside.port:
+            server = HealthServer(config.outside.port, heartbeat, lambda: facts(store, config))
+            closing.callback(server.close)
+        daemon = assemble(config, store, broker, feed, source, clock, heartbeat, alerts.tell)
+        risk = Risk(store, config.risk, config.orders)
+        log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
+        with _signals(daemon) as caught, _halting(store, risk, broker, clock, log):
+            daemon.run()
+        log.info("stopped", name=config.name)
+        if signal.SIGINT in caught:
+            raise Interrupted("interrupted: own orders were cancelled, the journal is complete; start it again at will")
+
+
+@contextmanager
+def _signals(daemon: Daemon) -> Iterator[list[int]]:
+    """SIGTERM and SIGINT ask the daemon to stop; yields the list of those that came."""
+    caught: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        caught.append(number)
+        daemon.stop()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _halting(store: Store, risk: Risk, broker: Broker, clock: Clock, log: Any) -> Iterator[None]:
+    """A second thread that writes a halt down and cancels own orders, whatever the loop is busy with."""
+    over = threading.Event()
+
+    def watch() -> None:
+        obeyed = False
+        while not over.wait(HALT_LOOK):
+            try:
+                waiting = halt_is_waiting(store)
+                if waiting and not obeyed:
+                    obey_halt(store, risk, broker, clock)
+                obeyed = waiting
+            except (BrokerError, JournalError) as error:
+                log.warning("halt", reason=str(error))
+
+    thread = threading.Thread(target=watch, name="halt", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,131 @@
+"""The paper commands' answers for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 160
+_DIFFERENCES_SHOWN = 20
+
+
+def show_status(document: Mapping[str, Any]) -> None:
+    """State and account, then positions, then alerts."""
+    console = _console()
+    beat, mark = document["daemon"], document["equity"]
+    alive = f"last sign of life {beat['age_seconds']:.0f} s ago" if beat["known"] else "no heartbeat is configured"
+    slip, last = document["slippage"], document["last_decision"]
+    realised = "none yet" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp of value"
+    rows = {
+        "state": document["state"] + (f" ({document['reason']})" if document["reason"] else ""),
+        "daemon": alive,
+        "account": document["account"] or "not seen yet",
+        "equity": "no mark yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
+        "cash": f"{float(document['cash']):,.2f} of {float(document['capital']):,.2f} allocated",
+        "last decision": "none yet" if last is None else f"{last['bar']}: {last['outcome']} ({last['strategy']})",
+        "orders": f"{document['counts']['orders']}, {document['counts']['fills']} fills",
+        "slippage": f"{realised}, modelled {slip['modelled_bps']:+.1f} bp",
+        "waiting commands": ", ".join(document["waiting_commands"]),
+    }
+    table = Table(title=Text(document["name"]), title_justify="left", show_header=False)
+    for key, value in rows.items():
+        if value:
+            table.add_row(Text(key, style="bold"), Text(value))
+    console.print(table)
+    _pairs(console, "own position", document["positions"])
+    _pairs(console, "foreign position, never touched", document["foreign_positions"])
+    for intent in document["open_intents"]:
+        console.print(
+            Text(f"under way: {intent['side']} {intent['symbol']} {intent['filled']} of {intent['quantity']}")
+        )
+    for alert in document["alerts"]:
+        console.print(Text(f"{alert['at'][:19]} {alert['level']}: {alert['message']}"), soft_wrap=True)
+
+
+def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line an order."""
+    table = Table(header_style="bold")
+    columns = ("bar", "symbol", "side", "quantity", "filled", "time_in_force", "limit_price", "state", "status")
+    for column in (*columns, "client_order_id"):
+        table.add_column(column.replace("_", " "), no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(str(row[column] or "")) for column in (*columns, "client_order_id")))
+    _console().print(table)
+
+
+def show_replay(document: Mapping[str, Any]) -> None:
+    """What came out, and whether the backtest says the same."""
+    console = _console()
+    console.print(
+        Text(
+            f"{document['strategy']}, {document['first']} to {document['last']}: {document['sessions']} sessions, "
+            f"{document['orders']} orders, {document['fills']} fills, equity {float(document['equity']):,.2f}"
+        )
+    )
+    if document["same"]:
+        console.print(Text("The backtest with the same orders gives the same orders, fills and equity to the cent."))
+    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+        console.print(Text(sentence), soft_wrap=True)
+    if (more := len(document["differences"]) - _DIFFERENCES_SHOWN) > 0:
+        console.print(Text(f"and {more} more differences (see --json)"))
+    for sentence in document["alerts"][:_DIFFERENCES_SHOWN]:
+        console.print(Text(f"alert: {sentence}"), soft_wrap=True)
+
+
+def show_demo(document: Mapping[str, Any]) -> None:
+    """What the daemon did, and whether the backtest says the same."""
+    console = _console()
+    counts, slip = document["counts"], document["slippage"]
+    realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
+    for alert in document["alerts"]:
+        console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
+    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+        console.print(Text(sentence), soft_wrap=True)
+    console.print(
+        Text(
+            f"{document['first']} to {document['last']}: {counts['decisions']} decisions, {counts['orders']} orders, "
+            f"{counts['fills']} fills, {len(document['positions'])} positions, state {document['state']}, slippage "
+            f"{realised}; journal and server log are in {document['folder']}"
+        ),
+        soft_wrap=True,
+    )
+    console.print(Text(f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares."))
+    agreed = "the same to the cent" if document["same"] else "not the same, for the reasons above"
+    console.print(
+        Text(
+            f"Equity {float(document['equity']):,.2f} over HTTP, {float(document['backtest_equity']):,.2f} in the "
+            f"backtest: orders, fills and equity are {agreed}."
+        ),
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable[[date], None]]:
+    """A bar on standard error, on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("replaying", total=max((end - start).days, 1))
+        yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
+
+
+def _pairs(console: Console, title: str, pairs: Mapping[str, str]) -> None:
+    if pairs:
+        table = Table("symbol", title)
+        for symbol, quantity in pairs.items():
+            table.add_row(Text(symbol), Text(quantity))
+        console.print(table)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)

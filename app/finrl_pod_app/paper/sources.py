@@ -1,0 +1,103 @@
+"""Where the daemon's strategy comes from: a baseline by name, or the champion of a promoted run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from finrl_pod_strategies.baselines import make
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod import __version__
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json
+from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.trader import LoadedStrategy, StrategySource
+from finrl_pod.pod.champion import choose
+from finrl_pod.pod.leaderboard import Leaderboard
+from finrl_pod.pod.run_directory import RunDirectory
+
+
+def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
+    """Raises FinrlPodError at once for what can never trade."""
+    source: StrategySource
+    if config.strategy:
+        source = Baseline(config.strategy)
+    else:
+        source = PromotedRun(Path(config.run), config.symbols, allow_unpromoted=allow_unpromoted)
+    source.current()
+    return source
+
+
+class Baseline:
+    """A strategy of the project by name."""
+
+    def __init__(self, name: str) -> None:
+        self._loaded = LoadedStrategy(make(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name)
+
+    def current(self) -> LoadedStrategy:
+        return self._loaded
+
+
+class PromotedRun:
+    """The champion of a run, or of the newest promoted run in a folder of runs. Read anew only when files changed."""
+
+    def __init__(self, path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> None:
+        self._path = path
+        self._symbols = symbols
+        self._allow_unpromoted = allow_unpromoted
+        self._loaded: tuple[tuple[Path, int], LoadedStrategy] | None = None
+
+    def current(self) -> LoadedStrategy:
+        """Raises RunError: no promoted run, files that are not what was tested, a shape that does not fit."""
+        report = self._report()
+        seen = report, report.stat().st_mtime_ns
+        if self._loaded is None or self._loaded[0] != seen:
+            self._loaded = seen, load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
+        return self._loaded[1]
+
+    def _report(self) -> Path:
+        own = self._path / "report.json"
+        if own.is_file():
+            return own
+        found = [path for path in self._path.glob("*/report.json") if self._allow_unpromoted or _promoted(path)]
+        if not found:
+            raise RunError(f"{self._path} holds no promoted run: train one, or name a run with --allow-unpromoted")
+        return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+
+
+def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:
+    """The champion of one run, after every check that needs no prices."""
+    report, run = read_json(path / "report.json"), RunDirectory.open(path)
+    if not allow_unpromoted and not _promoted(path / "report.json"):
+        raise RunError(
+            f"the champion of {path} was not promoted: train another one (a fake server may trade it with "
+            "--allow-unpromoted)"
+        )
+    if report.get("config_sha256") != run.config.sha256:
+        raise RunError(f"the report of {path} was written for another config than the run has: test the run again")
+    state = run.state() or {}
+    settings = run.config.tournament
+    members = choose(Leaderboard.from_plain(settings.leaderboard, state.get("leaderboard", [])), settings)
+    tested = (report.get("champion") or {}).get("members")
+    if list(members.ids) != tested:
+        raise RunError(f"the report of {path} tested the agents {tested}, the run now has {list(members.ids)}")
+    agents = [run.snapshot(agent) for agent in members.ids]  # each checks the hash of its weights
+    for agent in agents:
+        if agent.spec.get("features") != len(agent.normaliser.feature_names):
+            raise RunError(
+                f"agent {agent.id} takes {agent.spec.get('features')} features, its normaliser makes "
+                f"{len(agent.normaliser.feature_names)}: the run is damaged"
+            )
+    strategy = PolicyStrategy(agents, members.shares)
+    strategy.check_universe(symbols)
+    digest = hashlib.sha256((path / "report.json").read_bytes())
+    for member in members.ids:
+        for suffix in ("json", "safetensors"):
+            digest.update((path / "snapshots" / f"{member}.{suffix}").read_bytes())
+    return LoadedStrategy(strategy, digest.hexdigest(), f"{path} {'+'.join(members.ids)}")
+
+
+def _promoted(report: Path) -> bool:
+    verdict = read_json(report).get("verdict")
+    return isinstance(verdict, dict) and verdict.get("promoted") is True

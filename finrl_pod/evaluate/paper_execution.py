@@ -1,0 +1,152 @@
+"""Backtest with execution="paper": orders sized and rounded as the paper-trading daemon sends them to a broker.
+
+A decision at bar t is turned into orders at the closes of t (whole shares or nine decimals, a cash buffer, a smallest
+value), and these orders, not the weights, fill in an auction of t + 1, the opening or the closing one. A limit order
+whose price the auction passed does not fill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
+from typing import Literal
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import feature_columns, window_at
+from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.simulate import date_of
+from finrl_pod.market.execution import ExecutionRules, execute
+from finrl_pod.market.orders import FRACTION, SizingRules, limit_price, size_orders
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
+
+ZERO = Decimal(0)
+Auction = Literal["open", "close"]
+
+
+@dataclass(frozen=True)
+class PaperOrder:
+    """An order of the backtest. bar: of its decision. quantity, filled: signed shares; price: of the fill, or None."""
+
+    bar: np.datetime64
+    symbol: str
+    quantity: Decimal
+    filled: Decimal
+    price: Decimal | None
+
+
+@dataclass(frozen=True, eq=False)
+class PaperBacktest:
+    """equity: [L], marked at the closes first..last; orders in the order of decisions; result: with metrics."""
+
+    equity: tuple[Decimal, ...]
+    orders: tuple[PaperOrder, ...]
+    result: BacktestResult
+
+
+def backtest_paper(
+    strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
+    auction: Auction, periods_per_year: float = BARS_A_YEAR,
+) -> PaperBacktest:  # fmt: skip
+    """One account that starts in cash at bar `first` and follows `strategy` with orders, to the close of `last`.
+
+    Symbols without a bar at t are left alone. Raises InputError for an auction whose price the panel lacks, and for
+    weights that are not finite.
+    """
+    fills: Floats | None = panel.open if auction == "open" else panel.close
+    if fills is None:
+        raise InputError(f"panel {panel.name!r} has no opening prices: fill in the closing auction")
+    columns = feature_columns(strategy, market)
+    closes = market.close.double().cpu().numpy()
+    funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)
+    equity, weights, turnover, costs, orders = [funds], [np.zeros(len(shares))], [0.0], [0.0], []
+    for t in range(first, last):
+        target = _target(strategy, panel, market, t, columns, funds, shares, closes[t])
+        cost = traded = ZERO
+        before = funds + _value(shares, fills[t + 1], closes[t])
+        if target is not None:
+            prices = [Decimal(repr(float(p))) for p in closes[t]]
+            fixed = [not tradable for tradable in panel.tradable[t]]
+            wanted = size_orders([float(w) for w in target], funds, shares, prices, fixed, rules)
+            filled = _fill(wanted, prices, fills[t + 1], panel.tradable[t + 1], funds, shares, rules)
+            for n, symbol in enumerate(panel.symbols):
+                if wanted[n]:
+                    price = Decimal(repr(float(fills[t + 1, n]))) if filled[n] else None
+                    orders.append(PaperOrder(panel.times[t], symbol, wanted[n], filled[n], price))
+                    if price is not None:
+                        fee = abs(filled[n]) * price * rules.cost_rate
+                        funds -= filled[n] * price + fee
+                        shares[n] += filled[n]
+                        cost, traded = cost + fee, traded + abs(filled[n]) * price
+        worth = funds + _value(shares, closes[t + 1], closes[t + 1])
+        equity.append(worth)
+        values = np.array([float(s) for s in shares]) * closes[t + 1]
+        weights.append(values / float(worth) if worth > 0 else np.zeros(len(shares)))
+        turnover.append(float(traded / before) if before > 0 else 0.0)
+        costs.append(float(cost))
+    marks, turned, paid = (np.array([float(x) for x in column]) for column in (equity, turnover, costs))
+    result = BacktestResult(
+        name=strategy.name,
+        times=panel.times[first : last + 1].copy(),
+        symbols=panel.symbols,
+        equity=marks,
+        weights=np.stack(weights),
+        turnover=turned,
+        costs=paid,
+        metrics=summary(marks, turned, paid, periods_per_year),
+    )
+    return PaperBacktest(tuple(equity), tuple(orders), result)
+
+
+def _target(
+    strategy: Strategy, panel: Panel, market: MarketTensor, t: int, columns: list[int] | None, cash: Decimal,
+    shares: list[Decimal], close: Floats,
+) -> Floats | None:  # fmt: skip
+    features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
+    values = np.array([float(s) for s in shares]) * close
+    worth = float(cash) + float(values.sum())
+    held = Positions(weights=values / worth, cash=float(cash) / worth, equity=worth)
+    window = window_at(panel, t, getattr(strategy, "lookback", None), features)
+    target = strategy.target_weights(window, held)
+    if target is not None and not np.isfinite(target).all():
+        raise InputError(f"target weights of {strategy.name} at {date_of(market, t)} must be finite")
+    return None if target is None else np.maximum(np.asarray(target, dtype=np.float64), 0.0)
+
+
+def _fill(
+    wanted: list[Decimal], prices: list[Decimal], at: Floats, tradable: np.ndarray, cash: Decimal,
+    shares: list[Decimal], rules: SizingRules,
+) -> list[Decimal]:  # fmt: skip
+    """Signed shares filled in one auction, by the one accounting: sales first, then what cash pays for."""
+    taking = [n for n, q in enumerate(wanted) if q and tradable[n] and _within(q, prices[n], float(at[n]), rules)]
+    filled = [ZERO] * len(wanted)
+    if not taking:
+        return filled
+    whole = all(wanted[n] == wanted[n].to_integral_value() for n in taking)
+    held = torch.tensor([float(shares[n]) for n in taking], dtype=torch.float64)
+    trades = torch.tensor([float(wanted[n]) for n in taking], dtype=torch.float64)
+    execution = ExecutionRules(cost_rate=float(rules.cost_rate), whole_shares=whole)
+    funds = torch.tensor(float(cash), dtype=torch.float64)
+    after = execute(funds, held, trades, torch.from_numpy(at[taking].copy()), execution).shares
+    for n, change in zip(taking, (after - held).tolist(), strict=True):
+        size = min(Decimal(repr(abs(change))).quantize(FRACTION, ROUND_DOWN), abs(wanted[n]))
+        if abs(wanted[n]) - size < Decimal("1e-6"):  # the accounting works in floats
+            size = abs(wanted[n])
+        filled[n] = size if wanted[n] > 0 else -size
+    return filled
+
+
+def _within(quantity: Decimal, price: Decimal, at: float, rules: SizingRules) -> bool:
+    if not rules.collar:
+        return True
+    limit = limit_price(price, quantity, rules.collar)
+    return Decimal(repr(at)) <= limit if quantity > 0 else Decimal(repr(at)) >= limit
+
+
+def _value(shares: list[Decimal], prices: Floats, otherwise: Floats) -> Decimal:
+    """Holdings at prices, at the others where those are missing."""
+    chosen = np.where(np.isfinite(prices), prices, otherwise)
+    return sum((s * Decimal(repr(float(p))) for s, p in zip(shares, chosen, strict=True) if s), ZERO)

@@ -1,0 +1,1 @@
+"""Alpaca as a broker and price feed, by way of either of its client libraries."""

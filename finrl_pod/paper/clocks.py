@@ -1,0 +1,80 @@
+"""Clocks: the machine's, one that is moved by hand, and either of them corrected by the broker's."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from finrl_pod.paper.broker import Clock
+
+_TICK = timedelta(microseconds=1)  # a shorter wait would round to none, and a loop that waits for it never end
+
+
+class SystemClock:
+    """Real time."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+    def real_seconds(self, seconds: float) -> float:
+        return max(seconds, 0.0)
+
+
+class ManualClock:
+    """Time that passes by sleeping alone: a replay goes as fast as it is computed."""
+
+    def __init__(self, start: datetime) -> None:
+        self._start = start
+        self._now = start
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - self._start).total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._now += max(timedelta(seconds=seconds), _TICK)
+
+    def real_seconds(self, seconds: float) -> float:  # noqa: ARG002
+        return 0.0
+
+
+class BrokerTime:
+    """A clock set by the broker's: the host may be wrong, the auction is not."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = timedelta(0)
+
+    def set(self, broker_now: datetime, asked: float | None = None) -> timedelta:
+        """Follow the broker's time from now on; returns how far the host's clock is from it.
+
+        asked: `monotonic` when the question was sent. The broker read its clock some time between then and now, so the
+        offset lies in a range; what was held before stays where it is inside.
+        """
+        after = self._clock.now()
+        taken = 0.0 if asked is None else max(self._clock.monotonic() - asked, 0.0)
+        least = broker_now - after
+        self._offset = min(max(self._offset, least), least + timedelta(seconds=taken))
+        return -self._offset
+
+    def now(self) -> datetime:
+        return self._clock.now() + self._offset
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def real_seconds(self, seconds: float) -> float:
+        return self._clock.real_seconds(seconds)

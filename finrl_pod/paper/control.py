@@ -1,0 +1,139 @@
+"""What commands do. Each is answered once, in the journal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+from finrl_pod.errors import BrokerError
+from finrl_pod.paper.desk import Desk
+from finrl_pod.paper.intents import Intent
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import Command, CommandName, answer, pending
+from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.order_state import OrderState
+from finrl_pod.paper.reconcile import Reconciler
+from finrl_pod.paper.records import OrderType, Side, TimeInForce
+from finrl_pod.paper.risk import Risk, RiskState
+from finrl_pod.paper.schedule import DAY_END, MARGIN, Calendar
+
+if TYPE_CHECKING:
+    from finrl_pod.paper.broker import Broker, Clock
+
+
+class Stoppable(Protocol):
+    """What a command can end."""
+
+    def stop(self) -> None: ...
+
+
+class Control:
+    """Carries commands out, one after the other, in the daemon's thread."""
+
+    def __init__(self, desk: Desk, risk: Risk, reconciler: Reconciler, run: str, cancel_seconds: float) -> None:
+        self._desk = desk
+        self._risk = risk
+        self._reconciler = reconciler
+        self._run = run
+        self._cancel_seconds = cancel_seconds
+
+    def serve(self, command: Command, daemon: Stoppable) -> None:
+        """Carry a command out and answer it. Raises BrokerError when it could not be: it stays pending."""
+        actions: dict[CommandName, Callable[[], str]] = {
+            CommandName.HALT: self._halt,
+            CommandName.RESUME: self._resume,
+            CommandName.RECONCILE: self._reconcile,
+            CommandName.ACKNOWLEDGE: self._acknowledge,
+            CommandName.FLATTEN: lambda: self._flatten(command),
+            CommandName.STOP: lambda: self._stop(daemon),
+        }
+        outcome = actions[command.name]()
+        answer(self._desk.book.store, command, outcome, self._desk.clock.now())
+
+    def halt_now(self) -> None:
+        """Write HALTED at once; the cancels follow when the loop is free, and then the command is answered."""
+        self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
+
+    def _halt(self) -> str:
+        self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
+        if self._desk.cancel_all(self._cancel_seconds):
+            return "halted, no own order is live"
+        return "halted, but own orders are still live: their cancels are not confirmed"
+
+    def _resume(self) -> str:
+        if self._reconciler.differences:
+            return "not resumed: the account does not agree with the journal, acknowledge that first"
+        if self._risk.state is RiskState.ACTIVE:
+            return "was active already"
+        self._risk.set(RiskState.ACTIVE, "by command", self._desk.clock.now())
+        return "active"
+
+    def _reconcile(self) -> str:
+        self._desk.refresh()
+        found = self._reconciler.compare()
+        return "; ".join(d.sentence for d in found) if found else "journal and broker agree"
+
+    def _acknowledge(self) -> str:
+        self._desk.refresh()
+        text, store = self._reconciler.acknowledge(), self._desk.book.store
+        halted = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
+        freed = [symbol for symbol, is_halted in halted.items() if is_halted]
+        for symbol in freed:
+            store.add(schema.symbol_halts, self._desk.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
+        return f"{text}, {len(freed)} symbols freed"
+
+    def _stop(self, daemon: Stoppable) -> str:
+        daemon.stop()
+        return "stopping"
+
+    def _flatten(self, command: Command) -> str:
+        """Sell own shares alone, by DAY orders; from then on only reducing orders are sent until resumed."""
+        if self._reconciler.differences:
+            return "not flattened: the account does not agree with the journal, acknowledge that first"
+        desk = self._desk
+        if not desk.cancel_all(self._cancel_seconds):
+            return "not flattened: own orders are still live, their cancels are not confirmed"
+        now = desk.clock.now()
+        self._risk.set(RiskState.REDUCING, "flattened by command", now)
+        days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+        session = next(s for s in days if s.close - DAY_END - MARGIN > now)
+        terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, session.close - DAY_END, session.close)
+        intents = [
+            Intent(
+                self._run,
+                f"flatten-{command.id}",
+                symbol,
+                Side.SELL if shares > 0 else Side.BUY,
+                abs(shares),
+                *terms,
+            )
+            for symbol, shares in sorted(desk.book.positions.items())
+            if shares
+        ]
+        with desk.book.store.write() as connection:
+            planned = desk.book.plan(connection, now, intents)
+        desk.book.adopt(planned)
+        return f"{len(intents)} positions are being sold"
+
+
+def halt_is_waiting(store: Store) -> bool:
+    """Whether a halt has been given that the loop has not answered yet."""
+    return any(command.name is CommandName.HALT for command in pending(store))
+
+
+def obey_halt(store: Store, risk: Risk, broker: Broker, clock: Clock) -> None:
+    """What a second thread does at a halt, whatever the loop is busy with: write HALTED, cancel what is live.
+
+    The loop finds the cancels' outcome at its next refresh, cancels again where need be, and answers the command.
+    """
+    risk.tighten(RiskState.HALTED, "by command", clock.now())
+    latest: dict[int, tuple[str, str]] = {}
+    for row in store.rows(schema.order_events):
+        latest[row.order_id] = (row.state, row.broker_id)
+    for state, broker_id in latest.values():
+        if state == OrderState.WORKING.value and broker_id:
+            with contextlib.suppress(BrokerError):  # the loop cancels it again
+                broker.cancel(broker_id)

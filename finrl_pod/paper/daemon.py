@@ -1,0 +1,199 @@
+"""The daemon: one loop that recovers, waits for the next round, trades it, and serves commands all the while.
+
+Start-up is recovery, so a daemon that was killed is simply started again. Whatever cannot be known stops the trading,
+not the daemon: it goes on polling, telling, and serving commands. Only refused keys and a journal that cannot be
+written end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from finrl_pod.errors import BrokerError, DataError, FinrlPodError, JournalError, KeysRefused
+from finrl_pod.paper.clocks import BrokerTime
+from finrl_pod.paper.control import Control
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName, pending
+from finrl_pod.paper.records import BrokerClock
+from finrl_pod.paper.schedule import Calendar, Round
+from finrl_pod.paper.trader import Parts, Trader
+
+SLICE = 0.2  # real seconds between two looks at the commands while waiting
+BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction; the stream is faster
+CLOCK_CHECK = timedelta(hours=6)
+
+
+class Watch(Protocol):
+    """Sees from outside that the loop is alive."""
+
+    def beat(self, *, trading: bool) -> None:
+        """Called from the loop at least every few real seconds."""
+        ...
+
+
+class Daemon:
+    """One run on one account. Stop it with `stop` (from a signal handler too)."""
+
+    def __init__(self, parts: Parts, time: BrokerTime, watch: Watch, control: Control) -> None:
+        self._p = parts
+        self._time = time
+        self._watch = watch
+        self._control = control
+        self._calendar = Calendar()
+        self.trader = Trader(parts)
+        self._stop = threading.Event()
+        self._checked_clock = time.now() - 2 * CLOCK_CHECK
+        self._failing = ""
+        self.trading = False
+
+    # ------------------------------------------------------------------ life
+
+    def stop(self) -> None:
+        """End after the call that is under way: own orders are cancelled first."""
+        self._stop.set()
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Work until stopped, or until `until` says so between two steps. Raises KeysRefused and JournalError."""
+        try:
+            while not self._stop.is_set() and not until():
+                self.step()
+            if self._stop.is_set() and not self._p.desk.cancel_all(self._p.config.timing.shutdown):
+                self._p.alert("critical", "shutdown", "own orders are still live at the broker after the time allowed")
+        except KeysRefused as error:
+            self._p.alert("critical", "keys", str(error))
+            raise
+        except JournalError:
+            self._cancel_unwritten()
+            raise
+
+    def step(self) -> None:
+        """One turn of the loop: recover if needed, serve commands, do what is due, and wait."""
+        try:
+            self._turn()
+            self._failing = ""
+        except (KeysRefused, JournalError):
+            raise
+        except (BrokerError, DataError) as error:
+            if str(error) != self._failing:  # told once, not at every try
+                self._p.alert("critical", "unavailable", f"nothing new is sent: {error}")
+            self._failing = str(error)
+            self.idle(self._p.config.timing.poll)
+
+    def idle(self, seconds: float, *, wakeful: bool = False) -> None:
+        """Wait on the daemon's clock, beating, and obeying what cannot wait: a halt.
+
+        wakeful: any command or a stop ends the wait; without it a wait between two questions to the broker is kept.
+        """
+        end = self._time.monotonic() + seconds
+        while (left := end - self._time.monotonic()) > 0:
+            self._watch.beat(trading=self.trading)
+            if self._urgent() and wakeful:
+                return
+            real = self._time.real_seconds(left)
+            self._time.sleep(left if real <= SLICE else left * SLICE / real)
+
+    # ------------------------------------------------------------------ one turn
+
+    def _turn(self) -> None:
+        self._watch.beat(trading=self.trading)
+        self._set_clock()
+        self._urgent()  # a halt that was given while we were down holds before anything is sent
+        if not self.trading:
+            self._recover()
+        for command in pending(self._p.book.store):
+            self._control.serve(command, self)
+        if self._stop.is_set():
+            return
+        now = self._time.now()
+        round_ = self._calendar.rounds(now, self._p.config.schedule)[0]
+        if self._p.book.open:
+            if not self._p.reconciler.differences:
+                self.trader.send_due()
+            self._p.desk.listen()
+            self._p.desk.refresh()
+        if now < round_.opens:
+            return self._wait_for(round_)
+        if not self.trader.decided(round_):
+            if now <= round_.deadline and not self._p.reconciler.differences:
+                self.trader.take_decision(round_)
+                return None
+            if now > round_.deadline:
+                self.trader.write_off(round_, "missed", "no decision could be taken before its deadline")
+                return None
+        return self.idle(self._pause(round_), wakeful=True)
+
+    def _pause(self, round_: Round) -> float:
+        """Until the next look: short while orders may fill, longer before their auction, else the round's end."""
+        poll, now = self._p.config.timing.poll, self._time.now()
+        if not self.trader.decided(round_):
+            return poll
+        if not self._p.book.open:
+            return max((round_.ends - now).total_seconds(), 0.0) + 1.0
+        in_auction = all(t.live is not None and t.intent.ends <= round_.ends for t in self._p.book.open.values())
+        if in_auction and now < round_.auction:
+            return min((round_.auction - now).total_seconds() + 1.0, max(poll, BEFORE_AUCTION))
+        return poll
+
+    def _wait_for(self, round_: Round) -> None:
+        """Until the round begins; with open orders only until the next look at them."""
+        seconds = (round_.opens - self._time.now()).total_seconds()
+        self.idle(min(seconds, self._p.config.timing.poll) if self._p.book.open else seconds, wakeful=True)
+
+    def _recover(self) -> None:
+        p = self._p
+        account = p.broker.account()
+        p.book.store.bind("account", account.id)
+        p.book.store.bind("run", p.config.name)
+        p.reconciler.first_start()
+        p.reconciler.recover()
+        for difference in p.reconciler.differences:
+            p.alert("critical", "mismatch", f"{difference.sentence}; trading waits for `paper reconcile --acknowledge`")
+        for order in p.reconciler.foreign_orders:
+            p.alert("info", "foreign", f"the account has an order that is not ours and is left alone: {order}")
+        self._skip_missed()
+        self.trading = True
+
+    def _skip_missed(self) -> None:
+        """Journal the decisions that were missed while the daemon was down. The last one may still be in time."""
+        last = self._p.book.store.last(schema.decisions, schema.decisions.c.run == self._p.config.name)
+        if last is None:
+            return
+        now = self._time.now()
+        for round_ in self._calendar.rounds_since(last.bar, now, self._p.config.schedule):
+            if now > round_.deadline and not self.trader.decided(round_):
+                self.trader.write_off(round_, "missed", "the daemon was down")
+
+    def _set_clock(self) -> None:
+        """Follow the broker's clock; tell when the host's is off."""
+        if self._time.now() - self._checked_clock < CLOCK_CHECK:
+            return
+        asked = self._time.monotonic()
+        answer: BrokerClock = self._p.broker.clock()
+        off = self._time.set(answer.now, asked)
+        self._checked_clock = self._time.now()
+        if abs(off.total_seconds()) > self._p.config.timing.drift:
+            self._p.alert(
+                "warning",
+                "clock",
+                f"this machine's clock is {off.total_seconds():+.0f} s off the broker's, which rules",
+            )
+
+    # ------------------------------------------------------------------ stopping
+
+    def _urgent(self) -> bool:
+        """Obey a halt at once; whether anything waits to be served."""
+        commands = pending(self._p.book.store)
+        if any(command.name is CommandName.HALT for command in commands):
+            self._control.halt_now()
+        return bool(commands) or self._stop.is_set()
+
+    def _cancel_unwritten(self) -> None:
+        """The journal cannot be written: nothing is sent any more, and what is live is cancelled, unwritten."""
+        for _, order in self._p.book.live_orders():
+            if order.view.broker_id:
+                with contextlib.suppress(FinrlPodError):
+                    self._p.broker.cancel(order.view.broker_id)

@@ -1,0 +1,375 @@
+"""The HTTP and websocket server around the exchange: loopback alone, one event loop, every request logged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod.files import read_json, write_json
+from finrl_pod.paper.fake_alpaca.control import control_routes
+from finrl_pod.paper.fake_alpaca.data_api import MarketData
+from finrl_pod.paper.fake_alpaca.exchange import Exchange
+from finrl_pod.paper.fake_alpaca.faults import Fault, Faults
+from finrl_pod.paper.fake_alpaca.orders import Refusal
+from finrl_pod.paper.fake_alpaca.prices import Prices
+from finrl_pod.paper.fake_alpaca.routes import Asked, Handler, data_routes, trading_routes
+from finrl_pod.paper.fake_alpaca.settings import Settings
+from finrl_pod.paper.fake_alpaca.stream import Hub
+from finrl_pod.paper.fake_alpaca.traffic import RequestCount, TrafficLog
+from finrl_pod.paper.scaled_clock import Pace, ScaledClock
+from finrl_pod.types import Panel
+
+HOST = "127.0.0.1"
+_LOOK = 0.05  # real seconds between two looks at the clock when nothing is due
+_SHORTEST = 0.0005
+_QUIET = 0.15  # real seconds without a request: a client that writes its journal between two is still busy
+_STATE_VERSION = 1
+_MORNING = 8  # New York time at which a server that is told a date begins
+
+Result = TypeVar("Result")
+
+
+class FakeAlpaca:
+    """A server on a loopback port, used as a context manager.
+
+    start: when simulated time begins (aware), or a session's date for 8:00 in New York. pace: how it runs on. port: 0
+    takes a free one. log: a file for the traffic log (appended to). state: a file that keeps account, orders and time
+    over a restart; it is written at every close of a session and when the server stops. clock: a file by which other
+    processes follow the clock (`FollowedClock`). busy_speed: the slow speed of the pace while somebody asks (and a
+    moment longer), so that a slow machine does not cost simulated minutes; None leaves it.
+
+    Raises InputError for a panel or a start that cannot be served.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        settings: Settings | None = None,
+        *,
+        start: datetime | date,
+        pace: Pace | None = None,
+        faults: Sequence[Fault] = (),
+        port: int = 0,
+        log: Path | None = None,
+        state: Path | None = None,
+        clock: Path | None = None,
+        busy_speed: float | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        prices = Prices(panel, self.settings.actions)
+        kept = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
+        begin = _begin(prices, start) if kept is None else datetime.fromisoformat(kept["now"])
+        self.log = TrafficLog(log)
+        self.exchange = Exchange(prices, self.settings, begin.timestamp())
+        if kept is not None:
+            self.exchange.restore(kept["exchange"])
+        self.data = MarketData(prices, sip=self.settings.sip)
+        self.faults = Faults(faults, self.settings.seed)
+        self.clock = ScaledClock(begin, pace or Pace(), clock)
+        self._counts = {name: RequestCount(self.settings.rate_limit) for name in ("trading", "data")}
+        self._hub = Hub(self.faults, self.log, self.clock.seconds, self._authorised)
+        self._panel_sha256 = panel.sha256
+        self._state = state
+        self._port = port
+        self._busy_speed = busy_speed
+        self._busy_until = 0.0
+        self._quiet: Pace | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop: asyncio.Event | None = None
+        self._wake: asyncio.Event | None = None
+        self.exchange.listeners.append(self._hear)
+
+    # ---- running --------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The base address of trading and data; the stream is at /stream."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def stream_url(self) -> str:
+        return f"ws://{HOST}:{self._port}/stream"
+
+    def __enter__(self) -> FakeAlpaca:
+        """Serve from a thread of its own until the context ends."""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run_thread, args=(ready,), name="fake-alpaca", daemon=True)
+        self._thread.start()
+        ready.result(timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        assert self._thread is not None
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout=30)
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Run a function in the server's thread, between two requests: how tests look at the exchange and change it."""
+        assert self._loop is not None, "the server does not run"
+        result: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(timeout=30)
+
+    def jump(self, to: datetime) -> None:
+        """Let everything due until a later moment happen at once, and go on from there."""
+
+        def go() -> None:
+            self.clock.jump(to)
+            self.exchange.advance(self.clock.seconds())
+
+        self.call(go)
+
+    async def serve(self, ready: Callable[[], None] = lambda: None, stop: asyncio.Event | None = None) -> None:
+        """Serve until `stop` is set. Raises EnvironmentLacks when the port is taken."""
+        self._loop, self._stop, self._wake = asyncio.get_running_loop(), stop or asyncio.Event(), asyncio.Event()
+        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        site = web.TCPSite(runner, HOST, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise EnvironmentLacks(
+                f"port {self._port} cannot be used ({error.strerror}): name another with --port"
+            ) from None
+        self._port = runner.addresses[0][1]
+        self.log.write("server", self.clock.seconds(), what="started", url=self.url, settings=_plain(self.settings))
+        ticking = asyncio.create_task(self._tick())
+        ready()
+        try:
+            await self._stop.wait()
+        finally:
+            ticking.cancel()
+            await self._hub.close()
+            await runner.cleanup()
+            self.save()
+            self.log.write("server", self.clock.seconds(), what="stopped")
+            self.log.close()
+
+    def save(self) -> None:
+        """Write the state file, where one was named."""
+        if self._state is not None:
+            now = self.clock.now()
+            kept = {"version": _STATE_VERSION, "panel": self._panel_sha256, "seed": self.settings.seed}
+            write_json(self._state, {**kept, "now": now.isoformat(), "exchange": self.exchange.kept()})
+
+    def _run_thread(self, ready: Future[None]) -> None:
+        try:
+            asyncio.run(self.serve(lambda: ready.set_result(None)))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def _slow_down(self) -> None:
+        """A request came: time runs slowly from now on, until none has come for a while."""
+        if self._busy_speed is None:
+            return
+        self._busy_until = time.monotonic() + _QUIET
+        if self._quiet is None:
+            self._quiet = self.clock.pace
+            self.clock.set_pace(dataclasses.replace(self._quiet, slow=min(self._busy_speed, self._quiet.slow)))
+
+    def _speed_up(self) -> None:
+        if self._quiet is not None and time.monotonic() > self._busy_until:
+            self.clock.set_pace(self._quiet)
+            self._quiet = None
+
+    def set_pace(self, pace: Pace) -> None:
+        """Go on at another pace."""
+        self._quiet = None
+        self.clock.set_pace(pace)
+
+    async def _tick(self) -> None:
+        """Let things happen when they are due, without anybody asking."""
+        assert self._wake is not None
+        while True:
+            due = self.exchange.next_due()
+            look = _LOOK if self._quiet is None else _QUIET / 4
+            wait = look if due is None else min(self.clock.real_until(due), look)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(wait, _SHORTEST))
+            self._wake.clear()
+            self._speed_up()
+            self.exchange.advance(self.clock.seconds())
+
+    def _hear(self, kind: str, event: dict[str, Any]) -> None:
+        self.log.write(kind, self.exchange.now, **event)
+        if kind == "order":
+            self._hub.publish(event)
+        elif event["event"] == "close":
+            self.save()
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def _application(self) -> web.Application:
+        application = web.Application()
+        for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
+            for method, path, handler in routes:
+                application.router.add_route(method, path, self._answering(handler, self._counts[limit]))
+        application.router.add_get("/stream", self._hub.serve)
+        application.add_routes(control_routes(self))
+        application.router.add_route("*", "/{tail:.*}", self._answering(_unknown, self._counts["trading"]))
+        return application
+
+    def _authorised(self, key: str, secret: str) -> bool:
+        settings = self.settings
+        return bool(key and secret) and settings.key in ("", key) and settings.secret in ("", secret)
+
+    def _answering(self, handler: Handler, count: RequestCount) -> Callable[[web.Request], Any]:
+        """A handler with everything around it: keys, limit, faults, headers, log."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            self._slow_down()
+            arrived = self.clock.seconds()
+            number = len(self.log.records)
+            body = _json(await request.read())
+            fault: Fault | None = None
+            taken = False
+            if not self._authorised(*(request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))):
+                status, answered = 401, {"message": "unauthorized."}
+            elif not (taken := count.take(arrived)):
+                status, answered = 429, {"message": "rate limit exceeded"}
+            else:
+                fault = self.faults.request(request.method, request.path, body if isinstance(body, Mapping) else {})
+                status, answered = await self._act(request, handler, body, fault)
+            self.log.write(
+                "request",
+                self.clock.seconds(),
+                arrived=arrived,
+                after=number,
+                method=request.method,
+                path=request.path,
+                query=dict(request.query),
+                body=body,
+                status=status,
+                answer=answered if request.method != "GET" or status >= 400 else None,
+                counted=taken,
+                fault=None if fault is None else fault.kind,
+            )
+            return await self._respond(request, status, answered, count, fault)
+
+        return answer
+
+    async def _act(self, request: web.Request, handler: Handler, body: Any, fault: Fault | None) -> tuple[int, Any]:
+        """Do what was asked, unless the fault comes first: then the answer is the fault's."""
+        if fault is not None and fault.kind in ("answer", "drop", "hang"):
+            return fault.status, fault.body
+        if fault is not None and fault.kind == "delay":
+            await asyncio.sleep(fault.seconds)
+        moment = self.clock.seconds()
+        self.exchange.advance(moment)
+        try:
+            result = handler(Asked(request.match_info, request.query, body, self.exchange.now))
+        except Refusal as refusal:
+            result = refusal.status, refusal.body
+        assert self._wake is not None
+        self._wake.set()
+        return result
+
+    async def _respond(
+        self, request: web.Request, status: int, answered: Any, count: RequestCount, fault: Fault | None
+    ) -> web.StreamResponse:
+        kind = "" if fault is None else fault.kind
+        headers = count.headers(self.clock.seconds())
+        if fault is not None:
+            if kind in ("hang", "hang_after"):
+                await _hold(request, fault.seconds)
+            if kind in ("hang", "hang_after", "drop", "drop_after"):
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response(status=500)
+            if kind == "delay_after":
+                await asyncio.sleep(fault.seconds)
+            if kind == "answer_after":
+                status, answered = fault.status, fault.body
+            if kind == "edit" and status < 400:
+                answered = _edited(answered, fault.body)
+            headers |= fault.headers
+        if status == 204:
+            return web.Response(status=status, headers=headers)
+        text = answered if isinstance(answered, str) else json.dumps(answered)
+        headers.setdefault("Content-Type", "application/json; charset=UTF-8")
+        return web.Response(status=status, text=text, headers=headers)
+
+
+def _unknown(_: Asked) -> tuple[int, Any]:
+    raise Refusal(404, 40410000, "endpoint not found")
+
+
+async def _hold(request: web.Request, seconds: float) -> None:
+    """Wait, but not longer than the client does."""
+    end = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < end and request.transport is not None:
+        await asyncio.sleep(0.01)
+
+
+def _edited(answer: Any, changes: Mapping[str, Any]) -> Any:
+    if isinstance(answer, list):
+        return [_edited(entry, changes) for entry in answer]
+    if not isinstance(answer, Mapping):
+        return answer
+    merged = {**answer, **changes}
+    return {k: v for k, v in merged.items() if not (k in changes and changes[k] is None)}
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return None
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """For the log: everything but the keys."""
+    values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("key", "secret")}
+    return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
+
+
+def _begin(prices: Prices, start: datetime | date) -> datetime:
+    day = start if not isinstance(start, datetime) else start.date()
+    if not prices.dates[0] <= day <= prices.dates[-1]:
+        raise InputError(
+            f"the fake server can start from {prices.dates[0]} to {prices.dates[-1]} on this panel, not on {day}"
+        )
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InputError(f"the fake server's start needs a time zone, got {start.isoformat()}")
+        return start
+    from finrl_pod.paper.fake_alpaca.sessions import NEW_YORK
+
+    return datetime(day.year, day.month, day.day, _MORNING, tzinfo=NEW_YORK)
+
+
+def _read_state(path: Path, panel: Panel, settings: Settings) -> dict[str, Any]:
+    kept = read_json(path)
+    mine = {"version": _STATE_VERSION, "panel": panel.sha256, "seed": settings.seed}
+    for name, value in mine.items():
+        if kept.get(name) != value:
+            raise InputError(
+                f"{path} was kept by a server with another {name}: name another file, or start with the same"
+            )
+    return kept

@@ -1,0 +1,1 @@
+"""What can be seen of the daemon from outside: logs, alerts, a heartbeat, health and metrics."""

@@ -1,0 +1,116 @@
+"""Prices before a decision: fresh, sane, and their jumps explained. What fails keeps its holding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+
+from finrl_pod.data.panel import make_panel
+from finrl_pod.errors import DataError
+from finrl_pod.paper.broker import BarTable
+from finrl_pod.paper.records import ActionKind, CorporateAction
+from finrl_pod.types import Bools, Floats, Panel
+
+SPLIT_TOLERANCE = 0.02  # of a ratio: prices move on the day of a split too
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedPrices:
+    """panel: the adjusted window, its last row the decision bar. closes: unadjusted ones of that bar, by symbol, where
+    they are sound. problems: symbol to what is wrong with it. halted: those whose price jumped without a reason.
+    """
+
+    panel: Panel
+    closes: Mapping[str, Decimal]
+    problems: Mapping[str, str]
+    halted: frozenset[str]
+
+
+def check_prices(
+    adjusted: BarTable, raw: BarTable, bar: date, actions: Sequence[CorporateAction], max_jump: float
+) -> CheckedPrices:
+    """Check the window of a decision on `bar`. Raises DataError when nothing of it can be used.
+
+    A symbol is faulty whose bar of that session is missing, NaN, zero, negative or contradicts itself, or whose
+    unadjusted close is more than `max_jump` from the session's before without a split that explains it.
+    """
+    row = _row(adjusted, bar, "adjusted")
+    recent = _row(raw, bar, "unadjusted")
+    tradable = _sound(adjusted)
+    problems = {}
+    for n, symbol in enumerate(adjusted.symbols):
+        if not tradable[row, n]:
+            problems[symbol] = f"its bar of {bar} is missing or faulty"
+    halted = set()
+    good = _sound(raw)
+    closes: dict[str, Decimal] = {}
+    for n, symbol in enumerate(raw.symbols):
+        if not good[recent, n]:
+            problems.setdefault(symbol, f"its unadjusted bar of {bar} is missing or faulty")
+            continue
+        closes[symbol] = Decimal(repr(float(raw.close[recent, n])))
+        jump = _jump(raw, good, recent, n, [a for a in actions if a.symbol == symbol])
+        if abs(jump) > max_jump:
+            halted.add(symbol)
+            problems[symbol] = f"its price changed by {jump:+.0%} to {bar}, which no corporate action explains"
+    for symbol in problems:
+        tradable[row, adjusted.symbols.index(symbol)] = False
+    return CheckedPrices(_panel(adjusted, tradable, row), closes, problems, frozenset(halted))
+
+
+def _row(table: BarTable, bar: date, name: str) -> int:
+    if not len(table.times) or table.times[-1].astype("datetime64[D]") < np.datetime64(bar):
+        newest = str(table.times[-1].astype("datetime64[D]")) if len(table.times) else "none"
+        raise DataError(f"the {name} prices are stale: the session of {bar} is wanted, the newest bar is {newest}")
+    rows = np.flatnonzero(table.times.astype("datetime64[D]") == np.datetime64(bar))
+    if len(rows) != 1:
+        raise DataError(f"the {name} prices have {len(rows)} bars of the session of {bar}, one is wanted")
+    return int(rows[0])
+
+
+def _sound(table: BarTable) -> Bools:
+    """[T, N]: every column the table has is a positive finite number, and the close lies within the bar."""
+    close = table.close
+    good: Bools = np.isfinite(close) & (close > 0)
+    with np.errstate(invalid="ignore"):
+        for column in (table.open, table.high, table.low):
+            if np.isfinite(column).any():
+                good &= np.isfinite(column) & (column > 0)
+        if np.isfinite(table.volume).any():
+            good &= np.isfinite(table.volume) & (table.volume >= 0)
+        if np.isfinite(table.high).any() and np.isfinite(table.low).any():
+            slack = 1e-6 * close  # adjusted prices are rounded
+            good &= (close <= table.high + slack) & (close >= table.low - slack)
+    return good
+
+
+def _jump(raw: BarTable, good: Bools, row: int, n: int, actions: Sequence[CorporateAction]) -> float:
+    """Relative change of the close from the last sound bar before, with the splits in between taken out."""
+    before = np.flatnonzero(good[:row, n])
+    if not len(before):
+        return 0.0
+    last = int(before[-1])
+    ratio = raw.close[row, n] / raw.close[last, n]
+    days = raw.times.astype("datetime64[D]")
+    for action in actions:
+        if action.kind in (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND) and (
+            days[last] < np.datetime64(action.ex_date) <= days[row]
+        ):
+            ratio *= float(action.ratio if action.kind is ActionKind.SPLIT else 1 + action.ratio)
+    return float(ratio) - 1.0
+
+
+def _panel(table: BarTable, tradable: Bools, row: int) -> Panel:
+    """The rows up to `row` as a checked panel; a column that the feed does not have is left out."""
+    columns: dict[str, Floats] = {}
+    for name in ("open", "high", "low", "close", "volume"):
+        values = getattr(table, name)[: row + 1]
+        if np.isfinite(values).any():
+            columns[name] = np.where(tradable[: row + 1], values, np.nan)
+    return make_panel(
+        table.times[: row + 1], table.symbols, columns, name="paper", source=table.feed, allow_gaps=True
+    )  # fmt: skip

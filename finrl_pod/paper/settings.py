@@ -1,0 +1,221 @@
+"""The settings of a paper-trading daemon: one TOML file, frozen records, unknown keys refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from finrl_pod.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """kind: who keeps the account. url, data_url: of the broker; empty for Alpaca's paper trading and data hosts.
+
+    feed: "iex" or "sip". panel: prices of the simulated broker, a name in the store. clock: file of a shared scaled
+    clock, accepted with loopback addresses alone. cost_bps: what the simulated broker charges, each side.
+    """
+
+    kind: Literal["simulated", "alpaca", "alpaca-trade-api"] = "alpaca"
+    url: str = ""
+    data_url: str = ""
+    feed: Literal["iex", "sip"] = "iex"
+    panel: str = "sample"
+    clock: str = ""
+    cost_bps: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """mode: orders fill in the opening auction of the session after the decision bar, or in its closing auction.
+
+    lead_minutes: how long before the auction the decision is taken.
+    """
+
+    mode: Literal["open", "close"] = "open"
+    lead_minutes: float = 30.0
+
+
+@dataclass(frozen=True)
+class OrderSettings:
+    """cash_buffer: share of equity that is never invested. fractional: shares in 9 decimals, else whole ones.
+
+    collar: limit prices stand that far from the decision's price; 0 sends market orders. funding: buys go into the
+    same auction as the sales that pay for them, or wait until these have filled. min_value: smaller orders are left.
+    """
+
+    cash_buffer: float = 0.02
+    fractional: bool = False
+    collar: float = 0.1
+    funding: Literal["together", "after_sales"] = "together"
+    min_value: float = 1.0
+
+
+@dataclass(frozen=True)
+class RiskSettings:
+    """Limits as shares of own equity. An order that only reduces a position passes all but a halt.
+
+    daily_loss, drawdown: beyond them only reducing orders are sent, until `resume`.
+    """
+
+    max_position: float = 0.4
+    max_gross: float = 1.0
+    max_net: float = 1.0
+    max_order: float = 0.5
+    max_turnover: float = 2.0
+    daily_loss: float = 0.05
+    drawdown: float = 0.25
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """window: sessions of adjusted history fetched for each decision, 0: all there are. max_jump: a change of price
+    from one session to the next above this share must be explained by a corporate action or a second look.
+    """
+
+    window: int = 600
+    max_jump: float = 0.4
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """Seconds of the daemon's clock. poll: between looks at open orders. lookup: how long an order of unknown fate is
+    looked for before it counts as not accepted. stale_stream: silence of the stream that raises an alarm.
+    shutdown: for cancels at the end. drift: of the host's clock from the broker's that raises an alarm.
+    """
+
+    poll: float = 5.0
+    lookup: float = 30.0
+    stale_stream: float = 90.0
+    shutdown: float = 30.0
+    drift: float = 60.0
+
+
+@dataclass(frozen=True)
+class OutsideSettings:
+    """What can be seen from outside. heartbeat: a file. port: of health and metrics on loopback, 0: none.
+
+    webhook: address for signed alerts (secret in FINRL_POD_WEBHOOK_SECRET); addresses of e-mail, Telegram and others
+    are read from FINRL_POD_ALERT_URLS.
+    """
+
+    heartbeat: str = ""
+    port: int = 0
+    webhook: str = ""
+
+
+@dataclass(frozen=True)
+class PaperConfig:
+    """Everything a daemon depends on. strategy: a baseline's name, or run: the folder of a promoted run."""
+
+    name: str = "paper"
+    journal: str = "paper/journal.sqlite"
+    strategy: str = ""
+    run: str = ""
+    symbols: tuple[str, ...] = ()
+    capital: float = 100_000.0
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    orders: OrderSettings = field(default_factory=OrderSettings)
+    risk: RiskSettings = field(default_factory=RiskSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    timing: TimingSettings = field(default_factory=TimingSettings)
+    outside: OutsideSettings = field(default_factory=OutsideSettings)
+
+
+def load(path: Path) -> PaperConfig:
+    """Read a TOML file; the paths in it are taken from its folder. Raises ConfigError naming key and value."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path} is not TOML: {error}") from None
+    config = parse(values, str(path))
+
+    def beside(name: str) -> str:
+        return str(path.parent / name) if name else ""
+
+    return dataclasses.replace(
+        config,
+        journal=beside(config.journal),
+        run=beside(config.run),
+        broker=dataclasses.replace(config.broker, clock=beside(config.broker.clock)),
+        outside=dataclasses.replace(config.outside, heartbeat=beside(config.outside.heartbeat)),
+    )
+
+
+def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
+    """Check plain values. Raises ConfigError on the first fault, also for limits that cannot hold together."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(PaperConfig))
+    try:
+        config = adapter.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "unexpected_keyword_argument":
+            raise ConfigError(f"{where}: unknown key {key}; {_nearest(first['loc'])}") from None
+        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+    _check(config, where)
+    return config
+
+
+def _check(config: PaperConfig, where: str) -> None:
+    risk, orders, schedule = config.risk, config.orders, config.schedule
+    if not config.name or len(config.name) > 64:
+        raise ConfigError(f"{where}: name must have 1 to 64 characters, got {config.name!r}")
+    if bool(config.strategy) == bool(config.run):
+        raise ConfigError(f"{where}: name either a strategy or the folder of a promoted run, one of the two")
+    if not config.symbols or len(set(config.symbols)) != len(config.symbols):
+        raise ConfigError(f"{where}: symbols must name each symbol to trade once, got {list(config.symbols)}")
+    shares = {f"risk.{f.name}": getattr(risk, f.name) for f in dataclasses.fields(risk)}
+    seconds = {f"timing.{f.name}": getattr(config.timing, f.name) for f in dataclasses.fields(config.timing)}
+    for key, value in {"capital": config.capital, **shares, **seconds}.items():
+        if not value > 0:
+            raise ConfigError(f"{where}: {key} must be above zero, got {value}")
+    for key, value in (("orders.cash_buffer", orders.cash_buffer), ("orders.collar", orders.collar)):
+        if not 0 <= value < 1:
+            raise ConfigError(f"{where}: {key} must be at least 0 and below 1, got {value}")
+    if risk.max_position > risk.max_gross:
+        raise ConfigError(
+            f"{where}: risk.max_position {risk.max_position:g} is above risk.max_gross {risk.max_gross:g}, which no "
+            "position could reach: lower the first"
+        )
+    if risk.max_net > risk.max_gross:
+        raise ConfigError(
+            f"{where}: risk.max_net {risk.max_net:g} is above risk.max_gross {risk.max_gross:g}: lower the first"
+        )
+    if orders.fractional and schedule.mode == "close":
+        raise ConfigError(
+            f"{where}: fractional orders cannot join the closing auction (they are DAY orders): set "
+            'orders.fractional = false or schedule.mode = "open"'
+        )
+    if orders.funding == "after_sales" and schedule.mode == "close":
+        raise ConfigError(
+            f"{where}: after the closing auction nothing can be bought with what its sales brought: set "
+            'orders.funding = "together" or schedule.mode = "open"'
+        )
+    if not 3 <= schedule.lead_minutes <= 180:
+        raise ConfigError(f"{where}: schedule.lead_minutes must lie from 3 to 180, got {schedule.lead_minutes:g}")
+    if schedule.mode == "close" and schedule.lead_minutes < 11:
+        raise ConfigError(
+            f"{where}: orders for the closing auction are refused from 10 minutes before it: set "
+            f"schedule.lead_minutes to 11 or more, got {schedule.lead_minutes:g}"
+        )
+    if config.data.window < 0 or config.data.window == 1:
+        raise ConfigError(f"{where}: data.window must be 0 (all) or at least 2 sessions, got {config.data.window}")
+
+
+def _nearest(place: tuple[int | str, ...]) -> str:
+    record: Any = PaperConfig()
+    for part in place[:-1]:
+        record = getattr(record, str(part))
+    known = [f.name for f in dataclasses.fields(record)]
+    close = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

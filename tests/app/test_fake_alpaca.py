@@ -1,0 +1,55 @@
+"""`finrl-pod paper fake-alpaca` as a process: it serves, it says where, it ends when told, and it refuses nonsense."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.app import command
+
+
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    faults = tmp_path / "faults.json"
+    faults.write_text('[{"kind": "answer", "path": "/v2/account", "status": 503}]')
+    options = ["--port", "0", "--start", "2020-01-02", "--json", "--log", str(log), "--faults", str(faults)]
+    server = command.start(tmp_path, "paper", "fake-alpaca", "sample", *options)
+    assert server.stdout is not None
+    try:
+        text = server.stdout.readline()
+        while not text.rstrip().endswith("}"):
+            text += server.stdout.readline()
+        url = json.loads(text)["url"]
+        request = urllib.request.Request(
+            f"{url}/v2/clock", headers={"APCA-API-KEY-ID": "k", "APCA-API-SECRET-KEY": "s"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["timestamp"].startswith("2020-01-02T13:0")
+        with urllib.request.urlopen(f"{url}/fake/state", timeout=10) as answer:
+            assert json.load(answer)["faults_waiting"] == 1
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=20) == 0
+    finally:
+        server.kill()
+        server.communicate()
+    kinds = [json.loads(line)["kind"] for line in log.read_text().splitlines()]
+    assert kinds == ["server", "request", "server"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["sample", "--start", "2030-01-02"], "can start from 1990-01-02"),
+        (["nothing"], "nothing"),
+        (["sample", "--faults", "missing.json"], "cannot read missing.json"),
+    ],
+)
+def test_nonsense_is_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+    code, _, err = command.call(tmp_path, "paper", "fake-alpaca", "--port", "0", *options)
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err

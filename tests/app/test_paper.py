@@ -1,0 +1,207 @@
+"""The paper commands, and which runs may trade."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from finrl_pod_app.cli import main
+from finrl_pod_app.paper.sources import PromotedRun, load_promoted
+from finrl_pod_app.wiring import run_tournament
+
+from finrl_pod.config import AgentConfig, EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.errors import RunError
+
+CONFIG = """
+name = "cli"
+journal = "cli.sqlite"
+strategy = "equal_weight"
+symbols = ["AAPL", "JPM", "KO"]
+[broker]
+kind = "{kind}"
+url = "{url}"
+[schedule]
+mode = "close"
+[data]
+window = 30
+"""
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command line in this process."""
+
+    def run(*arguments: str) -> Done:
+        code = main.run(list(arguments))
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "paper.toml"
+    file.write_text(CONFIG.format(kind="simulated", url=""))
+    return file
+
+
+def test_replay_status_orders_and_halt(call: Callable[..., Done], config: Path, tmp_path: Path) -> None:
+    done = call("paper", "replay", "2019-01-02", "2019-01-31", str(config), "--journal", str(tmp_path / "cli.sqlite"),
+                "--json")  # fmt: skip
+    assert done.code == 0, done.err
+    played = json.loads(done.out)
+    assert played["same"]
+    assert played["equity"] == played["backtest_equity"]
+    status = json.loads(call("paper", "status", str(config), "--json").out)
+    assert status["state"] == "active"
+    assert set(status["positions"]) == {"AAPL", "JPM", "KO"}
+    assert status["counts"]["orders"] == played["orders"]
+    listed = json.loads(call("paper", "orders", str(config), "--json").out)["orders"]
+    assert len(listed) == played["orders"]
+    halted = call("paper", "halt", str(config), "--wait", "0", "--json")
+    assert halted.code == 0
+    assert json.loads(halted.out)["outcome"] is None
+    assert json.loads(call("paper", "status", str(config), "--json").out)["state"] == "halted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status"], "there is no journal"),
+        (["run"], "keeps no account between two starts"),
+        (["replay", "2019-01-05", "2019-01-06"], "a replay needs two"),
+        (["replay", "never", "2019-01-06"], "START"),
+    ],
+)
+def test_bad_input_is_one_sentence(call: Callable[..., Done], config: Path, arguments: list[str], words: str) -> None:
+    done = call("paper", *arguments, str(config))
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["https://api.alpaca.markets", "https://paper-api.alpaca.markets.evil.org",
+                                 "https://paper-api.alpaca.markets@evil.org", "http://10.0.0.1"])  # fmt: skip
+def test_any_other_address_is_refused(
+    call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKSECRET")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "verysecret")
+    file = tmp_path / "paper.toml"
+    file.write_text(CONFIG.format(kind="alpaca", url=url))
+    done = call("paper", "run", str(file))
+    assert done.code == 2
+    assert "verysecret" not in done.err
+    assert "PKSECRET" not in done.err
+
+
+def test_missing_keys_are_named(call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
+    monkeypatch.delenv("APCA_API_SECRET_KEY", raising=False)
+    file = tmp_path / "paper.toml"
+    file.write_text(CONFIG.format(kind="alpaca", url=""))
+    done = call("paper", "run", str(file))
+    assert done.code == 2
+    assert "APCA_API_KEY_ID" in done.err
+
+
+# ---------------------------------------------------------------------- which runs may trade
+
+TINY = RunConfig(
+    splits=SplitConfig(("2015-01-02", "2017-12-29"), ("2018-01-02", "2018-12-31"), ("2019-01-02", "2019-12-31")),
+    features=FeatureConfig(("return_1", "return_5")),
+    environment=EnvironmentConfig(envs=8, group=4, window=20),
+    agent=AgentConfig(horizon=8, minibatches=2, epochs=1),
+    tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=2),
+)
+SYMBOLS = ("AAPL", "JPM")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    run_tournament(TINY, folder, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "runs" / "one"
+    shutil.copytree(trained, copy)
+    return copy
+
+
+def judged(run: Path, **changes: Any) -> None:
+    """Change the report's words."""
+    report = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps({**report, **changes}))
+
+
+def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
+    judged(run, verdict={"promoted": False, "reasons": []})
+    with pytest.raises(RunError, match="was not promoted"):
+        load_promoted(run, SYMBOLS)
+    assert load_promoted(run, SYMBOLS, allow_unpromoted=True).strategy.name == "champion"
+
+
+def test_weights_that_are_not_what_was_saved_do_not_trade(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []})
+    load_promoted(run, SYMBOLS)
+    weights = next((run / "snapshots").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(RunError, match="is damaged"):
+        load_promoted(run, SYMBOLS)
+
+
+def test_a_report_of_another_config_or_other_agents_does_not_trade(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []}, champion={"members": ["g0009s00"]})
+    with pytest.raises(RunError, match="tested the agents"):
+        load_promoted(run, SYMBOLS)
+    judged(run, config_sha256="0" * 64)
+    with pytest.raises(RunError, match="another config"):
+        load_promoted(run, SYMBOLS)
+
+
+def test_features_that_do_not_fit_do_not_trade(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []})
+    for file in (run / "snapshots").glob("*.json"):
+        facts = json.loads(file.read_text())
+        facts["spec"]["features"] = 3
+        file.write_text(json.dumps(facts))
+    with pytest.raises(RunError, match="takes 3 features"):
+        load_promoted(run, SYMBOLS)
+
+
+def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
+    import os
+
+    judged(run, verdict={"promoted": True, "reasons": []})
+    source = PromotedRun(run.parent, SYMBOLS)
+    first = source.current()
+    assert source.current() is first
+    newer = run.parent / "two"
+    shutil.copytree(run, newer)
+    judged(newer, verdict={"promoted": False, "reasons": []})
+    assert source.current() is first
+    judged(newer, verdict={"promoted": True, "reasons": ["again"]})
+    os.utime(newer / "report.json", ns=(2**62, 2**62))
+    second = source.current()
+    assert second.sha256 != first.sha256
+    assert "two" in second.detail
+
+
+def test_without_a_promoted_run_there_is_nothing_to_trade(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no promoted run"):
+        PromotedRun(tmp_path, SYMBOLS).current()

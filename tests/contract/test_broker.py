@@ -1,0 +1,532 @@
+"""What every broker must do. The HTTP ones run against the fake server; each client library where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from finrl_pod.errors import BrokerRefused, BrokerUnavailable, KeysRefused
+from finrl_pod.paper.broker import Broker, DataFeed
+from finrl_pod.paper.records import (
+    ActionKind,
+    Ambiguous,
+    Confirmed,
+    Order,
+    OrderRequest,
+    OrderStatus,
+    OrderType,
+    Reason,
+    Rejected,
+    Side,
+    TimeInForce,
+)
+from tests.contract.broker_worlds import KINDS, OVER_HTTP, HttpWorld, World, new_york, opener, world
+
+# alpaca-py's own imports, hidden from users as every DeprecationWarning of a library is.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+DAY = date(2024, 3, 1)
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKTESTKEY123")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "s3cr3t/of+test")
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    with ExitStack() as stack:
+        yield lambda kind, **options: stack.enter_context(world(kind, **options))
+
+
+@pytest.fixture(params=KINDS)
+def here(request: pytest.FixtureRequest, make: Callable[..., Any]) -> World:
+    return make(request.param)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=OVER_HTTP)
+def http(request: pytest.FixtureRequest, make: Callable[..., Any]) -> HttpWorld:
+    return make(request.param)  # type: ignore[no-any-return]
+
+
+def wish(
+    name: str = "run-1", symbol: str = "AAA", side: str = "buy", quantity: str = "10", tif: str = "opg", limit: str = ""
+) -> OrderRequest:
+    kind, price = (OrderType.LIMIT, Decimal(limit)) if limit else (OrderType.MARKET, None)
+    return OrderRequest(name, symbol, Side(side), Decimal(quantity), TimeInForce(tif), kind, price)
+
+
+def sent(here: World, request: OrderRequest) -> Order:
+    outcome = here.broker.submit(request)
+    assert isinstance(outcome, Confirmed), outcome
+    assert outcome.order is not None
+    return outcome.order
+
+
+def refused(outcome: object) -> Reason:
+    assert isinstance(outcome, Rejected), outcome
+    assert outcome.message
+    return outcome.reason
+
+
+def open_price(here: World, symbol: str = "AAA", day: date = DAY) -> Decimal:
+    table = here.feed.bars([symbol], day, day, "raw")
+    return Decimal(repr(float(table.open[0, 0])))
+
+
+# ---- every broker ---------------------------------------------------------------------------------------------------
+
+
+def test_the_ports_are_met(here: World) -> None:
+    assert isinstance(here.broker, Broker)
+    assert isinstance(here.feed, DataFeed)
+
+
+def test_a_new_account_holds_cash_alone(here: World) -> None:
+    account = here.broker.account()
+    assert (account.cash, account.equity, account.currency) == (Decimal(100_000), Decimal(100_000), "USD")
+    assert account.id
+    assert account.buying_power >= account.cash
+    assert here.broker.positions() == ()
+    assert here.broker.orders("all") == ()
+    assert here.broker.fills_since(None).fills == ()
+
+
+def test_an_order_fills_in_the_opening_auction(here: World) -> None:
+    order = sent(here, wish())
+    assert order.live
+    assert (order.client_order_id, order.symbol, order.side, order.quantity) == ("run-1", "AAA", Side.BUY, 10)
+    assert order.filled_quantity == 0
+    here.jump("2024-03-01 16:30")
+    found = here.broker.order(order.id)
+    assert found is not None
+    price = open_price(here)
+    assert (found.status, found.filled_quantity, found.filled_average_price) == (OrderStatus.FILLED, 10, price)
+    (position,) = here.broker.positions()
+    assert (position.symbol, position.quantity) == ("AAA", 10)
+    assert here.broker.account().cash == 100_000 - 10 * price
+
+
+def test_one_name_makes_one_order(here: World) -> None:
+    order = sent(here, wish())
+    assert refused(here.broker.submit(wish())) is Reason.DUPLICATE_ID
+    here.broker.cancel(order.id)
+    assert refused(here.broker.submit(wish(quantity="3"))) is Reason.DUPLICATE_ID
+    found = here.broker.order_by_client_id("run-1")
+    assert found is not None
+    assert (found.id, found.status) == (order.id, OrderStatus.CANCELED)
+    assert len(here.broker.orders("all")) == 1
+
+
+def test_what_is_not_there_is_none(here: World) -> None:
+    assert here.broker.order_by_client_id("never-sent") is None
+    assert here.broker.order("00000000-0000-0000-0000-000000000000") is None
+
+
+def test_a_cancelled_order_does_not_fill(here: World) -> None:
+    order = sent(here, wish())
+    assert isinstance(here.broker.cancel(order.id), Confirmed)
+    here.jump("2024-03-01 16:30")
+    found = here.broker.order(order.id)
+    assert found is not None
+    assert (found.status, found.live, found.filled_quantity) == (OrderStatus.CANCELED, False, 0)
+    assert here.broker.positions() == ()
+
+
+def test_a_filled_order_cannot_be_cancelled(here: World) -> None:
+    order = sent(here, wish())
+    here.jump("2024-03-01 16:30")
+    assert refused(here.broker.cancel(order.id)) is Reason.NOT_CANCELABLE
+    assert refused(here.broker.cancel("00000000-0000-0000-0000-000000000000")) is Reason.NOT_FOUND
+
+
+def test_fills_come_once_after_their_cursor(here: World) -> None:
+    first = sent(here, wish())
+    here.jump("2024-03-01 16:30")
+    page = here.broker.fills_since(None)
+    assert [(f.order_id, f.symbol, f.side, f.quantity, f.cumulative_quantity) for f in page.fills] == [
+        (first.id, "AAA", Side.BUY, 10, 10)
+    ]
+    assert page.fills[0].price == open_price(here)
+    assert page.fills[0].time == new_york("2024-03-01 09:30").astimezone(UTC)
+    assert here.broker.fills_since(page.cursor).fills == ()
+    here.jump("2024-03-04 08:00")
+    second = sent(here, wish("run-2", side="sell", quantity="4"))
+    here.jump("2024-03-04 16:30")
+    later = here.broker.fills_since(page.cursor)
+    assert [(f.order_id, f.side, f.quantity) for f in later.fills] == [(second.id, Side.SELL, 4)]
+    whole = here.broker.fills_since(None).fills
+    assert whole == page.fills + later.fills
+    assert len({f.id for f in whole}) == 2
+
+
+def test_orders_are_listed_oldest_first(here: World) -> None:
+    ids = [sent(here, wish(f"run-{i}", symbol=s)).id for i, s in enumerate(("AAA", "BBB", "CCC"))]
+    here.broker.cancel(ids[1])
+    assert [o.id for o in here.broker.orders("all")] == ids
+    assert [o.id for o in here.broker.orders("open")] == [ids[0], ids[2]]
+    here.jump("2024-03-01 08:10")
+    last = sent(here, wish("run-9", symbol="BBB"))
+    assert [o.id for o in here.broker.orders("all", after=new_york("2024-03-01 08:05"))] == [last.id]
+
+
+def test_a_limit_that_the_open_does_not_meet_ends_unfilled(here: World) -> None:
+    order = sent(here, wish(limit="5.00"))
+    here.jump("2024-03-01 16:30")
+    found = here.broker.order(order.id)
+    assert found is not None
+    assert not found.live
+    assert found.filled_quantity == 0
+    assert found.limit_price == Decimal("5.00")
+
+
+def test_fractions_are_bought_with_a_day_order(here: World) -> None:
+    order = sent(here, wish(quantity="1.234567891", tif="day"))
+    here.jump("2024-03-01 16:30")
+    found = here.broker.order(order.id)
+    assert found is not None
+    assert found.filled_quantity == Decimal("1.234567891")
+    assert here.broker.positions()[0].quantity == Decimal("1.234567891")
+    assert refused(here.broker.submit(wish("run-2", quantity="0.5", tif="opg"))) is Reason.INVALID
+
+
+def test_an_order_for_the_close_fills_at_the_close(here: World) -> None:
+    order = sent(here, wish(tif="cls"))
+    here.jump("2024-03-01 16:30")
+    found = here.broker.order(order.id)
+    assert found is not None
+    close = float(here.feed.bars(["AAA"], DAY, DAY, "raw").close[0, 0])
+    assert found.filled_average_price == Decimal(repr(close))
+
+
+def test_auction_orders_that_come_too_late_are_refused(here: World) -> None:
+    here.jump("2024-03-01 09:28")
+    assert refused(here.broker.submit(wish())) is Reason.INVALID
+    here.jump("2024-03-01 15:50")
+    assert refused(here.broker.submit(wish("run-2", tif="cls"))) is Reason.INVALID
+
+
+def test_an_unknown_symbol_is_invalid(here: World) -> None:
+    assert refused(here.broker.submit(wish(symbol="ZZZZ"))) is Reason.INVALID
+    assert here.broker.order_by_client_id("run-1") is None
+
+
+def test_shares_bound_by_another_sale_are_not_sold_twice(here: World) -> None:
+    sent(here, wish())
+    here.jump("2024-03-04 08:00")
+    sent(here, wish("run-2", side="sell", quantity="7"))
+    assert refused(here.broker.submit(wish("run-3", side="sell", quantity="5"))) is Reason.HELD_FOR_ORDERS
+
+
+def test_orders_against_each_other_are_a_wash_trade(here: World) -> None:
+    sent(here, wish())
+    here.jump("2024-03-04 08:00")
+    sale = sent(here, wish("run-2", side="sell"))
+    outcome = here.broker.submit(wish("run-3"))
+    assert refused(outcome) is Reason.WASH_TRADE
+    assert isinstance(outcome, Rejected)
+    assert outcome.blocking_order_id in (None, sale.id)
+
+
+def test_assets_leave_out_what_the_broker_does_not_know(here: World) -> None:
+    found = here.broker.assets(["AAA", "ZZZZ", "CCC"])
+    assert set(found) == {"AAA", "CCC"}
+    assert found["AAA"].tradable
+    assert set(here.broker.assets(["AAA", "BBB", *(f"Z{i}" for i in range(12))])) == {"AAA", "BBB"}
+
+
+def test_clock_and_calendar(here: World) -> None:
+    clock = here.broker.clock()
+    assert clock.now == new_york("2024-03-01 08:00")
+    assert not clock.is_open
+    assert clock.next_open == new_york("2024-03-01 09:30")
+    days = here.broker.calendar(date(2024, 3, 8), date(2024, 3, 11))
+    assert [d.date for d in days] == [date(2024, 3, 8), date(2024, 3, 11)]
+    # The clocks change in between.
+    assert [d.open.astimezone(UTC).hour for d in days] == [14, 13]
+    (half,) = here.broker.calendar(date(2024, 7, 3), date(2024, 7, 4))
+    assert half.close == new_york("2024-07-03 13:00")
+
+
+def test_bars_are_those_of_complete_sessions(here: World) -> None:
+    def days() -> list[str]:
+        table = here.feed.bars(["BBB", "AAA"], date(2024, 2, 28), date(2024, 3, 31), "all")
+        assert table.symbols == ("BBB", "AAA")
+        assert table.close.shape == (len(table.times), 2)
+        return [str(t)[:10] for t in table.times]
+
+    assert days() == ["2024-02-28", "2024-02-29"]
+    here.jump("2024-03-01 12:00")
+    assert days() == ["2024-02-28", "2024-02-29"]
+    here.jump("2024-03-01 16:00")
+    assert days() == ["2024-02-28", "2024-02-29", "2024-03-01"]
+
+
+def test_the_latest_price_is_the_last_close_before_the_open(here: World) -> None:
+    table = here.feed.bars(["AAA"], date(2024, 2, 29), date(2024, 2, 29), "raw")
+    price, at = here.feed.latest(["AAA"])["AAA"]
+    assert float(price) == pytest.approx(float(table.close[0, 0]), rel=1e-9)
+    assert at == new_york("2024-02-29 16:00")
+
+
+# ---- brokers behind HTTP --------------------------------------------------------------------------------------------
+
+
+def test_money_that_is_not_there(http: HttpWorld) -> None:
+    outcome = http.broker.submit(wish(quantity="100000"))
+    assert refused(outcome) is Reason.BUYING_POWER
+    assert isinstance(outcome, Rejected)
+    assert Decimal(outcome.details["cost_basis"]) > Decimal(outcome.details["buying_power"])
+
+
+@pytest.mark.parametrize("code", [40010001, 42210000])
+def test_either_code_of_a_duplicate_is_understood(make: Callable[..., Any], code: int) -> None:
+    http = make(OVER_HTTP[0], duplicate_code=code)
+    sent(http, wish())
+    assert refused(http.broker.submit(wish())) is Reason.DUPLICATE_ID
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "there"),
+    [
+        ("answer", {"status": 504, "body": "<html>gateway</html>"}, False),
+        ("answer_after", {"status": 504}, True),
+        ("answer", {"status": 500}, False),
+        ("answer_after", {"status": 200, "body": "<html>not json</html>"}, True),
+        ("answer_after", {"status": 200, "body": '{"id": "cut'}, True),
+        ("answer_after", {"status": 200, "body": {}}, True),
+        ("answer_after", {"status": 200, "body": []}, True),
+        ("answer_after", {"status": 307, "headers": {"Location": "http://127.0.0.1:9/v2/orders"}}, True),
+        ("drop", {}, False),
+        ("drop_after", {}, True),
+        ("hang", {"seconds": 5}, False),
+        ("hang_after", {"seconds": 5}, True),
+        ("edit", {"body": {"client_order_id": "another"}}, True),
+    ],
+)
+def test_an_answer_that_tells_nothing_is_ambiguous_and_asked_once(
+    http: HttpWorld, kind: str, rule: dict[str, Any], there: bool
+) -> None:
+    http.fault(kind, method="POST", **rule)
+    outcome = http.broker.submit(wish())
+    assert isinstance(outcome, Ambiguous), outcome
+    assert "PKTESTKEY123" not in outcome.message
+    assert len(http.requests("POST")) == 1
+    found = http.broker.order_by_client_id("run-1")
+    assert (found is not None) == there
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_positions_that_cannot_be_read_are_not_none(http: HttpWorld, status: int) -> None:
+    http.fault("answer", path="/v2/positions", status=status, body="<html>", times=1)
+    with pytest.raises(BrokerUnavailable):
+        http.broker.positions()
+    http.fault("answer", path="/v2/positions", status=200, body={"message": "?"})
+    with pytest.raises(BrokerUnavailable):
+        http.broker.positions()
+    http.fault("drop", path="/v2/positions")
+    with pytest.raises(BrokerUnavailable):
+        http.broker.positions()
+    http.fault("hang", path="/v2/positions", seconds=5)
+    with pytest.raises(BrokerUnavailable):
+        http.broker.positions()
+    assert http.broker.positions() == ()
+
+
+def test_a_question_that_is_wrong_is_refused(http: HttpWorld) -> None:
+    http.fault("answer", path="/v2/clock", status=422, body={"code": 40010001, "message": "no"})
+    with pytest.raises(BrokerRefused, match="422: no"):
+        http.broker.clock()
+
+
+@pytest.mark.parametrize(("status", "body"), [(401, {"message": "unauthorized."}), (403, {"message": "forbidden."})])
+def test_refused_keys_are_told_apart_from_refused_orders(http: HttpWorld, status: int, body: dict[str, str]) -> None:
+    http.fault("answer", status=status, body=body, times=2)
+    with pytest.raises(KeysRefused, match="APCA_API_KEY_ID"):
+        http.broker.submit(wish())
+    with pytest.raises(KeysRefused):
+        http.broker.account()
+
+
+def test_keys_that_the_broker_does_not_know(make: Callable[..., Any]) -> None:
+    http = make(OVER_HTTP[0], key="another", secret="key")
+    with pytest.raises(KeysRefused) as caught:
+        http.broker.account()
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_spent_limit_says_when_to_come_back(make: Callable[..., Any]) -> None:
+    http = make(OVER_HTTP[0], rate_limit=3)
+    for _ in range(3):
+        http.broker.clock()
+    limit = http.broker.rate_limit()
+    assert limit is not None
+    assert (limit.limit, limit.remaining) == (3, 0)
+    outcome = http.broker.submit(wish())
+    assert refused(outcome) is Reason.RATE_LIMITED
+    assert isinstance(outcome, Rejected)
+    assert outcome.retry_at is not None
+    assert 60 <= (outcome.retry_at - http.clock.now()).total_seconds() <= 62
+    # Until then nothing leaves: the next order is held back here.
+    before = len(http.requests())
+    assert refused(http.broker.submit(wish("run-2"))) is Reason.RATE_LIMITED
+    assert len(http.requests()) == before
+    http.jump("2024-03-01 08:01:02")
+    assert isinstance(http.broker.submit(wish("run-2")), Confirmed)
+
+
+def test_words_that_nobody_has_heard_and_fields_that_are_gone(http: HttpWorld) -> None:
+    order = sent(http, wish())
+    http.fault("edit", path="/v2/orders/", body={"status": "pondering", "brand_new": {"a": 1}, "replaces": None})
+    found = http.broker.order(order.id)
+    assert found is not None
+    assert (found.status, found.status_word, found.live) == (OrderStatus.UNKNOWN, "pondering", True)
+    http.fault("edit", path="/v2/account", body={"multiplier": None, "status": "NEW", "account_blocked": None})
+    assert http.broker.account().cash == 100_000
+    http.fault("edit", path="/v2/account", body={"cash": "NaN"})
+    with pytest.raises(BrokerUnavailable, match="cash"):
+        http.broker.account()
+
+
+def test_a_blocked_account_says_so(http: HttpWorld) -> None:
+    http.control("conditions", {"suspended": True})
+    assert http.broker.account().blocked
+    assert refused(http.broker.submit(wish())) is Reason.BLOCKED
+    http.control("conditions", {"suspended": False, "untradable": ["AAA"]})
+    assert refused(http.broker.submit(wish())) is Reason.NOT_TRADABLE
+    assert not http.broker.assets(["AAA"])["AAA"].tradable
+
+
+def test_a_short_position_is_below_zero(http: HttpWorld) -> None:
+    sent(http, wish(side="sell"))
+    http.jump("2024-03-01 16:30")
+    (position,) = http.broker.positions()
+    assert (position.symbol, position.quantity) == ("AAA", -10)
+
+
+def test_a_replacement(http: HttpWorld) -> None:
+    http.jump("2024-03-01 10:00")
+    order = sent(http, wish(limit="20", tif="day"))
+    http.broker.order(order.id)
+    outcome = http.broker.replace(order.id, wish("run-2", quantity="4", limit="21", tif="day"))
+    assert isinstance(outcome, Confirmed)
+    assert outcome.order is not None
+    assert (outcome.order.client_order_id, outcome.order.replaces, outcome.order.quantity) == ("run-2", order.id, 4)
+    old = http.broker.order(order.id)
+    assert old is not None
+    assert (old.status, old.replaced_by) == (OrderStatus.REPLACED, outcome.order.id)
+    assert refused(http.broker.replace(order.id, wish("run-3", limit="22", tif="day"))) is Reason.NOT_CANCELABLE
+
+
+def test_a_cancel_and_a_fill_at_the_same_time(http: HttpWorld) -> None:
+    http.jump("2024-03-01 10:00")
+    http.control("conditions", {"fill_delay": 5, "cancel_delay": 10})
+    order = sent(http, wish(tif="day"))
+    http.broker.order(order.id)
+    assert isinstance(http.broker.cancel(order.id), Confirmed)
+    http.jump("2024-03-01 10:01")
+    found = http.broker.order(order.id)
+    assert found is not None
+    assert found.status is OrderStatus.FILLED
+    assert refused(http.broker.cancel(order.id)) is Reason.NOT_CANCELABLE
+
+
+def test_parts_of_an_order_are_single_fills(make: Callable[..., Any]) -> None:
+    http = make(OVER_HTTP[0], partial=1.0, seed=4)
+    sent(http, wish(quantity="100"))
+    http.jump("2024-03-01 16:30")
+    first, second = http.broker.fills_since(None).fills
+    assert (first.cumulative_quantity, second.cumulative_quantity) == (first.quantity, 100)
+    assert first.quantity + second.quantity == 100
+    assert http.broker.fills_since(http.broker.fills_since(None).cursor).fills == ()
+
+
+def test_more_orders_and_fills_than_a_page_holds(make: Callable[..., Any]) -> None:
+    """The limit of the broker is out of the way here: the pages are the point."""
+    http = make(OVER_HTTP[0], rate_limit=10_000)
+    for i in range(510):
+        http.control("orders", _foreign(f"other-{i}"))
+    found = http.broker.orders("all")
+    assert [o.client_order_id for o in found] == [f"other-{i}" for i in range(510)]
+    half = http.broker.orders("open", after=found[309].submitted_at)
+    assert [o.id for o in half] == [o.id for o in found[310:]]
+    http.jump("2024-03-01 16:30")
+    fills = http.broker.fills_since(None)
+    assert len({f.id for f in fills.fills}) == len(fills.fills) == 510
+    assert len(http.broker.fills_since(fills.fills[399].id).fills) == 110
+
+
+def _foreign(name: str) -> dict[str, str]:
+    return {
+        "symbol": "AAA",
+        "qty": "1",
+        "side": "buy",
+        "type": "market",
+        "time_in_force": "opg",
+        "client_order_id": name,
+    }
+
+
+def test_corporate_actions_are_read_with_their_dates(make: Callable[..., Any]) -> None:
+    actions = [
+        {"symbol": "AAA", "ex_date": "2024-03-05", "new": 4, "old": 1},
+        {"symbol": "BBB", "ex_date": "2024-03-06", "new": 1, "old": 10},
+        {"symbol": "CCC", "ex_date": "2024-03-07", "kind": "dividend", "cash": 1.5},
+        {"symbol": "AAA", "ex_date": "2024-03-20", "kind": "dividend", "cash": 0.5},
+    ]
+    http = make(OVER_HTTP[0], actions=actions)
+    found = http.broker.corporate_actions(["AAA", "BBB", "CCC"], date(2024, 3, 5), date(2024, 3, 7))
+    assert [(a.kind, a.symbol, a.ex_date.day, a.ratio, a.cash) for a in found] == [
+        (ActionKind.SPLIT, "AAA", 5, 4, 0),
+        (ActionKind.SPLIT, "BBB", 6, Decimal("0.1"), 0),
+        (ActionKind.CASH_DIVIDEND, "CCC", 7, 1, Decimal("1.5")),
+    ]
+    assert found == http.broker.corporate_actions(["AAA", "BBB", "CCC"], date(2024, 3, 5), date(2024, 3, 7))
+    http.jump("2024-03-05 16:30")
+    raw, adjusted = (http.feed.bars(["AAA"], date(2024, 3, 4), date(2024, 3, 4), a).close[0, 0] for a in ("raw", "all"))
+    assert raw == pytest.approx(4 * adjusted)
+
+
+def test_bars_that_are_missing_or_damaged_come_as_they_are(http: HttpWorld) -> None:
+    edits = [
+        {"symbol": "AAA", "date": "2024-02-29", "fields": {"c": None, "o": 0}},
+        {"symbol": "BBB", "date": "2024-02-28", "fields": {}},
+    ]
+    http.control("conditions", {"edits": edits})
+    table = http.feed.bars(["AAA", "BBB"], date(2024, 2, 28), date(2024, 2, 29), "all")
+    assert table.feed == "iex"
+    assert table.close[1, 0] != table.close[1, 0]
+    assert table.open[1, 0] == 0
+    assert table.close[0, 1] != table.close[0, 1]
+    assert table.close[0, 0] > 0
+    http.fault("answer", path="/v2/stocks/bars", status=200, body={"bars": {"AAA": 7}, "next_page_token": None})
+    with pytest.raises(BrokerUnavailable):
+        http.feed.bars(["AAA"], date(2024, 2, 28), date(2024, 2, 29), "all")
+
+
+def test_a_feed_without_a_subscription_is_no_refused_key(make: Callable[..., Any]) -> None:
+    http = make(OVER_HTTP[0], sip=False)
+    http.jump("2024-03-01 16:05")
+    account, feed = opener(OVER_HTTP[0])(http.clock, http.url, feed="sip")
+    with pytest.raises(BrokerRefused, match="subscription"):
+        feed.bars(["AAA"], DAY, DAY, "all")
+    account.close()
+    assert len(http.feed.bars(["AAA"], DAY, DAY, "all").times) == 1
+
+
+def test_the_keys_are_nowhere_to_be_seen(http: HttpWorld) -> None:
+    shown = repr(vars(http.broker)) + repr(http.broker) + repr(vars(http.feed))
+    assert "PKTESTKEY123" not in shown
+    assert "s3cr3t" not in shown
+
+
+def test_moments_are_utc(http: HttpWorld) -> None:
+    order = sent(http, wish())
+    assert order.submitted_at.tzinfo is UTC
+    assert order.submitted_at.replace(microsecond=0) == datetime(2024, 3, 1, 13, 0, tzinfo=UTC)

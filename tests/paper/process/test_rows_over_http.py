@@ -1,0 +1,154 @@
+"""Faults of a broker over HTTP and websocket, against the real daemon process: many in one run, each on its symbol.
+
+The daemon trades three sessions. On the second, each symbol's order meets a fault of its own; messages of the stream
+are doubled, turned round, lost with their connection; somebody else trades in the account. On the third, positions
+cannot be read at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from finrl_pod.paper.fake_alpaca.faults import Fault
+from tests.paper.process.harness import Rig
+from tests.soak.judge import judge
+
+pytestmark = pytest.mark.slow
+
+BAR = "2019-01-02"  # orders decided on it go out before the opening of 2019-01-03
+ORDERS = "/v2/orders$"
+REFUSED = {"code": 40010001, "message": "something about this order is wrong"}
+POOR = {"code": 40310000, "message": "insufficient buying power", "buying_power": "0", "cost_basis": "1"}
+
+
+def on(kind: str, symbol: str, **more: Any) -> Fault:
+    """A fault of the symbol's second order."""
+    return Fault(kind, method="POST", path=ORDERS, symbol=symbol, skip=1, **more)
+
+
+FAULTS = (
+    on("hang", "AAPL", seconds=5.0),
+    on("answer_after", "AMD", status=504, body={"message": "gateway timeout"}),
+    on("answer", "BAC", status=504, body={"message": "gateway timeout"}),
+    on("drop", "HD"),
+    on("drop_after", "JNJ"),
+    on("answer_after", "JPM", status=200, body="<html>hello</html>", headers={"Content-Type": "text/html"}),
+    on("answer", "KO", status=422, body=REFUSED),
+    on("answer", "LLY", status=403, body=POOR),
+    on("edit", "MRK", body={"status": "pondering", "brand_new": [1, 2]}),
+    on("answer", "XOM", status=429, body={"message": "rate limit exceeded"}),
+    Fault("duplicate", event="fill", times=0),
+    Fault("hold", event="new", times=0, seconds=0.5),
+    Fault("disconnect", event="pending_new", symbol="MRK", skip=1),
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("rows"), FAULTS) as rig:
+        rig.launch()
+        rig.started()
+        rig.go(sessions=3)
+        rig.until(rig.days[0].open + 900)
+        foreign = {"symbol": "XOM", "qty": "3", "side": "buy", "type": "market", "time_in_force": "day"}
+        rig.server.call(lambda: rig.server.exchange.submit(foreign, rig.server.clock.seconds(), "foreign"))
+        rig.until(rig.days[1].close)
+        rig.server.faults.add([Fault("answer", path="/v2/positions$", times=2, body="<html>", status=200)])
+        rig.until(rig.days[2].close + 600)
+        rig.code = rig.stop()  # type: ignore[attr-defined]
+        rig.server.save()
+        yield rig
+
+
+def intended(rig: Rig, symbol: str) -> str:
+    ((quantity,),) = rig.rows(f"select quantity from intents where bar = '{BAR}' and symbol = '{symbol}'")
+    return str(quantity)
+
+
+def test_both_invariants_hold(ran: Rig) -> None:
+    verdict = judge(ran.log, ran.journal)
+    assert verdict.faults == []
+    assert verdict.facts["most_live_orders_of_an_intent"] == 1
+    assert verdict.facts["decisions"] == {"orders": 3}
+
+
+@pytest.mark.parametrize(
+    ("symbol", "asked"),
+    [("AAPL", 2), ("AMD", 1), ("BAC", 2), ("HD", 2), ("JNJ", 1), ("JPM", 1), ("MRK", 1), ("XOM", 2)],
+)
+def test_one_order_comes_of_it_under_one_name(ran: Rig, symbol: str, asked: int) -> None:
+    posts = ran.posts(BAR, symbol)
+    assert len(posts) == asked
+    assert len({r["body"]["client_order_id"] for r in posts}) == 1
+    (order,) = ran.orders(BAR, symbol)
+    assert (order.status, str(order.filled)) == ("filled", intended(ran, symbol))
+
+
+@pytest.mark.parametrize("symbol", ["AAPL", "BAC", "HD"])
+def test_an_order_is_looked_for_more_than_once_before_it_is_sent_again(ran: Rig, symbol: str) -> None:
+    first, second = ran.posts(BAR, symbol)
+    name = first["body"]["client_order_id"]
+    looks = [
+        r
+        for r in ran.server.log.records[first["n"] : second["n"]]
+        if r["kind"] == "request" and r["query"].get("client_order_id") == name and r["status"] == 404
+    ]
+    assert len(looks) >= 2
+    assert second["arrived"] - first["arrived"] >= 30.0
+
+
+@pytest.mark.parametrize("symbol", ["KO", "LLY"])
+def test_a_refused_order_is_not_sent_again_and_the_next_day_is_a_new_one(ran: Rig, symbol: str) -> None:
+    assert len(ran.posts(BAR, symbol)) == 1
+    assert ran.orders(BAR, symbol) == []
+    (order,) = ran.orders("2019-01-03", symbol)
+    assert order.status == "filled"
+    assert any("rejected" in alert and symbol in alert for alert in ran.alerts())
+
+
+def test_a_limit_that_is_spent_is_waited_for(ran: Rig) -> None:
+    first, second = ran.posts(BAR, "XOM")
+    assert first["fault"] == "answer"
+    assert second["arrived"] - first["arrived"] >= 1.0
+
+
+def test_somebody_elses_shares_are_left_alone(ran: Rig) -> None:
+    bought = ran.rows("select symbol, quantity from foreign_fills")
+    assert bought == [("XOM", "3")]
+    ours = sum(
+        o.sign * o.filled for o in ran.server.exchange.orders.values() if o.symbol == "XOM" and o.origin == "client"
+    )
+    assert ran.server.exchange.ledger.qty("XOM") == ours + 3
+
+
+def test_positions_that_cannot_be_read_stop_the_trading_until_they_can(ran: Rig) -> None:
+    failed = [
+        r for r in ran.server.log.records if r["kind"] == "request" and r["path"] == "/v2/positions" and r["fault"]
+    ]
+    assert len(failed) == 2
+    assert any("unavailable" in alert for alert in ran.alerts())
+    third = [r for r in ran.server.log.records if r["kind"] == "request" and r["method"] == "POST" and ".20190103." in
+             r["body"]["client_order_id"]]  # fmt: skip
+    assert third
+    assert min(r["n"] for r in third) > max(r["n"] for r in failed)
+
+
+def test_the_stream_came_back_and_nothing_was_booked_twice(ran: Rig) -> None:
+    connected = [r for r in ran.server.log.records if r["kind"] == "stream" and r["what"] == "listening"]
+    assert len(connected) >= 2
+    doubled = ran.rows("select order_id, cumulative_quantity, count(*) from fills group by 1, 2 having count(*) > 1")
+    assert doubled == []
+
+
+def test_sigterm_ends_it_with_nothing_left_open(ran: Rig) -> None:
+    assert ran.code == 0  # type: ignore[attr-defined]
+    assert not [o for o in ran.server.exchange.open_orders() if o.origin == "client"]
+
+
+def test_no_key_is_written_anywhere(ran: Rig) -> None:
+    for name in ("daemon.log", "server.jsonl"):
+        assert "rig-secret" not in (ran.folder / name).read_text()
+    assert b"rig-secret" not in ran.journal.read_bytes()

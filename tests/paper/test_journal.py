@@ -1,0 +1,173 @@
+"""The journal's file: only added to, of one account, of a known version, held by one daemon."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from finrl_pod.errors import JournalError
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.lease import Lease
+from finrl_pod.paper.journal.store import Store
+
+NOW = datetime(2024, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_it_survives_a_power_cut_by_its_settings(path: Path) -> None:
+    store = Store.create_or_open(path)
+    with store.read() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == 2  # FULL
+    store.close()
+
+
+@pytest.mark.parametrize("table", sorted(schema.metadata.tables))
+def test_no_row_is_ever_changed_or_removed(path: Path, table: str) -> None:
+    Store.create_or_open(path).close()
+    with sqlite3.connect(path) as connection:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        connection.execute(f"INSERT INTO {table} VALUES ({', '.join(['1'] * len(columns))})")
+        for change in (f"UPDATE {table} SET id = 2", f"DELETE FROM {table}"):
+            with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+                connection.execute(change)
+
+
+def test_a_journal_of_another_account_is_refused(path: Path) -> None:
+    store = Store.create_or_open(path)
+    store.bind("account", "PA1")
+    store.bind("account", "PA1")
+    with pytest.raises(JournalError, match="belongs to account PA1, not to PA2"):
+        store.bind("account", "PA2")
+    store.close()
+
+
+def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
+    Store.create_or_open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(JournalError, match="has version 99"):
+        Store.create_or_open(path)
+
+
+def test_an_older_journal_is_brought_up_to_date_with_its_rows(path: Path) -> None:
+    def second(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
+
+    store = Store.create_or_open(path)
+    store.add(schema.alerts, NOW, level="info", kind="test", message="kept")
+    store.close()
+    store = Store.create_or_open(path, (*schema.MIGRATIONS, second))
+    with store.read() as connection:
+        assert connection.execute(text("SELECT message, more FROM alerts")).one() == ("kept", None)
+        assert connection.execute(text("PRAGMA user_version")).scalar_one() == 2
+    store.close()
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
+    def broken(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
+        connection.execute(text("this is no SQL"))
+
+    Store.create_or_open(path).close()
+    with pytest.raises(JournalError):
+        Store.create_or_open(path, (*schema.MIGRATIONS, broken))
+    store = Store.create_or_open(path)
+    store.add(schema.alerts, NOW, level="info", kind="test", message="still works")
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, None], ids=["text", "another database"])
+def test_a_file_of_something_else_is_refused(path: Path, content: bytes | None) -> None:
+    if content is not None:
+        path.write_bytes(content)
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE cakes (name TEXT)")
+    with pytest.raises(JournalError):
+        Store.create_or_open(path)
+
+
+def test_a_transaction_is_there_as_a_whole_or_not_at_all(path: Path) -> None:
+    store = Store.create_or_open(path)
+
+    def half() -> None:
+        with store.write() as connection:
+            connection.execute(schema.alerts.insert().values(at="x", level="x", kind="x", message="x"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert store.count(schema.alerts) == 0
+    store.close()
+
+
+def test_a_locked_journal_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finrl_pod.paper.journal.store.BUSY_SECONDS", 0.1)
+    store = Store.create_or_open(path)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalError, match="locked"):
+            store.add(schema.alerts, NOW, level="info", kind="test", message="waits")
+    store.close()
+
+
+def test_a_full_disk_says_so_and_keeps_what_was_there(path: Path) -> None:
+    store = Store.create_or_open(path)
+    store.add(schema.alerts, NOW, level="info", kind="test", message="kept")
+    with store.read() as connection:
+        pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+
+    def fill() -> None:
+        with store.write() as connection:
+            connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+            for _ in range(100):
+                values = {"at": "x", "level": "x", "kind": "x", "message": "x" * 1000}
+                connection.execute(schema.alerts.insert().values(**values))
+
+    with pytest.raises(JournalError, match="full"):
+        fill()
+    store.close()
+    store = Store.create_or_open(path)
+    assert [row.message for row in store.rows(schema.alerts)] == ["kept"]
+    store.close()
+
+
+def test_a_time_without_a_zone_is_refused(path: Path) -> None:
+    store = Store.create_or_open(path)
+    with pytest.raises(ValueError, match="needs a zone"):
+        store.add(schema.alerts, NOW.replace(tzinfo=None), level="info", kind="test", message="when?")
+    store.close()
+
+
+def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom finrl_pod.paper.journal.lease import Lease\n"
+        "with Lease(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == "held"
+        with pytest.raises(JournalError, match=f"in use by process {other.pid}"), Lease(path):
+            pass
+        other.kill()
+    with Lease(path):
+        pass
+
+
+def test_without_a_journal_there_is_nothing_to_show(path: Path) -> None:
+    with pytest.raises(JournalError, match="there is no journal"):
+        Store.open(path)

@@ -1,0 +1,203 @@
+"""The state of an order, driven by random histories of a broker that are told late, twice and out of order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finrl_pod.paper.order_state import (
+    Change,
+    OrderState,
+    OrderView,
+    cancel_was_asked,
+    no_answer,
+    saw_fill,
+    saw_order,
+    sent_again,
+    was_lost,
+    was_refused,
+)
+from finrl_pod.paper.records import Fill, Order, OrderStatus, OrderType, Side, TimeInForce
+
+START = datetime(2024, 1, 2, 14, 30, tzinfo=UTC)
+QUANTITY = Decimal(100)
+ENDS = (OrderStatus.FILLED, OrderStatus.CANCELED, OrderStatus.EXPIRED, OrderStatus.REPLACED, OrderStatus.REJECTED)
+
+
+def view(**changes: object) -> OrderView:
+    return replace(OrderView("fp1.a.20240102.A.b0", "A", Side.BUY, QUANTITY), **changes)  # type: ignore[arg-type]
+
+
+def order(
+    filled: int = 0, average: str | None = None, status: OrderStatus = OrderStatus.NEW, **changes: object
+) -> Order:
+    made = Order(
+        "b-1", "fp1.a.20240102.A.b0", "A", Side.BUY, QUANTITY, Decimal(filled), status, TimeInForce.DAY,
+        OrderType.MARKET, START, START, None if average is None else Decimal(average), status_word=status.value,
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def fill(quantity: int, cumulative: int, price: str = "10", name: str = "") -> Fill:
+    made = Decimal(quantity), Decimal(cumulative), Decimal(price)
+    return Fill(name or f"x{cumulative}", "b-1", "A", Side.BUY, *made, START)
+
+
+@dataclass(frozen=True)
+class History:
+    """What really happened at the broker: fills in order and how it ended, and everything it could tell of it."""
+
+    fills: tuple[Fill, ...]
+    orders: tuple[Order, ...]
+
+    @property
+    def truth(self) -> Order:
+        return self.orders[-1]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    sizes = draw(st.lists(st.integers(1, 40), max_size=5))
+    fills: list[Fill] = []
+    orders = [order(status=OrderStatus.PENDING_NEW), order()]
+    total, value = 0, Decimal(0)
+    for i, size in enumerate(sizes):
+        size = min(size, int(QUANTITY) - total)
+        if not size:
+            break
+        price = Decimal(draw(st.integers(900, 1100))) / 100
+        total, value = total + size, value + size * price
+        fills.append(fill(size, total, str(price)))
+        status = OrderStatus.FILLED if total == QUANTITY else OrderStatus.PARTIALLY_FILLED
+        later = START + timedelta(seconds=i + 1)
+        orders.append(order(total, str(value / total), status, updated_at=later))
+    if total < QUANTITY:
+        ended = draw(st.sampled_from([s for s in ENDS if s is not OrderStatus.FILLED] + [orders[-1].status]))
+        average = str(value / total) if total else None
+        orders.append(order(total, average, ended, updated_at=START + timedelta(hours=1)))
+    return History(tuple(fills), tuple(orders))
+
+
+def applied(changes: list[Change]) -> tuple[OrderView, Decimal, Decimal]:
+    """The last view, and quantity and value of everything that was booked on the way."""
+    quantity = sum((b.quantity for c in changes for b in c.bookings), Decimal(0))
+    value = sum((b.quantity * b.price for c in changes for b in c.bookings), Decimal(0))
+    return changes[-1].view, quantity, value
+
+
+@given(histories(), st.data())
+def test_told_in_any_order_and_number_the_bookings_are_the_brokers(history: History, data: st.DataObject) -> None:
+    messages: list[Fill | Order] = [*history.fills, *history.orders]
+    told = data.draw(st.lists(st.sampled_from(messages), max_size=20))
+    start = data.draw(
+        st.sampled_from([view(), no_answer(view()).view, was_refused(view()).view, was_lost(view()).view])
+    )
+    changes, seen_end = [Change(start)], False
+    for message in told:
+        now = changes[-1].view
+        change = saw_fill(now, message) if isinstance(message, Fill) else saw_order(now, message, settle=False)
+        # what was booked stays booked, an order that ended stays ended, and nothing exceeds what was asked
+        assert change.view.filled >= now.filled
+        assert change.view.filled <= QUANTITY
+        assert not (now.state is OrderState.ENDED and change.view.state is not OrderState.ENDED)
+        changes.append(change)
+        seen_end |= isinstance(message, Order) and message.status.terminal
+        if change.view.filled < QUANTITY and not seen_end:
+            assert change.view.state is not OrderState.ENDED
+    # then the daemon asks: first every execution, oldest first, then the order itself
+    for execution in history.fills:
+        changes.append(saw_fill(changes[-1].view, execution))
+    changes.append(saw_order(changes[-1].view, history.truth, settle=True))
+    last, quantity, value = applied(changes)
+    assert quantity == last.filled == history.truth.filled_quantity
+    assert value == last.value == sum((f.quantity * f.price for f in history.fills), Decimal(0))
+    assert not last.doubt
+    assert (last.state is OrderState.ENDED) == (history.truth.status.terminal or seen_end)
+
+
+@given(histories(), st.data())
+def test_without_executions_the_orders_own_average_is_booked(history: History, data: st.DataObject) -> None:
+    """The list of executions may lag: the order tells quantity and value, and a late execution adds nothing."""
+    seen = data.draw(st.lists(st.sampled_from(history.orders), max_size=6))
+    changes = [Change(view())]
+    for message in seen:
+        changes.append(saw_order(changes[-1].view, message, settle=True))
+    changes.append(saw_order(changes[-1].view, history.truth, settle=True))
+    for execution in history.fills:
+        changes.append(saw_fill(changes[-1].view, execution))
+    last, quantity, value = applied(changes)
+    assert quantity == last.filled == history.truth.filled_quantity
+    expected = sum((f.quantity * f.price for f in history.fills), Decimal(0))
+    assert abs(value - expected) < Decimal("1e-5")
+
+
+def test_a_fill_that_overlaps_what_was_booked_adds_the_rest_only() -> None:
+    booked = saw_order(view(), order(30, "10", OrderStatus.PARTIALLY_FILLED), settle=True).view
+    change = saw_fill(booked, fill(50, 60, "11"))
+    assert change.bookings[0].quantity == 30
+    assert change.view.filled == 60
+
+
+def test_a_fill_after_a_gap_is_not_booked_but_asked_about() -> None:
+    change = saw_fill(view(), fill(10, 60))
+    assert not change.bookings
+    assert change.view.doubt
+
+
+def test_a_fill_before_the_answer_to_the_order_is_accepted() -> None:
+    early = saw_fill(view(), fill(40, 40)).view
+    assert early.state is OrderState.WORKING
+    late = saw_order(early, order(), settle=False).view
+    assert (late.filled, late.state) == (Decimal(40), OrderState.WORKING)
+
+
+def test_a_fill_of_a_cancelled_order_is_booked_and_does_not_bring_it_back() -> None:
+    ended = saw_order(view(), order(status=OrderStatus.CANCELED), settle=True).view
+    change = saw_fill(ended, fill(40, 40))
+    assert change.view.filled == 40
+    assert change.view.state is OrderState.ENDED
+    assert change.view.status is OrderStatus.CANCELED
+
+
+def test_a_lost_order_still_accepts_fills() -> None:
+    lost = was_lost(no_answer(view()).view).view
+    assert lost.state is OrderState.LOST
+    assert not lost.state.may_fill
+    change = saw_fill(lost, fill(100, 100))
+    assert change.view.state is OrderState.ENDED
+    assert change.bookings[0].quantity == 100
+
+
+def test_a_late_refusal_does_not_undo_what_was_seen() -> None:
+    working = saw_order(view(), order(), settle=False).view
+    assert was_refused(working).view is working
+    assert no_answer(working).view is working
+
+
+def test_an_order_of_another_symbol_under_our_name_is_not_booked() -> None:
+    change = saw_order(view(), order(10, "10", OrderStatus.FILLED, symbol="B"), settle=True)
+    assert not change.bookings
+    assert "nothing of it was booked" in change.alarms[0]
+
+
+def test_an_overfill_is_booked_and_told() -> None:
+    change = saw_fill(view(), fill(120, 120))
+    assert change.view.filled == 120
+    assert "more than asked" in change.alarms[0]
+
+
+def test_an_unknown_status_counts_as_live_and_is_told() -> None:
+    change = saw_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), settle=True)
+    assert change.view.state is OrderState.WORKING
+    assert "'quarantined'" in change.alarms[0]
+
+
+def test_only_the_broker_ends_an_order_that_we_cancel() -> None:
+    asked = cancel_was_asked(saw_order(view(), order(), settle=True).view).view
+    assert asked.cancel_requested
+    assert asked.state is OrderState.WORKING
+    assert sent_again(asked).view is asked

@@ -1,0 +1,98 @@
+"""Limits of orders, each alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.records import OrderRequest, OrderType, Side, TimeInForce
+from finrl_pod.paper.risk import Exposure, Risk, RiskState
+from finrl_pod.paper.settings import OrderSettings, RiskSettings, parse
+
+NOW = datetime(2024, 1, 2, tzinfo=UTC)
+LIMITS = RiskSettings(max_position=0.3, max_gross=0.8, max_net=0.7, max_order=0.25, max_turnover=0.5)
+
+
+def buy(shares: int, side: Side = Side.BUY, limit: str | None = None) -> OrderRequest:
+    kind = OrderType.MARKET if limit is None else OrderType.LIMIT
+    price = None if limit is None else Decimal(limit)
+    return OrderRequest("n", "A", side, Decimal(shares), TimeInForce.DAY, kind, price)
+
+
+def exposure(a: int = 0, b: int = 0, live: int = 0, traded: int = 0) -> Exposure:
+    """Equity 10,000; A and B cost 10."""
+    held = {"A": Decimal(a), "B": Decimal(b)}
+    return Exposure(Decimal(10_000), held, {"A": Decimal(live)}, {"A": Decimal(10), "B": Decimal(10)}, Decimal(traded))
+
+
+@pytest.fixture
+def risk(tmp_path: Path) -> Risk:
+    return Risk(Store.create_or_open(tmp_path / "j.sqlite"), LIMITS, OrderSettings(collar=0.1))
+
+
+@pytest.mark.parametrize(
+    ("request_", "state", "words"),
+    [
+        (buy(250), exposure(), None),
+        (buy(251), exposure(), "order would be 25.1%"),
+        (buy(101), exposure(a=200), "position would be 30.1%"),
+        (buy(101), exposure(a=100, live=100), "position would be 30.1%"),
+        (buy(200), exposure(b=610), "gross exposure would be 81.0%"),
+        (buy(200), exposure(b=510), "net exposure would be 71.0%"),
+        (buy(200), exposure(traded=3100), "turnover of the day would be 51.0%"),
+        (buy(900, Side.SELL), exposure(a=900, traded=9000), None),
+        (buy(100, limit="11.00"), exposure(), None),
+        (buy(100, limit="11.20"), exposure(), "12.00% from the decision's price"),
+    ],
+)
+def test_each_limit_holds_alone(risk: Risk, request_: OrderRequest, state: Exposure, words: str | None) -> None:
+    refusal = risk.refusal(request_, Decimal(10), state)
+    assert refusal is None if words is None else words in str(refusal)
+
+
+def test_states_let_through_what_they_say(risk: Risk) -> None:
+    sale, more, turned = buy(50, Side.SELL), buy(50), buy(150, Side.SELL)
+    risk.set(RiskState.REDUCING, "test", NOW)
+    assert risk.refusal(sale, Decimal(10), exposure(a=100)) is None
+    assert "only reducing" in str(risk.refusal(more, Decimal(10), exposure(a=100)))
+    assert "only reducing" in str(risk.refusal(turned, Decimal(10), exposure(a=100)))
+    risk.set(RiskState.HALTED, "test", NOW)
+    assert "halted" in str(risk.refusal(sale, Decimal(10), exposure(a=100)))
+
+
+def test_a_state_is_only_tightened(risk: Risk) -> None:
+    assert risk.tighten(RiskState.HALTED, "a", NOW)
+    assert not risk.tighten(RiskState.REDUCING, "b", NOW)
+    assert (risk.state, risk.reason) == (RiskState.HALTED, "a")
+
+
+def test_losses_are_told_with_their_figures(risk: Risk) -> None:
+    assert risk.breach(Decimal(96), Decimal(100), Decimal(100)) is None
+    assert "loss of 6.00%" in str(risk.breach(Decimal(94), Decimal(100), Decimal(100)))
+    assert "drawdown of 26.00%" in str(risk.breach(Decimal(74), Decimal(75), Decimal(100)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"risk": {"max_position": 1.5}}, "max_position 1.5 is above risk.max_gross 1"),
+        ({"risk": {"max_net": 2.0}}, "max_net 2 is above"),
+        ({"risk": {"daily_loss": 0.0}}, "daily_loss must be above zero"),
+        ({"risk": {"max_positon": 0.1}}, "did you mean max_position"),
+        ({"capital": -5.0}, "capital must be above zero"),
+        ({"symbols": ["A", "A"]}, "each symbol to trade once"),
+        ({"run": "runs/x"}, "one of the two"),
+        ({"schedule": {"mode": "close", "lead_minutes": 5}}, "11 or more"),
+        ({"schedule": {"mode": "close"}, "orders": {"fractional": True}}, "cannot join the closing auction"),
+        ({"schedule": {"mode": "close"}, "orders": {"funding": "after_sales"}}, "nothing can be bought"),
+        ({"data": {"window": 1}}, "data.window"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused_in_one_sentence(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse({"strategy": "equal_weight", "symbols": ["A"], **change})

@@ -1,0 +1,62 @@
+"""Orders from weights: rounded, affordable, and close to what was wanted."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finrl_pod.market.orders import SizingRules, limit_price, size_orders
+
+prices = st.decimals("0.5", "900", places=2)
+books = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 300), prices, st.booleans()), min_size=1, max_size=6)
+rules = st.builds(
+    SizingRules,
+    cash_buffer=st.sampled_from([Decimal(0), Decimal("0.02"), Decimal("0.3")]),
+    fractional=st.booleans(),
+    min_value=st.sampled_from([Decimal(1), Decimal(50)]),
+    cost_rate=st.sampled_from([Decimal(0), Decimal("0.001")]),
+)
+
+
+@given(books, st.decimals("0", "50000", places=2), rules)
+def test_orders_are_rounded_affordable_and_never_go_short(
+    book: list[tuple[float, int, Decimal, bool]], cash: Decimal, terms: SizingRules
+) -> None:
+    total = sum(w for w, *_ in book) or 1.0
+    weights = [w / max(total, 1.0) for w, *_ in book]
+    shares = [Decimal(s) for _, s, _, _ in book]
+    cost = [p for _, _, p, _ in book]
+    fixed = [f for *_, f in book]
+    wanted = size_orders(weights, cash, shares, cost, fixed, terms)
+    worth = cash + sum((s * p for s, p in zip(shares, cost, strict=True)), Decimal(0))
+    left = cash
+    for q, held, price, stays in zip(wanted, shares, cost, fixed, strict=True):
+        assert not (stays and q)
+        assert held + q >= 0
+        assert q == 0 or abs(q) * price >= terms.min_value
+        assert q == q.quantize(Decimal("1e-9") if terms.fractional else Decimal(1))
+        left -= q * price + abs(q) * price * terms.cost_rate
+    bought = any(q > 0 for q in wanted)
+    assert not bought or left >= terms.cash_buffer * worth - Decimal("1e-6")
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.data())
+def test_fractions_reach_the_wanted_values_to_a_billionth_of_a_share(raw: list[float], data: st.DataObject) -> None:
+    weights = [w / sum(raw) for w in raw]
+    cost = [data.draw(prices) for _ in weights]
+    terms = SizingRules(cash_buffer=Decimal("0.1"), fractional=True, min_value=Decimal(0))
+    wanted = size_orders(weights, Decimal(100_000), [Decimal(0)] * len(cost), cost, [False] * len(cost), terms)
+    for weight, q, price in zip(weights, wanted, cost, strict=True):
+        assert abs(float(q * price) - weight * 90_000) < 1e-4
+
+
+def test_a_position_that_is_left_is_left_wholly() -> None:
+    terms = SizingRules(fractional=False)
+    assert size_orders([0.0], Decimal(0), [Decimal("3.5")], [Decimal(10)], [False], terms) == [Decimal("-3.5")]
+
+
+def test_limits_stand_on_the_steps_that_brokers_take() -> None:
+    assert limit_price(Decimal("10.005"), Decimal(1), Decimal("0.1")) == Decimal("11.01")
+    assert limit_price(Decimal("0.5"), Decimal(-1), Decimal("0.1")) == Decimal("0.4500")

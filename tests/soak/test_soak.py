@@ -1,0 +1,21 @@
+"""A short soak; `make soak` runs a whole year."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.judge import judge
+from tests.soak.run import ON_ITS_WAY, Soak, soak
+
+
+@pytest.mark.slow
+def test_eight_sessions_among_faults_and_a_kill(tmp_path: Path) -> None:
+    soak(Soak(tmp_path, sessions=8, fault_rate=0.04, kills=1, seed=3))
+    verdict = judge(tmp_path / "server.jsonl", tmp_path / "journal.sqlite", ON_ITS_WAY)
+    assert verdict.faults == []
+    assert verdict.facts["sessions"] >= 8
+    assert verdict.facts["fills"] > 20
+    assert sum(verdict.facts["faults_injected"].values()) > 3
+    assert "soak-secret" not in (tmp_path / "daemon.log").read_text() + (tmp_path / "server.jsonl").read_text()
