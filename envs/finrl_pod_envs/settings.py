@@ -26,5 +26,10 @@ def check(config: EnvironmentConfig, market: MarketTensor) -> None:
             f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "
             "build the market with the same rule"
         )
+    if config.delay > 1 and config.kind != "portfolio":
+        raise ConfigError(
+            f'environment.delay above 1 needs environment.kind = "portfolio", got {config.kind!r}: a backtest delays '
+            "target weights, not numbers of shares; set delay = 1"
+        )
     if config.turbulence_limit > 0 and market.turbulence is None:
         raise ConfigError("environment.turbulence_limit needs a market with turbulence; set it to 0 or add the feature")

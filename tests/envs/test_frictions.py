@@ -172,5 +172,10 @@ def test_rules_that_cannot_hold_are_refused(changes: dict[str, Any], words: str)
         simulate(market, lambda t, c, s: None, 0, 8, rules_of(config), 1000.0)
 
 
+def test_trades_in_shares_are_not_delayed() -> None:
+    with pytest.raises(ConfigError, match="needs environment"):
+        make_env(random_market(0, bars=12), plain({"delay": 2, "kind": "stock_trading"}))
+
+
 def test_defaults_leave_the_plain_path() -> None:
     assert rules_of(EnvironmentConfig()).frictions is None
