@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
 from finrl_pod.evaluate.gate import check as check_gate
 from finrl_pod.evaluate.registry import Look, Registry
+from finrl_pod.evaluate.replay import Recording
+from finrl_pod.evaluate.sensitivity import cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers
 from finrl_pod.pod.run_directory import RunDirectory
@@ -33,10 +35,11 @@ Stage = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Crowned:
-    """What came of it. audit: None where the verdict was there already."""
+    """What came of it. cost_curve: of the champion on test. audit: None where the verdict was there already."""
 
     validation: Mapping[str, BacktestResult]
     test: Mapping[str, BacktestResult]
+    cost_curve: Sequence[Mapping[str, float]]
     judged: Judged
     audit: Audit | None
 
@@ -94,7 +97,8 @@ def crown(
     stage("testing the champion beside the baselines")
     looks = registry.look(look)
     span = (splits.test.first, splits.test.last)
-    result, decided = recorded(champion, panel, market, *span, *terms)
+    watched = Recording(champion)
+    result, decided = recorded(watched, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
     if kept is None:
         _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
@@ -112,7 +116,7 @@ def crown(
         kept = registry.keep_verdict(look, verdict(evidence, config.gate).plain())
     judged = Judged.from_plain(kept)
     write_verdict(run.path, judged)
-    return Crowned(validation, test, judged, audit)
+    return Crowned(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
 
 
 def _subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:

@@ -69,6 +69,7 @@ def run_tournament(
             leaderboard=outcome.leaderboard.scores,
             verdict=crowned.judged,
             timing=_timing(outcome, time.perf_counter() - began),
+            cost_curve=crowned.cost_curve,
         )
         strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
         document["validation"] = {"strategies": strategies}

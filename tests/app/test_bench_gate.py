@@ -14,7 +14,8 @@ from finrl_pod_app.bench import gate, main
 from finrl_pod_app.bench.edges import BARS, STRENGTHS, edge_panel, information_ratio, planted_momentum
 from finrl_pod_app.bench.worlds import ARRIVES
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, SplitConfig, TournamentConfig
+from finrl_pod.agents import PPOConfig
+from finrl_pod.config import EnvironmentConfig, SplitConfig, TournamentConfig
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import ConfigError, RunError
@@ -88,7 +89,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         splits=SplitConfig(("1980-01-01", "1981-12-31"), ("1982-01-01", "1982-06-30"), ("1982-07-01", "1982-12-31")),
         features=dataclasses.replace(gate.CONFIG.features, names=("return_1", "return_21_rank")),
         environment=EnvironmentConfig(envs=16, group=4, window=60),
-        agent=AgentConfig(horizon=8, minibatches=2, hidden=(4, 4)),
+        agent=PPOConfig(horizon=8, minibatches=2, hidden=(4, 4)),
         tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=1),
     )
     monkeypatch.setattr(gate, "CONFIG", config)

@@ -13,7 +13,8 @@ from finrl_pod_app.cli import main
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 from finrl_pod_app.wiring import run_tournament
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.agents import PPOConfig
+from finrl_pod.config import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.errors import RunError
 
 CONFIG = """
@@ -121,7 +122,7 @@ TINY = RunConfig(
     splits=SplitConfig(("2015-01-02", "2017-12-29"), ("2018-01-02", "2018-12-31"), ("2019-01-02", "2019-12-31")),
     features=FeatureConfig(("return_1", "return_5")),
     environment=EnvironmentConfig(envs=8, group=4, window=20),
-    agent=AgentConfig(horizon=8, minibatches=2, epochs=1),
+    agent=PPOConfig(horizon=8, minibatches=2, epochs=1),
     tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=2),
 )
 SYMBOLS = ("AAPL", "JPM")
