@@ -66,6 +66,9 @@ class EnvironmentConfig:
     fill: "next" fills at the next open (the next close where there are no opens); "same_close" at the close that the
     decision saw, for comparison only. window: bars an episode. group: environments that share a window.
     turbulence_limit: sell everything while turbulence is above it; 0 turns it off.
+    half_spread_bps .. cash_rates: further costs, see `finrl_pod.market.costs.Frictions`; their defaults charge nothing.
+    adjusted_shares: allow whole shares and costs a share on adjusted prices, whose past counts of shares are not those
+    that were traded.
     """
 
     kind: Literal["portfolio", "stock_trading"] = "portfolio"
@@ -80,6 +83,16 @@ class EnvironmentConfig:
     leverage: float = 1.0
     hmax: float = 100.0
     turbulence_limit: float = 0.0
+    half_spread_bps: float = 0.0
+    per_share: float = 0.0
+    per_share_minimum: float = 0.0
+    impact: float = 0.0
+    participation: float = 0.0
+    borrow_fee: float = 0.0
+    exit_return: float = 0.0
+    delay: int = 1
+    cash_rates: tuple[tuple[str, float], ...] = ()
+    adjusted_shares: bool = False
     envs: int = 256
     group: int = 16
 

@@ -109,6 +109,8 @@ class MarketTensor:
     first: first bar at which every feature of some tradable asset is defined. steps: decisions t < steps have both
         fill(t) and fill(t+1).
     turbulence: [T] float64 or None, NaN during warm-up.
+    fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, infinite where
+        an ended ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
     """
 
     times: Times
@@ -126,6 +128,8 @@ class MarketTensor:
     first: int
     steps: int
     turbulence: Tensor | None = None
+    fill_volume: Tensor | None = None
+    volatility: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -237,6 +241,9 @@ class BacktestResult:
 
     times: [T]. equity: [T] currency. weights: [T, N] held after the bar's fill, shares of equity.
     turnover: [T], sum of |traded value| / equity of the fills of that bar. costs: [T] currency.
+    cost_parts: [T] currency by the name of a cost model; they add up to `costs`.
+    risk_free: [T-1] simple return of cash from one mark to the next, or None where cash earns nothing. carry: currency
+    that cash earned less what shorts paid, over all bars.
     """
 
     name: str
@@ -247,3 +254,6 @@ class BacktestResult:
     turnover: Floats
     costs: Floats
     metrics: Mapping[str, float]
+    cost_parts: Mapping[str, Floats] = field(default_factory=dict)
+    risk_free: Floats | None = None
+    carry: float = 0.0

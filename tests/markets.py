@@ -23,11 +23,13 @@ def random_market(
     first: int = 0,
     turbulence: np.ndarray | None = None,
     leak: bool = False,
+    volumes: bool = False,
 ) -> MarketTensor:
     """Geometric random walks around 100.
 
     opens: fill at an open of its own, else at the next close. gaps: share of bars missing. starts, ends: asset -> its
     first or last bar. leak: the first feature is the return that a decision at the bar will earn, over its volatility.
+    volumes: of the bars that decisions fill in, from thin to plenty.
     """
     rng = np.random.default_rng(seed)
     close = 100 * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(0, volatility, (bars, assets)), 0))
@@ -52,6 +54,8 @@ def random_market(
     table = rng.normal(size=(bars, assets, features))
     if leak:
         table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
+    ended = (row[:, None] >= np.array(list(last.values()))) & ~tradable[-1]
+    traded = np.where(fillable, np.exp(rng.uniform(5, 12, close.shape)), np.where(ended, np.inf, 0.0))
     names = tuple(f"feature_{i}" for i in range(features))
     table = table.astype(np.float32)
     return MarketTensor(
@@ -63,11 +67,13 @@ def random_market(
         raw_features=torch.from_numpy(table),
         tradable=torch.from_numpy(tradable),
         fillable=torch.from_numpy(fillable.copy()),
-        ended=torch.from_numpy((row[:, None] >= np.array(list(last.values()))) & ~tradable[-1]),
+        ended=torch.from_numpy(ended),
         feature_names=names,
         normaliser=Normaliser(names, (0.0,) * features, (1.0,) * features),
         fill_rule=fill,
         first=first,
         steps=bars - 1 if fill == "same_close" else bars - 2,
         turbulence=None if turbulence is None else torch.from_numpy(np.asarray(turbulence, dtype=np.float64)),
+        fill_volume=torch.from_numpy(traded) if volumes else None,
+        volatility=torch.full(close.shape, volatility, dtype=torch.float64) if volumes else None,
     )

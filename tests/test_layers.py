@@ -30,7 +30,9 @@ RANK = {
     "streams": 0,
     "config": 0,
     "files": 1,
+    "memory": 1,
     "protocols": 1,
+    "native": 2,
     "data": 2,
     "market": 2,
     "rl": 3,
@@ -41,7 +43,7 @@ RANK = {
 # These run with torch, numpy and pandas alone.
 CORE = (
     *("finrl_pod.types", "finrl_pod.errors", "finrl_pod.config", "finrl_pod.protocols", "finrl_pod.streams"),
-    *("finrl_pod.market", "finrl_pod.rl", "finrl_pod.pod", "finrl_pod.data.tensor"),
+    *("finrl_pod.native", "finrl_pod.market", "finrl_pod.rl", "finrl_pod.pod", "finrl_pod.data.tensor"),
     *("finrl_pod_envs", "finrl_pod_app.bench"),
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}

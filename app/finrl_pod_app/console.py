@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 160
 # On a narrow terminal the first goes first.
 SPARE_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
+SWEEP_ROWS = 40  # shown; the others are in the files
+SWEEP_COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
 Report = Callable[["Progress"], None]
 
 
@@ -52,10 +54,42 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     console.print(_table(document, columns))
     if len(columns) < len(STRATEGY_COLUMNS):
         console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
+    if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
+        console.print("The index is by its price alone, without dividends.")
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
+    """Print the rows of a sweep, and where the files lie, from the object of sweep.json."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console, rows = _console(), document["rows"]
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    seeded = any(row["seed"] is not None for row in rows)
+    for head in ("strategy", *(("seed",) if seeded else ()), "start", "end", "bp"):
+        table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
+    columns = [column for column in STRATEGY_COLUMNS if column.key in SWEEP_COLUMNS]
+    for column in columns:
+        table.add_column(f"{column.short} {column.unit}".strip(), justify="right", no_wrap=True)
+    for row in rows[:SWEEP_ROWS]:
+        head = [Text(readable(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
+        cells = [show(column, row.get(column.key)) for column in columns]
+        table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
+    console.print(table)
+    if len(rows) > SWEEP_ROWS:
+        console.print(f"{len(rows) - SWEEP_ROWS:,} more rows{'' if out else ': keep them with --out DIR'}.")
+    spent = document["seconds"]
+    console.print(
+        f"{len(rows):,} backtests: decisions in {spent['decisions']:.2f} s, their books in {spent['books']:.2f} s.",
+        markup=False,
+    )
+    if out is not None:
+        console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
 
 
 def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from typing import Literal
@@ -87,12 +86,17 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "cuda", "missing", "this torch is built for CPUs alone", mend)
     else:
         yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
-    compiler = _compiler()
+    from finrl_pod.native.library import SWITCH, cache_folder, find_compiler
+
+    compiler = find_compiler()
     if compiler is None:
-        mend = "install g++ or clang++; without one training runs uncompiled, which is slower"
-        yield Finding("devices", "torch.compile", "missing", "no C++ compiler", mend)
+        mend = "install g++ or clang++; without one the plain versions of the kernels run, which are slower"
+        yield Finding("devices", "kernels", "missing", "no C++ compiler", mend)
+    elif os.environ.get(SWITCH, "1") == "0":
+        mend = f"unset {SWITCH}; the plain versions of the kernels run, which are slower"
+        yield Finding("devices", "kernels", "missing", "switched off", mend)
     else:
-        yield Finding("devices", "torch.compile", "ok", f"compiler {compiler}")
+        yield Finding("devices", "kernels", "ok", f"built by {compiler}, kept in {cache_folder()}")
 
 
 def _data() -> Iterator[Finding]:
@@ -127,14 +131,6 @@ def _optional() -> Iterator[Finding]:
         yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", mend)
     else:
         yield Finding("optional", "Alpaca keys", "ok", "both set")
-
-
-def _compiler(which: Callable[[str], str | None] = shutil.which) -> str | None:
-    """The C++ compiler that torch.compile would take, by its order: CXX, then g++, clang++, c++."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
-        if name and which(name):
-            return name
-    return None
 
 
 def _version(name: str) -> str | None:

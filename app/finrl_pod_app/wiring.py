@@ -1,44 +1,42 @@
-"""From a config to a report: what `finrl-pod demo`, `tournament`, `train` and `backtest` do, as functions."""
+"""From a config to a report: what `finrl-pod demo`, `tournament` and `train` do, as functions."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_strategies.baselines import make, run_baseline, run_baselines
+from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.config import RunConfig
-from finrl_pod.data.panel import select
 from finrl_pod.data.splits import Splits, make_splits
-from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import DataError, EnvironmentLacks, InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import to_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers, choose
-from finrl_pod.pod.leaderboard import Leaderboard, ancestry
+from finrl_pod.pod.leaderboard import ancestry
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.settings import check as check_tournament
 from finrl_pod.pod.tournament import Outcome, Tournament
 from finrl_pod.rl.learner import check as check_agent
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod_app.champions import load_champion, market_of
 from finrl_pod_app.doctor import installed_versions
-from finrl_pod_app.period import backtest_period
+from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report import build_document, write_report
 from finrl_pod_app.report.document import Champion, Timing
+from finrl_pod_app.report.sheet import band_of
 from finrl_pod_app.verdict import FEWEST_BARS, judge
 
 Report = Callable[[Progress], None]
-YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 
 
 def run_tournament(
@@ -80,6 +78,7 @@ def run_tournament(
             timing=_timing(outcome, time.perf_counter() - began),
         )
         document["validation"] = {"strategies": {name: to_json(result.metrics) for name, result in validation.items()}}
+        document["test"]["band"] = band_of(test, config.seed)
         write_report(out, document, test)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -88,56 +87,7 @@ def run_tournament(
     return document
 
 
-def run_backtest(
-    target: str | Path,
-    *,
-    data: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    cost_bps: float | None = None,
-    cash: float | None = None,
-    out: Path | None = None,
-) -> dict[str, Any]:
-    """Backtest a run's champion (a Path) or a baseline (its name), beside equal weight and the index.
-
-    Without dates: a run's own test split; for a baseline the test split of the default config on the sample, else
-    all bars. Returns the report's object; writes it with its page when `out` is given.
-    """
-    run = RunDirectory.open(target) if isinstance(target, Path) else None
-    if run is None:
-        make(str(target))  # a name that nothing has is found before prices are read
-    config = _with_terms(run.config if run else RunConfig(), data, cost_bps, cash)
-    panel = load_panel(config)
-    if run and data is None and panel.sha256 != run.data_sha256:
-        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
-    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
-    if run is None:
-        market = build_market(panel, (), (first, last), config.environment.fill)
-        names = dict.fromkeys((str(target), *YARDSTICKS))
-    else:
-        champion = load_champion(run, _saved_members(run))
-        market = _market_of(champion, panel, config)
-        names = dict.fromkeys(YARDSTICKS)
-    terms = (first, last, rules_of(config.environment), config.environment.cash)
-    results = {} if run is None else {"champion": backtest(champion, panel, market, *terms)}
-    for name in names:
-        if name != "index" or panel.benchmark is not None or name == str(target):
-            results[name] = run_baseline(name, panel, market, *terms)
-    dates = [str(panel.times[i].astype("datetime64[D]")) for i in (first, last)]
-    document = build_document(
-        config=config, panel=panel, splits={"test": dates}, results=results, versions=installed_versions()
-    )
-    if out is not None:
-        write_report(out, document, results)
-    return document
-
-
 # ---------------------------------------------------------------------- the pieces
-
-
-def load_panel(config: RunConfig) -> Panel:
-    """The config's panel, with its choice of symbols."""
-    return select(Store().load(config.data.name), config.data.symbols)
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
@@ -162,11 +112,6 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     """Raises ConfigError for a setting that a tournament would stumble over, before anything is written."""
     check_tournament(config.tournament)
     check_agent(config.agent, training_env(config, market, splits, (0,)))
-
-
-def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
-    """The ensemble as a strategy."""
-    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares)
 
 
 def pick_device(name: str) -> torch.device:
@@ -207,18 +152,11 @@ def _compare(
 ) -> dict[str, BacktestResult]:
     """The champion and every baseline over the same bars, under the same rules."""
     terms = (first, last, rules_of(config.environment), config.environment.cash)
-    tested = market if set(champion.feature_names) <= set(market.feature_names) else _market_of(champion, panel, config)
+    tested = market if set(champion.feature_names) <= set(market.feature_names) else market_of(champion, panel, config)
     return {
         "champion": backtest(champion, panel, tested, *terms),
         **run_baselines(panel, market, *terms),
     }
-
-
-def _market_of(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
-    """A market with the raw features that the champion asks for; its own normaliser does the rest."""
-    champion.check_universe(panel.symbols)
-    names = champion.feature_names
-    return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
@@ -230,34 +168,9 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
     )
 
 
-def _saved_members(run: RunDirectory) -> ChampionMembers:
-    """The champion of a run as it stands on disk."""
-    state = run.state()
-    settings = run.config.tournament
-    rows: Sequence[Mapping[str, Any]] = state["leaderboard"] if state else []
-    if not rows:
-        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish a generation")
-    return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
-
-
 def _timing(outcome: Outcome, total: float) -> Timing:
     rate = outcome.samples / max(outcome.train_seconds, 1e-9)
     return Timing(outcome.samples, outcome.train_seconds, rate, total)
-
-
-def _with_terms(config: RunConfig, data: str | None, cost_bps: float | None, cash: float | None) -> RunConfig:
-    """The config under other terms, where they are given."""
-    if cost_bps is not None and not 0 <= cost_bps < 10_000:
-        raise InputError(f"--cost-bps must be at least 0 and below 10000, got {cost_bps:g}")
-    if cash is not None and not cash > 0:
-        raise InputError(f"--cash must be above zero, got {cash:g}")
-    environment = dataclasses.replace(
-        config.environment,
-        cost_bps=config.environment.cost_bps if cost_bps is None else cost_bps,
-        cash=config.environment.cash if cash is None else cash,
-    )
-    chosen = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
-    return dataclasses.replace(config, environment=environment, data=chosen)
 
 
 def _stages(progress: Report) -> Callable[..., None]:

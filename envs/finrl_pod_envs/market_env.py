@@ -17,11 +17,13 @@ import torch
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution import equity, execute
+from finrl_pod.market.execution import equity
 from finrl_pod.market.exposure import within_gross
 from finrl_pod.market.rules import rules_of
+from finrl_pod.market.venue import Venue
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.native_step import NativeStep, can_take, native_step
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 
@@ -31,7 +33,8 @@ START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat afte
 
 class EnvState(NamedTuple):
     """day, left (steps to the window's end), round (which start comes next): [P, G]; cash [P, G, A];
-    shares [P, G, A, N]; memory [2, P, G, A] of the reward, or None."""
+    shares [P, G, A, N]; memory [2, P, G, A] of the reward, or None; pending [P, G, A, delay - 1, action_size], the
+    actions that are not in effect yet, the oldest first, NaN where there is none, or None without a delay."""
 
     day: Tensor
     left: Tensor
@@ -39,6 +42,7 @@ class EnvState(NamedTuple):
     cash: Tensor
     shares: Tensor
     memory: Tensor | None
+    pending: Tensor | None = None
 
 
 class MarketEnv(ABC):
@@ -66,7 +70,7 @@ class MarketEnv(ABC):
         self.market, self.config = market, config
         exact = config.whole_shares and config.order == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
-        self._shown = dtype or torch.float32
+        self.shown = dtype or torch.float32
         self.member_ids = tuple(members)
         self.members, self.envs = len(self.member_ids), envs or config.envs
         self.accounts = group or min(config.group, self.envs)
@@ -85,15 +89,17 @@ class MarketEnv(ABC):
                 f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
             )
         self.window = min(config.window, self.last - self.first + 1)
-        self._close = market.close.to(self.dtype)
-        self._fill = market.fill.to(self.dtype)
+        self.rules = rules_of(config)
+        self.venue = Venue(market, self.rules, self.dtype)
+        self.close = market.close.to(self.dtype)
+        self.fill = self.venue.fill
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         # Long accounts at or above full investment are kept within their leverage by their cash.
         self._limited = config.short or config.leverage < 1
         self._reward = reward(config.reward)
-        self.rules = rules_of(config)
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
+        self._native: NativeStep | None = None
 
     action_size: int
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
@@ -134,6 +140,7 @@ class MarketEnv(ABC):
             torch.full((p, g, a), self.config.cash, dtype=self.dtype, device=self.device),
             torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
             self._fresh_memory((p, g, a)),
+            self._nothing_pending((p, g, a)),
         )
         return self.observe(self.state)
 
@@ -147,8 +154,15 @@ class MarketEnv(ABC):
         expected = (self.members, self.envs, self.action_size)
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
-        self.state, outcome = self.transition(self.state, action)
+        if self._native is not None and can_take(self.state, action):
+            self.state, outcome = self._native(self.state, action, self._starts, RUIN)
+        else:
+            self.state, outcome = self.transition(self.state, action)
         return outcome
+
+    def _use_native(self) -> None:
+        """For the project's own environments, whose `trades` and `scale` the kernel knows."""
+        self._native = native_step(self, START_ROUNDS)
 
     # ---------------------------------------------------------------- the pure part
 
@@ -156,44 +170,58 @@ class MarketEnv(ABC):
         """One step as a pure function of state and action: differentiable, compilable."""
         p, g, a = self.members, self.groups, self.accounts
         day, nxt = state.day, state.day + 1
-        close, fill = self._close[day].unsqueeze(2), self._fill[day].unsqueeze(2)  # [P, G, 1, N]
-        close_next, fill_next = self._close[nxt].unsqueeze(2), self._fill[nxt].unsqueeze(2)
-        tradable = self.market.tradable[day].unsqueeze(2)
-        trades, priority = self.trades(action.to(self.dtype).reshape(p, g, a, -1), state, close, tradable)
+        close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
+        close_next, fill_next = self.close[nxt].unsqueeze(2), self.fill[nxt].unsqueeze(2)
+        action, pending = action.to(self.dtype).reshape(p, g, a, -1), state.pending
+        if pending is None:
+            tradable = self.market.tradable[day].unsqueeze(2)
+            trades, priority = self.trades(action, state, close, tradable)
+        else:
+            action, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], action.unsqueeze(-2)], -2)
+            trades, priority = self._delayed_trades(action, state, close)
         trades = self._allowed(trades, state, day)
         if self._limited:
             trades = within_gross(trades, state.cash, state.shares, close, self.config.leverage)
-        before = equity(state.cash, state.shares, fill)
-        done = execute(state.cash, state.shares, trades, fill, self.rules, priority)
-        after = equity(done.cash, done.shares, fill_next)
+        cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
+        before = equity(cash, state.shares, fill)
+        done = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
+        if self.venue.carries:  # a reward covers the night between its two fills, whichever bar books it
+            if self.venue.same_close:
+                done = done._replace(cash=self.venue.overnight(day, done.cash, done.shares, close))
+                rested = done.cash
+            else:
+                rested = self.venue.overnight(nxt, done.cash, done.shares, close_next)
+            after = equity(rested, done.shares, fill_next)
+        else:
+            after = equity(done.cash, done.shares, fill_next)
         gain, memory = self._reward(before, after, state.memory)
         worth = equity(done.cash, done.shares, close_next)
         ruined = worth <= RUIN * self.config.cash
         left = state.left - 1
         over = left <= 0  # [P, G]
-        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory)
+        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory, pending)
         fresh = self._reset_where(reached, over, ruined)
         flat = (p, g * a)
         outcome = EnvStep(
             observation=self.observe(fresh),
-            reward=gain.reshape(flat).to(self._shown),
+            reward=gain.reshape(flat).to(self.shown),
             terminated=ruined.reshape(flat),
             truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
             final_observation=self.observe(reached, worth),
-            equity=worth.reshape(flat).to(self._shown),
-            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self._shown),
-            cost=done.cost.reshape(flat).to(self._shown),
+            equity=worth.reshape(flat).to(self.shown),
+            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self.shown),
+            cost=done.cost.reshape(flat).to(self.shown),
         )
         return fresh, outcome
 
     def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
         """Day and account at the close of the state's bar."""
-        close = self._close[state.day].unsqueeze(2)
+        close = self.close[state.day].unsqueeze(2)
         values = state.shares * close
         worth = state.cash + values.sum(-1) if worth is None else worth
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
         account = account.reshape(self.members, self.envs, self.assets + 1)
-        return Observation(state.day, account.to(self._shown))
+        return Observation(state.day, account.to(self.shown))
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
         """Trades after the market's own limits: what cannot fill is zero, what has ended or must be sold is sold."""
@@ -212,6 +240,7 @@ class MarketEnv(ABC):
         start = self._starts.gather(1, rounds.unsqueeze(1)).squeeze(1)
         again = over.unsqueeze(-1) | ruined  # [P, G, A]
         memory = None if state.memory is None else torch.where(again, torch.zeros_like(state.memory), state.memory)
+        pending = None if state.pending is None else torch.where(again[..., None, None], torch.nan, state.pending)
         return EnvState(
             torch.where(over, start, state.day),
             torch.where(over, self.window, state.left),
@@ -219,7 +248,22 @@ class MarketEnv(ABC):
             torch.where(again, self.config.cash, state.cash),
             torch.where(again.unsqueeze(-1), 0.0, state.shares),
             memory,
+            pending,
         )
+
+    def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Trades of an action that was decided `delay - 1` bars ago; none where there was none."""
+        known = torch.isfinite(action)
+        decided = (state.day - (self.venue.delay - 1)).clamp(min=0)
+        tradable = self.market.tradable[decided].unsqueeze(2)
+        trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
+        return torch.where(known.all(-1, keepdim=True), trades, 0.0), priority
+
+    def _nothing_pending(self, shape: tuple[int, int, int]) -> Tensor | None:
+        if self.venue.delay == 1:
+            return None
+        size = (*shape, self.venue.delay - 1, self.action_size)
+        return torch.full(size, torch.nan, dtype=self.dtype, device=self.device)
 
     def _fresh_memory(self, shape: tuple[int, int, int]) -> Tensor | None:
         if self.config.reward != "differential_sharpe":

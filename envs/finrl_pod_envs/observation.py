@@ -13,11 +13,16 @@ def flat_size(market: MarketTensor) -> int:
     return 1 + n + n * f
 
 
-def flat(market: MarketTensor, observation: Observation) -> Tensor:
-    """[P, E, 1 + N + N * F] float32: account, then the decision bar's row of the features, asset by asset."""
+def flat(market: MarketTensor, observation: Observation, out: Tensor | None = None) -> Tensor:
+    """[P, E, 1 + N + N * F] float32: account, then the decision bar's row of the features, asset by asset.
+
+    out: a tensor of that shape to write into, for a caller who has no need of the one before.
+    """
     day, account = observation
     p, g = day.shape
-    e = account.shape[1]
-    rows = market.features[day].flatten(2)  # [P, G, N * F]
-    rows = rows.unsqueeze(2).expand(p, g, e // g, -1).reshape(p, e, -1)
-    return torch.cat([account.to(torch.float32), rows.to(torch.float32)], -1)
+    _, e, own = account.shape
+    if out is None:
+        out = torch.empty(p, e, flat_size(market), device=account.device)
+    out[..., :own] = account
+    out.view(p, g, e // g, -1)[..., own:] = market.features[day].flatten(2).unsqueeze(2)
+    return out

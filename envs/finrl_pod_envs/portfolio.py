@@ -19,6 +19,8 @@ class PortfolioEnv(MarketEnv):
         super().__init__(market, config or EnvironmentConfig(), **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets + 1
         self.action_kind = "direct" if self.config.short else "softmax"
+        if type(self) is PortfolioEnv:
+            self._use_native()
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
         weights = scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)

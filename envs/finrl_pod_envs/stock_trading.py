@@ -18,6 +18,8 @@ class StockTradingEnv(MarketEnv):
         super().__init__(market, config or EnvironmentConfig(kind="stock_trading"), **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets
         self.action_kind = "direct"
+        if type(self) is StockTradingEnv:
+            self._use_native()
 
     def trades(
         self,

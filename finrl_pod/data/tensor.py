@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.features import compute
+from finrl_pod.data.liquidity import fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError
@@ -57,6 +58,8 @@ def build_market(
     raw = raw.astype(np.float32)  # normalised as stored: who normalises `raw_features` later gets the very same numbers
     close = _carried(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
+    ended = _ended(panel.tradable)
+    volumes = fill_volumes(panel, fillable, ended, fill)
     return MarketTensor(
         times=panel.times,
         symbols=panel.symbols,
@@ -66,13 +69,15 @@ def build_market(
         raw_features=torch.from_numpy(raw),
         tradable=torch.from_numpy(panel.tradable.copy()),
         fillable=torch.from_numpy(fillable),
-        ended=torch.from_numpy(_ended(panel.tradable)),
+        ended=torch.from_numpy(ended),
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
         first=_first(raw, panel.tradable, names),
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
+        fill_volume=None if volumes is None else torch.from_numpy(volumes),
+        volatility=None if volumes is None else torch.from_numpy(trailing_volatility(close)),
     )
 
 
@@ -122,6 +127,9 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
     def moved(tensor: Tensor) -> Tensor:
         return tensor.to(device)
 
+    def perhaps(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(device)
+
     return dataclasses.replace(
         market,
         close=market.close.to(device, dtype),
@@ -131,7 +139,9 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         tradable=moved(market.tradable),
         fillable=moved(market.fillable),
         ended=moved(market.ended),
-        turbulence=None if market.turbulence is None else moved(market.turbulence),
+        turbulence=perhaps(market.turbulence),
+        fill_volume=perhaps(market.fill_volume),
+        volatility=perhaps(market.volatility),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import FinrlPodError, InputError
 from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
 from finrl_pod.evaluate.simulate import Ledger, date_of, simulate
 from finrl_pod.market.execution import ExecutionRules
@@ -30,7 +32,8 @@ def backtest(
     `market` is the panel made ready (`build_market`); its fill rule holds. The strategy is asked at every bar
     first <= t < last. A strategy with an attribute `lookback` (bars, at least 1) is handed that many trailing rows
     instead of everything, which spares the copying. Raises InputError when panel and market differ, when the market
-    lacks a feature that the strategy names, and on weights that `simulate` refuses.
+    lacks a feature that the strategy names, and with the bar's date on weights that `simulate` refuses, on what is no
+    list of numbers, and when the strategy itself raises.
     """
     if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
         raise InputError("the market was built from another panel: their symbols or times differ; build it anew")
@@ -38,25 +41,52 @@ def backtest(
     lookback = getattr(strategy, "lookback", None)
     if lookback is not None and lookback < 1:
         raise InputError(f"lookback of strategy {strategy.name} must be at least 1 bar, got {lookback}")
-    closes = market.close.double()
+    closes = market.close.double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
-        target = strategy.target_weights(
-            window_at(panel, t, lookback, features), _positions(cash[0], shares[0], closes[t])
-        )
-        if target is None:
-            return None
-        weights = np.asarray(target, dtype=np.float64)
-        if weights.shape != (len(panel.symbols),):
-            raise InputError(
-                f"target weights of {strategy.name} at {date_of(market, t)} must be one for each of the "
-                f"{len(panel.symbols)} symbols, got shape {weights.shape}"
-            )
-        return torch.from_numpy(weights).unsqueeze(0).to(shares.device)
+        positions = positions_at(cash[0], shares[0], closes[t])
+        weights = decision_of(strategy, window_at(panel, t, lookback, features), positions, date_of(market, t))
+        return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
     ledger = simulate(market, decide, first, last, rules, cash)
     return result_of(strategy.name, market, ledger, periods_per_year=periods_per_year)
+
+
+def decision_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
+    """Ask a strategy for its target weights [N], or None. Raises InputError naming the bar `when` for an exception of
+    the strategy's own, and for what is not one finite or infinite number for each symbol."""
+    try:
+        target = strategy.target_weights(window, positions)
+    except FinrlPodError:
+        raise
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        where = "".join(f", {line}" for line in (_last_line(error),) if line)
+        raise InputError(f"strategy {strategy.name} failed at {when}: {' '.join(words.split())}{where}") from error
+    if target is None:
+        return None
+    try:
+        weights = np.array(target, dtype=np.float64)  # a copy: what the strategy keeps it may change
+    except (TypeError, ValueError):
+        raise InputError(
+            f"target weights of {strategy.name} at {when} must be an array of numbers or None, got "
+            f"{type(target).__name__}"
+        ) from None
+    if weights.shape != (len(window.symbols),):
+        raise InputError(
+            f"target weights of {strategy.name} at {when} must be one for each of the "
+            f"{len(window.symbols)} symbols, got shape {weights.shape}"
+        )
+    return weights
+
+
+def _last_line(error: Exception) -> str:
+    """Where the exception arose, as `file.py line 12`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name} line {trace.tb_lineno}"
 
 
 def result_of(
@@ -66,6 +96,7 @@ def result_of(
     equity, weights, turnover, costs = (
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
     )
+    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy().copy()
     return BacktestResult(
         name=name,
         times=market.times[ledger.first : ledger.last + 1].copy(),
@@ -74,7 +105,10 @@ def result_of(
         weights=weights,
         turnover=turnover,
         costs=costs,
-        metrics=summary(equity, turnover, costs, periods_per_year),
+        metrics=summary(equity, turnover, costs, periods_per_year, risk_free),
+        cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
+        risk_free=risk_free,
+        carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
     )
 
 
@@ -114,10 +148,10 @@ def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | Non
     return [market.feature_names.index(name) for name in strategy.feature_names]
 
 
-def _positions(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
-    """The account at the close. Weights are 0 where nothing is left to hold a share of."""
-    values = shares * close
+def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
+    """The account at the close: cash [], shares, close [N]. Weights are 0 where nothing is left to hold a share of."""
+    values = shares * close  # summed by torch, as where a tournament scores: to the last bit
     worth = float(cash + values.sum())
     if worth <= 0:
         return Positions(weights=np.zeros(len(values)), cash=1.0, equity=worth)
-    return Positions(weights=(values / worth).cpu().numpy(), cash=float(cash) / worth, equity=worth)
+    return Positions(weights=values.cpu().numpy() / worth, cash=float(cash) / worth, equity=worth)

@@ -1,8 +1,8 @@
 """What an equity curve says: growth, risk, ratios, costs. Plain arrays in, plain numbers out; no engine is known here.
 
 Time is the first axis of every array and trailing axes are separate accounts: `equity` [T] gives scalars, [T, B] gives
-[B]. Returns are simple returns of consecutive marks, so T marks give T - 1 returns. Ratios are over a risk-free rate
-of zero: cash earns nothing in this project's markets.
+[B]. Returns are simple returns of consecutive marks, so T marks give T - 1 returns. Sharpe and Sortino ratios are in
+excess of what cash earned, where it earned something: `risk_free` [T-1], its simple return from mark to mark.
 
 Rule for a ratio whose risk is zero: 0.0 where nothing was earned either (an account that stayed in cash), NaN where
 the ratio is undefined. `to_json` writes NaN as null, so no report holds one.
@@ -49,6 +49,17 @@ def simple_returns(equity: ArrayLike) -> Floats:
     return np.where(marks[:-1] > 0, marks[1:] / safe - 1.0, 0.0)
 
 
+def excess_returns(equity: ArrayLike, risk_free: ArrayLike | None = None) -> Floats:
+    """Simple returns [T-1, ...] less those of cash [T-1]. Raises InputError where their lengths differ."""
+    returns = simple_returns(equity)
+    if risk_free is None:
+        return returns
+    cash = np.asarray(risk_free, dtype=np.float64)
+    if cash.shape != returns.shape[:1]:
+        raise InputError(f"{len(returns)} returns need as many returns of cash, got {cash.shape}")
+    return returns - cash.reshape(-1, *(1,) * (returns.ndim - 1))
+
+
 def cumulative_return(equity: ArrayLike) -> Any:
     """Last mark over first mark, minus one."""
     simple_returns(equity)  # checks
@@ -68,15 +79,16 @@ def annual_volatility(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) 
     return _plain(_deviation(simple_returns(equity)) * np.sqrt(periods_per_year))
 
 
-def sharpe(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
-    """Mean return over its sample standard deviation (n - 1), times sqrt(periods_per_year)."""
-    returns = simple_returns(equity)
+def sharpe(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR, risk_free: ArrayLike | None = None) -> Any:
+    """Mean excess return over its sample standard deviation (n - 1), times sqrt(periods_per_year) (Sharpe 1994)."""
+    returns = excess_returns(equity, risk_free)
     return _ratio(returns.mean(0) * np.sqrt(periods_per_year), _deviation(returns))
 
 
-def sortino(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
-    """Mean return over its downside deviation sqrt(mean(min(r, 0)^2)), times sqrt(periods_per_year) (Sortino 1994)."""
-    returns = simple_returns(equity)
+def sortino(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR, risk_free: ArrayLike | None = None) -> Any:
+    """Mean excess return over its downside deviation sqrt(mean(min(r, 0)^2)), times sqrt(periods_per_year) (Sortino
+    1994)."""
+    returns = excess_returns(equity, risk_free)
     downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean(0))
     return _ratio(returns.mean(0) * np.sqrt(periods_per_year), downside)
 
@@ -114,18 +126,19 @@ def summary(
     turnover: ArrayLike | None = None,
     costs: ArrayLike | None = None,
     periods_per_year: float = BARS_A_YEAR,
+    risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
     """All of `METRICS` of one account, as floats.
 
     equity: [T] currency. turnover: [T], traded value over equity. costs: [T] currency. Where turnover or costs are not
-    given their metric is 0.0. `costs_paid` is the sum in currency.
+    given their metric is 0.0. `costs_paid` is the sum in currency. risk_free: [T-1], the return of cash.
     """
     return {
         "cumulative_return": cumulative_return(equity),
         "annual_return": annual_return(equity, periods_per_year),
         "annual_volatility": annual_volatility(equity, periods_per_year),
-        "sharpe": sharpe(equity, periods_per_year),
-        "sortino": sortino(equity, periods_per_year),
+        "sharpe": sharpe(equity, periods_per_year, risk_free),
+        "sortino": sortino(equity, periods_per_year, risk_free),
         "calmar": calmar(equity, periods_per_year),
         "max_drawdown": max_drawdown(equity),
         "turnover": 0.0 if turnover is None else annual_turnover(turnover, periods_per_year),

@@ -1,20 +1,24 @@
 """The float64 engine: a loop over bars that hands each decision the account and books what fills.
 
-The accounting itself is `finrl_pod.market.execution`; here is only the calendar. A decision at bar t is sized on the
-closes of t and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t ("same_close").
+The accounting itself is `finrl_pod.market`; here is only the calendar. A decision at bar t is sized on the closes of t
+and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t ("same_close"). With a delay of k
+bars a decision of t takes effect as one of t + k - 1 would. Interest and fees of a night are booked before the next
+bar's fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, trades_to_weights
+from finrl_pod.market.execution import ExecutionRules, Fills, equity, trades_to_weights
 from finrl_pod.market.exposure import within_gross
+from finrl_pod.market.venue import Venue
 from finrl_pod.types import MarketTensor, Tensor
 
 WEIGHT_TOLERANCE = 1e-5  # target weights may come from float32, which adds to one only so closely
@@ -30,6 +34,9 @@ class Ledger:
     equity: [L, B] currency. weights: [L, B, N], holdings after the bar's fill over equity (0 after ruin).
     turnover: [L, B], value traded in the bar (buys + sells) over the equity before, at fill prices.
     costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
+    cost_parts: [L, B] currency by the name of a cost model, where there are more than the proportional one.
+    risk_free: [L-1] what one unit of cash earned from one mark to the next, or None. carry: [L, B] currency, interest
+    less borrow fees booked before the bar's mark, or None.
     """
 
     first: int
@@ -40,6 +47,9 @@ class Ledger:
     costs: Tensor
     cash: Tensor
     shares: Tensor
+    cost_parts: Mapping[str, Tensor] = field(default_factory=dict)
+    risk_free: Tensor | None = None
+    carry: Tensor | None = None
 
     @property
     def log_returns(self) -> Tensor:
@@ -65,13 +75,15 @@ def simulate(
     decided. An account whose equity is at or below zero (possible with shorts or borrowing) is closed out.
 
     Raises InputError naming the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with
-    a sum of absolute values above 1 + rules.borrow; and for first, last or cash out of range.
+    a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
+    market's data or fill rule does not allow (`Venue`).
     """
     _check_range(market, first, last, cash)
     assets = market.shape[1]
-    same_close = market.fill_rule == "same_close"
+    venue = Venue(market, rules, torch.float64)
+    same_close = venue.same_close
     closes = market.close[first : last + 1].double().unbind(0)
-    prices = market.fill[first:last].double().unbind(0)
+    prices = venue.fill[first:last].unbind(0)
     fillable, ended = market.fillable[first:last], market.ended[first:last]
     all_fillable = fillable.all(-1).tolist()
     some_ended = ended.any(-1).tolist()
@@ -79,25 +91,45 @@ def simulate(
     funds = torch.full((batch,), float(cash), dtype=torch.float64, device=market.close.device)
     shares = torch.zeros(batch, assets, dtype=torch.float64, device=market.close.device)
     nothing = torch.zeros_like(funds)
+    queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decided, not yet in effect
     books: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
+    parts: list[dict[str, Tensor]] = []
+    nights: list[Tensor] = [nothing]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
             books.append((funds, shares, nothing, nothing))
-        target = decide(first + i, funds.clone(), shares.clone())
+        decided = decide(first + i, funds.clone(), shares.clone())
+        if decided is not None:
+            decided = decided.to(shares)
+            _check_weights(market, first + i, decided, shares, rules)
+        queue.append(decided)
+        target = queue.popleft()
+        morning = funds
+        if venue.carries and not same_close:
+            morning = venue.overnight(first + i, funds, shares, close)
         if target is None and not (some_ended[i] and bool((shares != 0).any())):
-            filled = Fills(funds, shares, nothing, nothing)
+            filled = Fills(morning, shares, nothing, nothing)
         else:
-            trades = _wanted(market, first + i, target, funds, shares, close, rules)
+            trades = _wanted(target, funds, shares, close, rules)
             if not all_fillable[i]:
                 sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
             if rules.short:  # what cannot fill is still held, and counts
                 trades = within_gross(trades, funds, shares, close, 1.0 + rules.borrow)
-            filled = execute(funds, shares, trades, prices[i], rules)
-        before = equity(funds, shares, prices[i])
-        turnover = torch.where(before > 0, filled.traded / before, nothing)
+            filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
+        turnover = nothing
+        if filled.traded is not nothing:
+            before = equity(morning, shares, prices[i])
+            turnover = torch.where(before > 0, filled.traded / before, nothing)
+        if venue.many_costs:
+            parts.append(venue.attribution(first + i, filled.shares - shares, prices[i]))
+        evening = morning - funds
         funds, shares = filled.cash, filled.shares
         books.append((funds, shares, turnover, filled.cost))
+        if venue.carries and same_close:
+            funds = venue.overnight(first + i, filled.cash, shares, close)
+            evening = funds - filled.cash
+        nights.append(evening)
     if same_close:
         books.append((funds, shares, nothing, nothing))
 
@@ -105,7 +137,14 @@ def simulate(
     values = held * torch.stack(closes).unsqueeze(1)
     worth = all_cash + values.sum(-1)
     weights = torch.where(worth.unsqueeze(-1) > 0, values / worth.unsqueeze(-1), torch.zeros_like(values))
-    return Ledger(first, last, worth, weights, turnovers, costs, funds, shares)
+    still = [dict.fromkeys(parts[0], nothing)] if parts else []  # the bar without a fill: the last, or the first
+    booked = [*parts, *still] if same_close else [*still, *parts]
+    return Ledger(
+        *(first, last, worth, weights, turnovers, costs, funds, shares),
+        cost_parts={name: torch.stack([bar[name] for bar in booked]) for name in (parts[0] if parts else ())},
+        risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
+        carry=torch.stack(nights) if venue.carries else None,
+    )
 
 
 def date_of(market: MarketTensor, t: int) -> str:
@@ -113,20 +152,10 @@ def date_of(market: MarketTensor, t: int) -> str:
     return str(np.datetime_as_string(market.times[t].astype("datetime64[m]"))).removesuffix("T00:00")
 
 
-def _wanted(
-    market: MarketTensor,
-    t: int,
-    target: Tensor | None,
-    cash: Tensor,
-    shares: Tensor,
-    close: Tensor,
-    rules: ExecutionRules,
-) -> Tensor:
-    """Share changes [B, N] that a decision asks for, after checking it."""
-    if target is None:
+def _wanted(weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules) -> Tensor:
+    """Share changes [B, N] that target weights ask for; none where there are none."""
+    if weights is None:
         return torch.zeros_like(shares)
-    weights = target.to(shares)
-    _check_weights(market, t, weights, shares, rules)
     trades = trades_to_weights(weights, cash, shares, close)
     if not (rules.short or rules.borrow):
         return trades

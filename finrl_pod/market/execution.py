@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from finrl_pod.market.costs import Frictions
 from finrl_pod.types import Tensor
 
 Order = Literal["proportional", "sequential"]
@@ -25,6 +26,7 @@ class ExecutionRules:
     order: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by descending
     priority, ties by asset index, each as far as the cash goes (FinRL's rule).
     borrow: cash may fall to -borrow * equity (leverage - 1).
+    frictions: further models; `execute` leaves them to `finrl_pod.market.venue`, which fills under all of the rules.
     """
 
     cost_rate: float = 0.001
@@ -32,6 +34,7 @@ class ExecutionRules:
     short: bool = False
     order: Order = "proportional"
     borrow: float = 0.0
+    frictions: Frictions | None = None
 
 
 class Fills(NamedTuple):

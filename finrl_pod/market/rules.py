@@ -2,16 +2,97 @@
 
 from __future__ import annotations
 
-from finrl_pod.config import EnvironmentConfig
+import itertools
+from datetime import date
+
+from finrl_pod.config import EnvironmentConfig, check_ranges
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
+
+NO_FRICTIONS = Frictions()
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
-    """How orders fill in the environments of `config` and in a backtest of agents trained in them."""
+    """How orders fill in the environments of `config` and in a backtest of agents trained in them.
+
+    Raises ConfigError for costs out of their ranges or that do not go together.
+    """
+    frictions = frictions_of(config)
     return ExecutionRules(
         cost_rate=config.cost_bps / 1e4,
         whole_shares=config.whole_shares,
         short=config.short,
         order=config.order,
         borrow=max(config.leverage - 1.0, 0.0),
+        frictions=None if frictions == NO_FRICTIONS else frictions,
     )
+
+
+def frictions_of(config: EnvironmentConfig) -> Frictions:
+    """The further costs of a config. Raises ConfigError."""
+    _check(config)
+    costs: list[CostModel] = []
+    if config.half_spread_bps:
+        costs.append(HalfSpread(config.half_spread_bps / 1e4))
+    if config.per_share or config.per_share_minimum:
+        costs.append(PerShare(config.per_share, config.per_share_minimum))
+    if config.impact:
+        costs.append(SquareRootImpact(config.impact))
+    return Frictions(
+        tuple(costs),
+        config.participation,
+        config.borrow_fee,
+        tuple((date.fromisoformat(day).isoformat(), float(rate)) for day, rate in config.cash_rates),
+        config.exit_return,
+        config.delay,
+    )
+
+
+def _check(config: EnvironmentConfig) -> None:
+    ranges = {
+        "half_spread_bps": 0 <= config.half_spread_bps < 10_000,
+        "per_share": config.per_share >= 0,
+        "per_share_minimum": config.per_share_minimum >= 0,
+        "impact": config.impact >= 0,
+        "participation": 0 <= config.participation <= 1,
+        "borrow_fee": config.borrow_fee >= 0,
+        "exit_return": config.exit_return >= -1,
+        "delay": config.delay >= 1,
+    }
+    check_ranges("environment", config, ranges)
+    if config.cost_bps + config.half_spread_bps >= 10_000:
+        raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
+    if config.impact and not config.participation:
+        raise ConfigError(
+            "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
+            "square-root law is not known to hold"
+        )
+    if config.order == "sequential" and (config.per_share or config.per_share_minimum or config.impact):
+        raise ConfigError(
+            'environment.order = "sequential" goes with proportional costs alone; use "proportional" with per_share, '
+            "per_share_minimum and impact"
+        )
+    if config.delay > 1 and config.fill == "same_close":
+        raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')
+    _check_rates(config.cash_rates)
+
+
+def _check_rates(rates: tuple[tuple[str, float], ...]) -> None:
+    days = []
+    for day, rate in rates:
+        try:
+            days.append(date.fromisoformat(day))
+        except ValueError:
+            raise ConfigError(
+                f'environment.cash_rates holds pairs such as ["2019-01-01", 0.02], got the date {day!r}'
+            ) from None
+        if not -0.5 < rate < 1:
+            raise ConfigError(
+                f"environment.cash_rates are annual rates such as 0.02 for two percent, got {rate:g} from {day}"
+            )
+    for earlier, later in itertools.pairwise(days):
+        if later <= earlier:
+            raise ConfigError(
+                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them"
+            )

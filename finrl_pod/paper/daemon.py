@@ -84,7 +84,7 @@ class Daemon:
             self.idle(self._p.config.timing.poll)
 
     def idle(self, seconds: float, *, wakeful: bool = False) -> None:
-        """Wait on the daemon's clock, beating, and obeying what cannot wait: halt and stop.
+        """Wait on the daemon's clock, beating, and obeying what cannot wait: a halt.
 
         wakeful: any command or a stop ends the wait; without it a wait between two questions to the broker is kept.
         """
@@ -185,13 +185,10 @@ class Daemon:
     # ------------------------------------------------------------------ stopping
 
     def _urgent(self) -> bool:
-        """Obey halt and stop at once; whether anything waits to be served."""
+        """Obey a halt at once; whether anything waits to be served."""
         commands = pending(self._p.book.store)
-        for command in commands:
-            if command.name is CommandName.HALT:
-                self._control.halt_now()
-            elif command.name is CommandName.STOP:
-                self._stop.set()
+        if any(command.name is CommandName.HALT for command in commands):
+            self._control.halt_now()
         return bool(commands) or self._stop.is_set()
 
     def _cancel_unwritten(self) -> None:

@@ -63,7 +63,10 @@ def score_members(
     ledger = run_members(policy, params, market, config, first, last)
     columns = (ledger.equity, ledger.turnover, ledger.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
+    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
     return [
-        summary(equity[:, p], turnover[:, p], costs[:, p]) if np.isfinite(equity[:, p]).all() else dict(NO_METRICS)
+        summary(equity[:, p], turnover[:, p], costs[:, p], risk_free=risk_free)
+        if np.isfinite(equity[:, p]).all()
+        else dict(NO_METRICS)
         for p in range(equity.shape[1])
     ]

@@ -17,6 +17,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.config import AgentConfig, check_ranges
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.memory import keep_freed_memory
 from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.rl.ppo import MEMBER_SETTINGS, PPO, check_range
 from finrl_pod.rl.worker import Worker
@@ -42,6 +43,7 @@ class Learner:
         """env: a market environment (its `member_ids` name the members). threads: CPU threads, 0 leaves them alone."""
         if threads:
             torch.set_num_threads(threads)
+        keep_freed_memory()
         self.env, self.config, self.seed = env, config or AgentConfig(), seed
         check(self.config, env)
         market = env.market

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.rl.kernels import asset_scores, tanh_of_sum
 from finrl_pod.types import Tensor
 
 WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
@@ -65,6 +66,10 @@ class Policy(Protocol):
         """features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None when all are."""
         ...
 
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """The mean scores alone: [P, K, A, D]."""
+        ...
+
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """The value alone: [P, K, A]."""
         ...
@@ -81,6 +86,12 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x: [P, ..., I] @ weight [P, I, O] + bias [P, O] -> [P, ..., O], one batched product over P."""
     flat = x.reshape(x.shape[0], -1, x.shape[-1])  # [P, B, I]
     return torch.baddbmm(bias.unsqueeze(1), flat, weight).view(*x.shape[:-1], weight.shape[-1])
+
+
+def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """tanh(x @ weight + bias) of [P, ..., I] -> [P, ..., O]."""
+    flat = x.reshape(x.shape[0], -1, x.shape[-1])  # [P, B, I]
+    return tanh_of_sum(torch.bmm(flat, weight), bias).view(*x.shape[:-1], weight.shape[-1])
 
 
 def _mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
@@ -109,7 +120,7 @@ class EquivariantPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, spec.assets * spec.hidden[-1]
+        self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h = self.spec.features, self.spec.hidden[0]
@@ -142,23 +153,25 @@ class EquivariantPolicy:
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
+        mean = self.mean(params, features, account, tradable)
+        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """[P, K, A, D]."""
         p, k, n, _ = features.shape
         a, size = account.shape[2], params["score_w"].shape[1]
         holding = account[..., 1:]  # [P, K, A, N]
         relative = holding * n
-        code = torch.tanh(_affine(features, params["encode_w"], params["encode_b"]))  # [P, K, N, H]
+        code = _layer(features, params["encode_w"], params["encode_b"])  # [P, K, N, H]
         context = _mean_over_assets(code, tradable)  # [P, K, H]
         shared = _affine(context, params["context_w"], params["code_b"])
         code = torch.baddbmm(
             shared.reshape(p, k, 1, size).expand(p, k, n, size).reshape(p, k * n, size),
             code.reshape(p, k * n, -1),
             params["code_w"],
-        ).view(p, k, 1, n, size)
+        ).view(p, k, n, size)
         linear = torch.bmm(features.reshape(p, k * n, -1), params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
-        hidden = torch.tanh(
-            torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, size))
-        )  # [P, K, A, N, H]
-        scores = torch.bmm(hidden.view(p, k * a * n, size), params["score_w"].unsqueeze(-1)).view(p, k, a, n)
+        scores = asset_scores(code, relative, params["holding_w"], params["score_w"])  # [P, K, A, N]
         scores = scores + linear
         if self.spec.has_cash_score:
             cash = _affine(context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
@@ -166,19 +179,20 @@ class EquivariantPolicy:
         if self.spec.action == "softmax":
             kept = (account * n).clamp(min=WEIGHT_FLOOR).log()
             scores = torch.addcmul(scores, kept, params["inertia"].view(p, 1, 1, 1))
-        return PolicyOutput(scores, params["log_std"], self.value(params, features, account, tradable))
+        return scores
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """[P, K, A]: the pooled market, and the market as weighted by the holdings."""
         p, k, n, _ = features.shape
         holding = account[..., 1:]
         a = holding.shape[2]
-        code = torch.tanh(_affine(features, params["value_encode_w"], params["value_encode_b"]))  # [P, K, N, H]
+        code = _layer(features, params["value_encode_w"], params["value_encode_b"])  # [P, K, N, H]
         context = _affine(_mean_over_assets(code, tradable), params["value_context_w"], params["value_b"])
         held = torch.bmm(holding.reshape(p * k, a, n), code.view(p * k, n, -1)).view(p, k, a, -1)
-        mixed = torch.bmm(held.view(p, k * a, -1), params["value_holding_w"]).view(p, k, a, -1)
-        hidden = torch.tanh(context.unsqueeze(2) + mixed)
-        return _affine(hidden, params["value_w"].unsqueeze(-1), params["value_out_b"]).squeeze(-1)
+        mixed = torch.bmm(held.view(p, k * a, -1), params["value_holding_w"])
+        hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
+        # Not a product with one column: the gradient of that is slow on a CPU.
+        return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
 class MlpPolicy:
@@ -212,8 +226,18 @@ class MlpPolicy:
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
-        mean = self._tower("actor", params, features, account)
+        mean = self.mean(params, features, account, tradable)
         return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+
+    def mean(
+        self,
+        params: Mapping[str, Tensor],
+        features: Tensor,
+        account: Tensor,
+        tradable: Tensor | None,  # noqa: ARG002  features of what is not tradable are zero already
+    ) -> Tensor:
+        """[P, K, A, D]."""
+        return self._tower("actor", params, features, account)
 
     def value(
         self,
@@ -227,12 +251,13 @@ class MlpPolicy:
 
     def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
         p, k, n, f = features.shape
-        x = _affine(features.reshape(p, k, n * f), params[f"{name}_table_w"], params[f"{name}_b0"]).unsqueeze(2)
-        own = torch.bmm(account.reshape(p, -1, n + 1), params[f"{name}_own_w"])
-        x = torch.tanh(x + own.view(*account.shape[:3], -1))  # [P, K, A, H]
+        base = _affine(features.reshape(p, k, n * f), params[f"{name}_table_w"], params[f"{name}_b0"])  # [P, K, H]
+        own = torch.bmm(account.reshape(p, -1, n + 1), params[f"{name}_own_w"])  # [P, K A, H]
+        x = tanh_of_sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
+        x = x.view(*account.shape[:3], -1)
         last = len(self.spec.hidden)
         for i in range(1, last):
-            x = torch.tanh(_affine(x, params[f"{name}_w{i}"], params[f"{name}_b{i}"]))
+            x = _layer(x, params[f"{name}_w{i}"], params[f"{name}_b{i}"])
         return _affine(x, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
 
 

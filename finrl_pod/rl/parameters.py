@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from finrl_pod.rl import kernels
 from finrl_pod.types import Tensor
 
 ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
@@ -22,13 +23,19 @@ class Parameters:
         rows = [torch.cat([value.reshape(-1) for value in member.values()]) for member in members]
         self.flat = torch.stack(rows).to(device)
         self.shapes = {name: tuple(value.shape) for name, value in members[0].items()}
-        self.views: dict[str, Tensor] = {}
+        self.starts: dict[str, int] = {}  # where each begins in a row
         start = 0
         for name, shape in self.shapes.items():
-            size = int(torch.Size(shape).numel())
-            view = self.flat[:, start : start + size].view(len(members), *shape)
-            self.views[name] = view.detach().requires_grad_()
-            start += size
+            self.starts[name] = start
+            start += torch.Size(shape).numel()
+        self.views = {name: view.detach().requires_grad_() for name, view in self.views_of(self.flat).items()}
+
+    def views_of(self, flat: Tensor) -> dict[str, Tensor]:
+        """Another [P, D] tensor laid out as the parameters are, by name."""
+        return {
+            name: flat[:, start : start + torch.Size(self.shapes[name]).numel()].view(flat.shape[0], *self.shapes[name])
+            for name, start in self.starts.items()
+        }
 
     def gradient(self, loss: Tensor) -> Tensor:
         """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix."""
@@ -57,25 +64,21 @@ class Adam:
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
-        if active is None:
-            self.steps += 1
-            self.first.lerp_(gradient, 1 - ADAM_DECAY_1)
-            self.second.mul_(ADAM_DECAY_2).addcmul_(gradient, gradient, value=1 - ADAM_DECAY_2)
-        else:
-            moves = active.unsqueeze(1)
-            self.steps += active
-            first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
-            second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
-            self.first.copy_(torch.where(moves, first, self.first))
-            self.second.copy_(torch.where(moves, second, self.second))
+        self.steps += 1 if active is None else active
         count = self.steps.clamp(min=1)
-        correct_1 = (1 - ADAM_DECAY_1**count).unsqueeze(1)
-        correct_2 = (1 - ADAM_DECAY_2**count).sqrt().unsqueeze(1)
-        denominator = (self.second.sqrt() / correct_2).add_(ADAM_EPSILON)
-        change = self.first / denominator * (learning_rate.unsqueeze(1) / correct_1)
-        if active is not None:
-            change = torch.where(moves, change, torch.zeros_like(change))
-        flat.sub_(change)
+        rate = learning_rate / (1 - ADAM_DECAY_1**count)
+        spread = (1 - ADAM_DECAY_2**count).sqrt()
+        moments = (self.first, self.second)
+        if kernels.take(flat, gradient, *moments):
+            kernels.adam(flat, gradient, *moments, rate, spread, active, (ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON))
+            return
+        moves = torch.ones_like(count, dtype=torch.bool) if active is None else active
+        first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
+        second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
+        change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + ADAM_EPSILON)
+        # A member that does not move may hold NaN: chosen, not multiplied by zero.
+        for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
+            kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
 
     def member(self, p: int) -> dict[str, Tensor]:
         """Copies of one member's state on the CPU."""

@@ -15,6 +15,7 @@ from finrl_pod.config import AgentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.distribution import entropy, log_probability
+from finrl_pod.rl.mlp_update import MlpUpdate
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
 from finrl_pod.rl.rollout import Rollout
@@ -74,6 +75,7 @@ class PPO:
         self.policy: Policy = make_policy(spec)
         streams = generators(seed, self.member_ids, "initial weights")
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
+        self._fused = MlpUpdate.of(self.policy, self.parameters)
         self.optimiser = Adam(self.parameters.flat)
         self.settings: dict[str, Tensor] = {}
         self.set_hyperparameters([{}] * len(self.member_ids) if hyperparameters is None else hyperparameters)
@@ -111,8 +113,10 @@ class PPO:
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
         features, tradable = self.rows(day)
-        out = self.policy.forward(self.parameters.views, features, account.to(self.dtype), tradable)
-        return out.mean, out.log_std
+        views, account = self.parameters.views, account.to(self.dtype)
+        if self._fused is not None and not torch.is_grad_enabled():
+            return self._fused.forward("actor", features, account), views["log_std"]
+        return self.policy.mean(views, features, account, tradable), views["log_std"]
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """Standard normal [H, P, *shape] from each member's own stream."""
@@ -162,7 +166,7 @@ class PPO:
         for order in orders:
             for i in range(config.minibatches):
                 chosen = order[:, i * size : (i + 1) * size]
-                batch = [x[member, chosen] if p > 1 else x[:, chosen[0]] for x in data]
+                batch = [x[member, chosen] if p > 1 else x[0].index_select(0, chosen[0]).unsqueeze(0) for x in data]
                 step, kl = self._minibatch(batch, active, learning_rate_factor)
                 log.append(step)
                 took_part.append(active)
@@ -188,14 +192,8 @@ class PPO:
     def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
         *rest, advantage, target = batch  # [P, M], [P, M, A, ...]
-        items, size = advantage.shape[1], self._piece(advantage)
-        parts = [torch.split(x, size, dim=1) for x in (*rest, _normalised(advantage), target)]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, advantage.shape[0]).to(advantage)
-        for piece in zip(*parts, strict=True):
-            share = piece[0].shape[1] / items
-            loss, seen = self._loss(piece)
-            gradient += self.parameters.gradient((loss * share).sum())
-            figures += seen * share
+        batch = (*rest, _normalised(advantage), target)
+        gradient, figures = self._gradient(batch) if self._fused is None else self._fused_gradient(batch)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
@@ -205,6 +203,25 @@ class PPO:
         moves = active & self.alive & (kl <= self.settings["target_kl"])
         self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
         return torch.stack([kl, outside, policy_loss, value_loss, norm]), kl
+
+    def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
+        p, items, _ = batch[-1].shape
+        parts = [torch.split(x, self._piece(batch[-1]), dim=1) for x in batch]
+        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(batch[-1])
+        for piece in zip(*parts, strict=True):
+            share = piece[0].shape[1] / items
+            loss, seen = self._loss(piece)
+            gradient += self.parameters.gradient((loss * share).sum())
+            figures += seen * share
+        return gradient, figures
+
+    def _fused_gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The same through the kernel that knows this policy."""
+        assert self._fused is not None
+        day, *numbers = batch
+        settings = [self.settings[name] for name in ("clip", "value_weight", "entropy")]
+        return self._fused(self.features[day], numbers, settings)
 
     def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The loss [P] over some items, and (KL, share clipped, policy loss, value loss) [4, P], all means."""
@@ -242,6 +259,8 @@ class PPO:
 
         def value(day: Tensor, account: Tensor) -> Tensor:
             features, tradable = self.rows(day)
+            if self._fused is not None:
+                return self._fused.forward("critic", features, account).squeeze(-1)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
         days = torch.cat([rollout.day, rollout.last.day.unsqueeze(0), rollout.ends.day.unsqueeze(0)])

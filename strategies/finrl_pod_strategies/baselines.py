@@ -10,7 +10,8 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_strategies.index import index_market
+from finrl_pod_strategies.chance import RandomWeights
+from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
 from finrl_pod_strategies.simple import EqualWeight, Index, Momentum
 
@@ -36,22 +37,34 @@ BASELINES: dict[str, Callable[[], Strategy]] = {
 }
 
 
-def make(name: str) -> Strategy:
-    """A baseline by name. Raises InputError for an unknown one."""
+# Strategies that draw random numbers: yardsticks of luck, which no champion is held against.
+SEEDED: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
+
+
+def make(name: str, seed: int | None = None) -> Strategy:
+    """A baseline by name, or one of `SEEDED`. Raises InputError for an unknown one, and for a seed that it has no use
+    for."""
+    if name in SEEDED:
+        return SEEDED[name](seed or 0)
     if name not in BASELINES:
-        close = get_close_matches(name, BASELINES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(BASELINES)}"
+        known = (*BASELINES, *SEEDED)
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
         raise InputError(f"unknown strategy {name!r}; {hint}")
+    if seed is not None:
+        raise InputError(f"strategy {name} draws no random numbers; leave the seeds out")
     return BASELINES[name]()
 
 
 def run_baseline(
     name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> BacktestResult:
-    """Backtest one baseline; the index runs on its own one-asset market of the same bars and fill rule."""
+    """Backtest one baseline; the index runs on its own one-asset market of the same bars and fill rule, where costs
+    that need a volume or count shares are not charged (`index_rules`)."""
     strategy = make(name)
     if name == "index":
         panel, market = index_market(panel, market.fill_rule)
+        rules = index_rules(rules)
     return backtest(strategy, panel, market, first, last, rules, cash)
 
 

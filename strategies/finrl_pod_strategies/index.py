@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from finrl_pod.data.tensor import Fill, build_market
 from finrl_pod.errors import InputError
+from finrl_pod.market.costs import HalfSpread
+from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Panel
 
 
@@ -40,3 +43,13 @@ def index_market(panel: Panel, fill: str = "next") -> tuple[Panel, MarketTensor]
     """
     alone = index_panel(panel)
     return alone, build_market(alone, (), (0, len(alone.times) - 1), cast(Fill, fill))
+
+
+def index_rules(rules: ExecutionRules) -> ExecutionRules:
+    """What the index pays: an index level has neither volume nor a number of shares, so only proportional costs,
+    interest and delay are left of the frictions."""
+    frictions = rules.frictions
+    if frictions is None:
+        return rules
+    spreads = tuple(model for model in frictions.costs if isinstance(model, HalfSpread))
+    return replace(rules, frictions=replace(frictions, costs=spreads, participation=0.0))

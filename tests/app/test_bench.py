@@ -63,6 +63,7 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["env", "--envs", "0"], "--envs must be at least 1, got 0"),
         (["env", "--days", "2"], "--days at least 3"),
         (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
+        (["population", "--members", "3"], "--members must divide --envs 1024, got 3"),
         (["ppo", "--hidden", "64x64"], "widths are numbers such as 64,64, got '64x64'"),
         (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),
         (["env", "--threads", "-1"], "--threads must be 0 or more, got -1"),
@@ -114,6 +115,18 @@ def test_learn_runs_what_it_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert len(asked) == 2 + len(BENCHMARKS)
 
 
+def test_a_population_is_measured_beside_one_member(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--envs", "16", "--members", "4", "--group", "2", "--horizon", "4", "--minibatch", "32", "--days", "40"]
+    small = ["--assets", "3", "--features", "2", "--hidden", "8", "--runs", "2", "--device", "cpu", "--json"]
+    assert main(["population", *sizes, *small]) == 0
+    many, alone, ratio = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in (many, alone)] == ["population_samples", "population_samples_alone"]
+    assert (many["config"]["members"], alone["config"]["members"]) == (4, 1)
+    assert many["config"]["samples_a_run"] == alone["config"]["samples_a_run"]
+    assert ratio["name"] == "population_ratio"
+    assert ratio["low"] <= ratio["value"] <= ratio["high"]
+
+
 def test_rows_are_medians_with_their_range() -> None:
     row = over_runs("x", [3.0, 1.0, 2.0, 10.0], "steps/s", {"envs": 4})
     assert (row.value, row.low, row.high) == (2.5, 1.0, 10.0)
@@ -135,8 +148,8 @@ def test_finrl_order_is_measured_by_finrl_rules() -> None:
     assert env.config.whole_shares
     assert env.config.fill == env.market.fill_rule == "same_close"
     assert env.accounts == 8
-    plain = make_speed_env(SpeedSettings(envs=32, assets=2, features=1, days=30), torch.device("cpu"))
-    assert (plain.groups, plain.accounts, plain.config.fill) == (2, 16, "next")
+    plain = make_speed_env(SpeedSettings(envs=64, assets=2, features=1, days=30), torch.device("cpu"))
+    assert (plain.groups, plain.accounts, plain.config.fill) == (2, 32, "next")
     assert torch.equal(plain.market.fill[:-1], plain.market.close[1:])
 
 

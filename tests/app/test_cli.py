@@ -68,7 +68,8 @@ def progress(**changes: Any) -> Any:
 def wiring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Wiring:
     fake = Wiring()
     fake.asked = []  # type: ignore[misc]
-    monkeypatch.setattr(finrl_pod_app, "wiring", fake, raising=False)
+    for module in ("wiring", "backtests"):
+        monkeypatch.setattr(finrl_pod_app, module, fake, raising=False)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -90,7 +91,7 @@ def commands() -> list[list[str]]:
 
 def test_the_commands_are_those_that_were_promised() -> None:
     top = {words[0] for words in commands()}
-    assert top == {"demo", "init", "data", "tournament", "train", "backtest", "doctor", "bench"}
+    assert top == {"demo", "init", "data", "tournament", "train", "backtest", "sweep", "doctor", "bench"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -12,6 +12,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod_app.doctor import Finding, examine, installed_versions
 
 from finrl_pod.errors import DataError
+from finrl_pod.native import library
 
 SECRET = "do-not-tell-8472"
 
@@ -79,8 +80,16 @@ def test_a_store_that_fails_is_broken_with_its_sentence(monkeypatch: pytest.Monk
 
 
 def test_without_a_compiler_training_is_said_to_be_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_compiler", lambda: None)
-    assert "slower" in found("torch.compile").mend
+    monkeypatch.setattr(library, "find_compiler", lambda: None)
+    assert "slower" in found("kernels").mend
+
+
+def test_kernels_that_are_switched_off_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "find_compiler", lambda: "/usr/bin/g++")
+    monkeypatch.setenv(library.SWITCH, "1")
+    assert found("kernels").status == "ok"
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert library.SWITCH in found("kernels").mend
 
 
 def test_versions_of_a_report_name_what_results_depend_on() -> None:

@@ -295,3 +295,42 @@ def test_ticks_of_the_log_axis_are_few_round_and_inside(low: float, high: float)
     assert ticks == sorted(ticks)
     assert 1 <= len(ticks) <= 12
     assert all(low <= tick <= high for tick in ticks)
+
+
+def test_sections_without_a_record_are_absent_and_those_with_one_are_shown() -> None:
+    made = results(bars=300)
+    whole = document(made)
+    plain = Page(render(whole, made)).text
+    for title in ("The gate, rule by rule", "Overfitting", "What costs do to it", "The grey band"):
+        assert title not in plain
+    for title in ("Rolling Sharpe ratio", "Return of each month", "Turnover and costs", "Distribution of returns"):
+        assert title in plain
+    whole["verdict"] |= {
+        "rules": [
+            {"name": "deflated_sharpe", "value": 0.41, "limit": 0.95, "passed": False, "sentence": "no"},
+            {"name": "<drawdown>", "value": None, "limit": 0.3, "passed": True, "sentence": "yes"},
+        ],
+        "trials": {"raw": 1234, "clustered": 17},
+        "looks": 3,
+        "statistics": {
+            "overfitting": {"pbo": 0.43, "splits": 12870, "logits": {"counts": [3, 4], "edges": [-1, 0, 1]}}
+        },
+    }
+    whole["test"]["cost_curve"] = [
+        {"cost_bps": cost, "annual_return": 0.1 - cost / 1e3, "sharpe": 1.0, "max_drawdown": -0.2, "costs_paid": 5.0}
+        for cost in (0.0, 10.0)
+    ]
+    shown = Page(render(whole, made))
+    assert ["deflated sharpe", "0.41", "0.95", "no"] in shown.rows
+    assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
+    for words in ("1,234 raw, 17 clustered", "this one included: 3", "overfitting 43%", "What costs do to it"):
+        assert words in shown.text
+
+
+def test_the_tear_sheet_is_in_the_object_and_short_series_leave_ratios_out() -> None:
+    made = results(bars=60, names=("equal_weight", "index"))
+    sheet = document(made)["test"]["tearsheet"]
+    assert sheet["of"] == "equal_weight"
+    assert set(sheet) == {"of", "drawdowns", "longest_drawdown", "monthly", "rolling_sharpe", "distribution", "costs"}
+    assert sheet["rolling_sharpe"]["index"]["last"] is None
+    assert "Rolling Sharpe" not in Page(render(document(made), made)).text

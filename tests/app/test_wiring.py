@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.period import backtest_period
-from finrl_pod_app.wiring import run_backtest, run_tournament
+from finrl_pod_app.wiring import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.config import AgentConfig, RunConfig, SplitConfig

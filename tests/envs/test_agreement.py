@@ -112,7 +112,7 @@ def test_whole_shares_differ_by_no_more_than_a_share_of_each_and_what_it_buys(
         assert torch.equal(exact, torch.tensor([p.shares for p in plain], dtype=torch.float64))
         flips = (single.state.shares.reshape(ENVS, -1).double() - exact).abs()
         # One share an asset, and once more what their money buys: of a cheap asset that can be several shares.
-        prices = double._fill[double.state.day - 1].repeat_interleave(double.accounts, 1)[0]
+        prices = double.fill[double.state.day - 1].repeat_interleave(double.accounts, 1)[0]
         assert torch.all((flips * prices).sum(-1) <= 2 * prices.sum(-1))
 
 

@@ -91,3 +91,17 @@ def test_costs_add_up():
 def test_equity_that_cannot_be_measured_is_refused(equity):
     with pytest.raises(InputError):
         metrics.summary(np.array(equity))
+
+
+def test_ratios_in_excess_of_cash_agree_with_empyrical():
+    import empyrical
+
+    rng = np.random.default_rng(4)
+    returns, cash = rng.normal(0.0006, 0.01, 300), np.abs(rng.normal(1e-4, 2e-5, 300))
+    equity = 100 * np.cumprod(np.append(1.0, 1 + returns))
+    made = metrics.summary(equity, risk_free=cash)
+    assert made["sharpe"] == pytest.approx(empyrical.sharpe_ratio(returns, cash))
+    assert made["sortino"] == pytest.approx(empyrical.sortino_ratio(returns - cash))
+    assert metrics.summary(100 * np.cumprod(np.append(1.0, 1 + cash)), risk_free=cash)["sharpe"] == 0.0
+    with pytest.raises(InputError, match="as many returns of cash"):
+        metrics.summary(equity, risk_free=cash[:-1])

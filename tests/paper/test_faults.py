@@ -456,6 +456,18 @@ def test_stopping_cancels_own_orders_and_leaves_foreign_ones(tmp_path: Path) -> 
     world.check_agreement()
 
 
+def test_a_stop_by_command_is_answered_and_does_not_stop_the_next_start(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
+    number = ask(world.store, CommandName.STOP, world.clock.now())
+    world.daemon.run()
+    assert outcome(world.store, number) == "stopping"
+    assert {o.status for o in orders(world)} == {OrderStatus.CANCELED}
+    world.restart()
+    world.day(date(2024, 1, 11))
+    assert len(orders(world)) > 2
+
+
 def test_a_journal_that_cannot_be_written_stops_everything_and_cancels_what_is_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

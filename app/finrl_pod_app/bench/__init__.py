@@ -1,6 +1,6 @@
 """Benchmarks: how fast environments and learners are, and whether agents learn where the best answer is known.
 
-python -m finrl_pod_app.bench env|ppo|learn [--json] [--out FILE]
+python -m finrl_pod_app.bench env|ppo|population|learn [--json] [--out FILE]
 """
 
 from finrl_pod_app.bench.command import main

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,20 +15,29 @@ import torch
 
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
+from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.machine import describe, pick_device
-from finrl_pod_app.bench.ppo import ppo_row
+from finrl_pod_app.bench.ppo import population_rows, ppo_row
 from finrl_pod_app.bench.rows import Row, as_json, as_table, document
 from finrl_pod_app.bench.speed import SpeedSettings
 
-SPEED = {"env": env_row, "ppo": ppo_row}
+SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
+    "env": lambda settings, device: [env_row(settings, device)],
+    "ppo": lambda settings, device: [ppo_row(settings, device)],
+    "population": population_rows,
+}
 # What is measured when nothing is said: env at the size at which others report it, with their flat rows.
-DEFAULTS = {"env": SpeedSettings(envs=8192, observation="flat"), "ppo": SpeedSettings()}
+DEFAULTS = {
+    "env": SpeedSettings(envs=8192, observation="flat"),
+    "ppo": SpeedSettings(),
+    "population": SpeedSettings(policy="equivariant", members=32),
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `env`, `ppo` or `learn` and return the exit code: 0, or 2 after one sentence on standard error.
+    """Run `backtest`, `env`, `ppo`, `population` or `learn`; the exit code: 0, or 2 after one sentence on standard error.
 
     With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
     """
@@ -55,9 +65,12 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "learn":
         return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
+    if options.what == "backtest":
+        flags = (field.name for field in fields(BacktestSettings))
+        return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
     names = DEFAULTS[options.what].plain()
     settings = SpeedSettings(**{name: getattr(options, name) for name in names})
-    return [SPEED[options.what](settings, device)]
+    return SPEED[options.what](settings, device)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,11 +82,20 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="env|ppo|learn")
-    for name, summary in (("env", "steps/s of an environment"), ("ppo", "samples/s of PPO, end to end")):
+    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn")
+    for name, summary in (
+        ("env", "steps/s of an environment"),
+        ("ppo", "samples/s of PPO, end to end"),
+        ("population", "samples/s of many members against one, with the same samples in all"),
+    ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         _add_speed(command, DEFAULTS[name])
         _add_common(command)
+    backtest = commands.add_parser("backtest", help="backtests/s of many variations", allow_abbrev=False)
+    for field in fields(BacktestSettings):
+        kind = str if field.name == "peer" else int
+        backtest.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+    _add_common(backtest)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
     learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
@@ -90,7 +112,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None:
-    for name in ("envs", "assets", "features", "days", "horizon", "minibatch", "epochs", "group", "runs"):
+    for name in ("envs", "assets", "features", "days", "horizon", "minibatch", "epochs", "group", "members", "runs"):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help="default %(default)s")
     parser.add_argument("--hidden", type=_widths, default=defaults.hidden, metavar="64,64")
     for name, choices in (

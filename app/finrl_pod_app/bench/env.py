@@ -5,28 +5,31 @@ from __future__ import annotations
 import torch
 from finrl_pod_envs.observation import flat, flat_size
 
+from finrl_pod.memory import keep_freed_memory
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
 
 POOL = 16  # action tensors drawn ahead, so that drawing is not measured
-SAMPLES_A_RUN, FEWEST_STEPS, MOST_STEPS = 500_000, 4, 200  # a run lasts about a second at any size
+SAMPLES_A_RUN, FEWEST_STEPS, MOST_STEPS = 2_000_000, 4, 200  # a run lasts about a second at any size
 
 
 def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     """Environment steps a second; observation="flat" writes every environment's whole row at each step."""
     settings.check()
+    keep_freed_memory()
     env = make_speed_env(settings, device)
     stream = torch.Generator(device).manual_seed(1)
-    pool = torch.rand(POOL, 1, settings.envs, env.action_size, generator=stream, device=device) * 2 - 1
+    pool = torch.rand(POOL, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
     steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
     env.reset(0)
+    rows = torch.empty(env.members, env.envs, flat_size(env.market), device=device)
 
     @torch.no_grad()
     def work() -> int:
         for i in range(steps):
             outcome = env.step(pool[i % POOL])
             if settings.observation == "flat":
-                flat(env.market, outcome.observation)
+                flat(env.market, outcome.observation, out=rows)
         return steps * settings.envs
 
     values = rates("env_steps", work, settings.runs, device)

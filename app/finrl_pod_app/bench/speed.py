@@ -24,10 +24,11 @@ CASH, HMAX, COST_BPS = 1e6, 100.0, 10.0
 
 @dataclass(frozen=True)
 class SpeedSettings:
-    """The flags of `bench env` and `bench ppo`. minibatch: in samples.
+    """The flags of `bench env`, `bench ppo` and `bench population`. minibatch: in samples.
 
     kind: "stock_trading" acts in shares as FinRL does, "portfolio" in target weights. group: environments that share
-    a window of days. runs: repetitions, of which the median is taken.
+    a window of days. members: agents that divide the environments and the minibatch among them. runs: repetitions, of
+    which the median is taken.
     """
 
     envs: int = 1024
@@ -42,7 +43,8 @@ class SpeedSettings:
     kind: Literal["stock_trading", "portfolio"] = "stock_trading"
     order: Literal["proportional", "sequential"] = "proportional"
     observation: Literal["flat", "table"] = "table"
-    group: int = 16
+    group: int = 32
+    members: int = 1
     runs: int = 5
 
     def plain(self) -> dict[str, Any]:
@@ -51,7 +53,7 @@ class SpeedSettings:
 
     def check(self) -> None:
         """Raises ConfigError for a setting out of its range."""
-        for name in ("envs", "assets", "horizon", "minibatch", "epochs", "group", "runs"):
+        for name in ("envs", "assets", "horizon", "minibatch", "epochs", "group", "members", "runs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.features < 0 or self.days < 3:
@@ -61,13 +63,26 @@ class SpeedSettings:
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"--hidden must be widths of 1 or more, such as 64,64; got {self.hidden}")
 
+        if self.envs % self.members:
+            raise ConfigError(f"--members must divide --envs {self.envs}, got {self.members}")
+
+    @property
+    def envs_each(self) -> int:
+        """Environments of one member."""
+        return self.envs // self.members
+
+    @property
+    def group_each(self) -> int:
+        """Environments of one member that share a window."""
+        return min(self.group, self.envs_each)
+
     @property
     def minibatches(self) -> int:
         """Parts of a rollout. Raises ConfigError where `minibatch` does not divide it."""
-        total = self.envs * self.horizon
-        if total % self.minibatch or self.minibatch % min(self.group, self.envs):
+        total, smallest = self.envs * self.horizon, self.group_each * self.members
+        if total % self.minibatch or self.minibatch % smallest:
             raise ConfigError(
-                f"--minibatch must divide envs x horizon = {total} and be a multiple of --group {self.group}, "
+                f"--minibatch must divide envs x horizon = {total} and be a multiple of group x members = {smallest}, "
                 f"got {self.minibatch}"
             )
         return total // self.minibatch
@@ -110,23 +125,24 @@ def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
         order=settings.order,
         whole_shares=finrl,
         hmax=HMAX,
-        envs=settings.envs,
-        group=min(settings.group, settings.envs),
+        envs=settings.envs_each,
+        group=settings.group_each,
     )
-    return make_env(to_device(make_market(settings, fill), device), config)
+    market = to_device(make_market(settings, fill), device)
+    return make_env(market, config, members=range(settings.members))
 
 
-def rates(label: str, work: Callable[[], int], runs: int, device: torch.device) -> list[float]:
+def rates(label: str, work: Callable[[], int], runs: int, device: torch.device, *, warm_up: bool = True) -> list[float]:
     """Units a second of `runs` calls of `work` (which returns how many units it did), after one to warm up."""
     measured = []
-    for run in range(runs + 1):
+    for run in range(0 if warm_up else 1, runs + 1):
         _wait(device)
         began = time.perf_counter()
         units = work()
         _wait(device)
         measured.append(units / (time.perf_counter() - began))
         say(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {measured[-1]:,.0f}/s")
-    return measured[1:]
+    return measured[1:] if warm_up else measured
 
 
 def _wait(device: torch.device) -> None:

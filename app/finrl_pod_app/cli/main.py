@@ -12,7 +12,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import data, doctor, init, paper, run_commands
+from finrl_pod_app.cli import backtest_commands, data, doctor, init, paper, run_commands
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -35,7 +35,10 @@ app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out 
 )
 app.command("train", epilog="Example: finrl-pod train mine.toml --out runs/one")(run_commands.train)
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
-    run_commands.backtest
+    backtest_commands.backtest
+)
+app.command("sweep", epilog="Example: finrl-pod sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:")(
+    backtest_commands.sweep
 )
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
 app.command(

@@ -1,4 +1,4 @@
-"""The commands that train and backtest: they read options, call `finrl_pod_app.wiring`, and show what it returns."""
+"""The commands that train: they read options, call `finrl_pod_app.wiring`, and show what it returns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ class Device(StrEnum):
 class Bench(StrEnum):
     """What to measure."""
 
+    backtest = "backtest"
     env = "env"
     learn = "learn"
+    population = "population"
     ppo = "ppo"
 
 
@@ -84,36 +86,9 @@ def train(
     _run(settings, _folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
-def backtest(
-    run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is tested.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="A baseline by name, instead of a run.")] = None,
-    data: Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")] = None,
-    start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, as 2019-01-31.")] = None,
-    end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
-    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost of a trade in basis points, each side.")] = None,
-    cash: Annotated[float | None, typer.Option(min=0, help="Cash at the start.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.json and report.html; none unless given.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Test a run's champion or a baseline. Accounting and costs are those of the tournament."""
-    from finrl_pod.errors import InputError
-    from finrl_pod_app import console, wiring
-
-    if (run_dir is None) == (strategy is None):
-        raise InputError(
-            "backtest takes a run directory or --strategy NAME, one of the two: see finrl-pod backtest --help"
-        )
-    target: str | Path = run_dir if run_dir is not None else str(strategy)
-    document = wiring.run_backtest(target, data=data, start=start, end=end, cost_bps=cost_bps, cash=cash, out=out)
-    if as_json:
-        print_json(document)
-    else:
-        console.show_result(document, out)
-
-
 def bench(
     context: typer.Context,
-    what: Annotated[Bench, typer.Argument(help="env: steps/s; learn: what agents learn; ppo: samples/s.")],
+    what: Annotated[Bench, typer.Argument(help="learn: what agents learn; backtest, env, ppo, population: speed.")],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks

@@ -30,7 +30,8 @@ from finrl_pod.paper.status import heartbeat, orders, status
 from finrl_pod_app.paper.replaying import CENT, compare
 from finrl_pod_app.paper.sources import strategy_source
 from finrl_pod_app.presets import preset
-from finrl_pod_app.wiring import load_panel, run_tournament
+from finrl_pod_app.prices import load_panel
+from finrl_pod_app.wiring import run_tournament
 
 STILL, BUSY, SLOW, FAST = 0.0, 10.0, 100.0, 400_000.0  # simulated seconds a second, from standing still to idle
 LEAD = 20  # minutes before the close at which the daemon decides

@@ -14,6 +14,7 @@ import numpy as np
 from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.files import write_text
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
+from finrl_pod_app.report.sheet import tear_sheet
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ def build_document(
     leaderboard: Sequence[Score] = (),
     verdict: Verdict | None = None,
     timing: Timing | None = None,
+    cost_curve: Sequence[Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """The report's object from its pieces; a plain backtest leaves out the last four.
+    """The report's object from its pieces; a plain backtest leaves out champion, leaderboard, verdict and timing.
 
     splits: first and last date of each, as ISO text; "test" must be among them. results: of the test split, by name
-    of the strategy.
+    of the strategy. cost_curve: of the strategy that the report is about, from `sensitivity.cost_curve`.
     """
     document = {
         "data": {
@@ -73,6 +75,7 @@ def build_document(
             "adjusted": panel.adjusted,
             "source": panel.source,
             "flaws": panel.flaws,
+            "price_only_index": panel.benchmark is not None and panel.benchmark.price_only,
         },
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),
@@ -81,6 +84,9 @@ def build_document(
         "test": {
             "strategies": {name: result.metrics for name, result in results.items()},
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
+            "tearsheet": tear_sheet(results),
+            "cost_curve": cost_curve,
+            "cost_bps": config.environment.cost_bps,
         },
         "verdict": None if verdict is None else vars(verdict),
         "timing": None if timing is None else vars(timing),
@@ -94,7 +100,7 @@ def build_document(
 
 def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     """The market's rules in words, and a warning where a setting flatters the result or bends the prices."""
-    sentences = [f"Every trade costs {rules.cost_bps:g} basis points of its value."]
+    sentences = [f"Every trade costs {rules.cost_bps:g} basis points of its value.", *cost_sentences(rules, panel)]
     if rules.fill == "same_close":
         sentences.append(
             "Warning: decisions filled at the very close that they were made on (fill = same_close), which nobody can "
@@ -102,7 +108,8 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         )
     else:
         price = "open" if panel.open is not None else "close, because the data has no opening prices"
-        sentences.append(f"A decision sees closing prices and fills at the next bar's {price}.")
+        bar = "the next bar's" if rules.delay == 1 else f"the {ordinal(rules.delay)} bar's"
+        sentences.append(f"A decision sees closing prices and fills at {bar} {price}.")
     if not rules.whole_shares:
         sentences.append("Shares are bought in fractions.")
     elif panel.adjusted:
@@ -119,13 +126,55 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         sentences.append(f"Holdings may reach {rules.leverage:g} times the equity; short positions {short} be taken.")
     if rules.turbulence_limit > 0:
         sentences.append(f"Agents sell everything while turbulence is above {rules.turbulence_limit:g}.")
-    sentences.append("Cash earns nothing.")
+    if rules.short:
+        fee = f"{100 * rules.borrow_fee:g}% a year" if rules.borrow_fee else "nothing"
+        sentences.append(f"Borrowing the shares of a short position costs {fee}.")
+    if np.isfinite(panel.close[-1]).sum() < len(panel.symbols):
+        loss = f", less {-100 * rules.exit_return:g}%" if rules.exit_return else ""
+        sentences.append(f"A ticker that ends is paid out at its last close{loss}.")
+    if rules.cash_rates:
+        dates = ", ".join(f"{100 * rate:g}% a year from {day}" for day, rate in rules.cash_rates)
+        sentences.append(f"Cash earns {dates}; Sharpe and Sortino ratios are in excess of it.")
+    else:
+        sentences.append("Cash earns nothing.")
     if panel.benchmark is not None and panel.benchmark.price_only:
         sentences.append(
             f"The index is {panel.benchmark.name} by its price alone, without dividends; the stocks' prices "
             f"{'include' if panel.adjusted else 'leave out'} theirs."
         )
     return sentences
+
+
+def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
+    """The costs beyond the proportional one, in words."""
+    sentences = []
+    if rules.half_spread_bps:
+        sentences.append(f"Every fill is {rules.half_spread_bps:g} basis points worse than its price: half the spread.")
+    if rules.per_share or rules.per_share_minimum:
+        sentences.append(
+            f"An order costs {rules.per_share:g} a share, {rules.per_share_minimum:g} at least; the index pays none."
+        )
+    if rules.per_share and panel.adjusted:
+        sentences.append(
+            "Warning: costs a share on adjusted prices; past prices are scaled down for later splits and dividends, so "
+            "more shares are counted than were traded."
+        )
+    if rules.impact:
+        sentences.append(
+            f"An order moves the price by {rules.impact:g} times a bar's volatility times the square root of its "
+            "share of the bar's volume; the index does not pay it."
+        )
+    if rules.participation:
+        sentences.append(
+            f"At most {100 * rules.participation:g}% of a bar's volume fills; the rest of an order lapses."
+        )
+    return sentences
+
+
+def ordinal(delay: int) -> str:
+    """2 -> "2nd", the bar after a decision."""
+    ending = {2: "nd", 3: "rd"}.get(delay % 10 if delay % 100 not in (11, 12, 13) else 0, "th")
+    return f"{delay}{'st' if delay % 10 == 1 and delay % 100 != 11 else ending}"
 
 
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:

@@ -20,17 +20,28 @@ TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # of a decad
 TICK_GAP = 0.09  # of the axis, at the least
 
 
-def equity_figure(results: Mapping[str, BacktestResult]) -> Any:
-    """Equity as a multiple of its first mark, on a log axis."""
+def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
+    """Equity as a multiple of its first mark, on a log axis; `band` (places, low, high) lies behind the lines."""
     growth = {name: result.equity / result.equity[0] for name, result in results.items()}
     # A log axis has no place for ruin: such a line ends there.
     shown = {name: np.where(values > 0, values, np.nan) for name, values in growth.items()}
-    figure = _lines(results, shown, "%{y:.2f}×")
-    ticks = log_ticks(
-        min(float(np.nanmin(v)) for v in shown.values()), max(float(np.nanmax(v)) for v in shown.values())
-    )
+    figure = lines(results, shown, "%{y:.2f}×")
+    ends = [float(end(v)) for v in shown.values() for end in (np.nanmin, np.nanmax)]
+    if band is not None:
+        _add_band(figure, next(iter(results.values())).times, band)
+        ends += [min(band["low"]), max(band["high"])]
+    ticks = log_ticks(min(ends), max(ends))
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
     return figure
+
+
+def _add_band(figure: Any, times: Times, band: Mapping[str, Any]) -> None:
+    """Two invisible lines with a fill between them, moved behind the others."""
+    x = dates(times, np.asarray(band["places"]))
+    shared = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": "band"}
+    figure.add_scatter(y=band["low"], **shared)
+    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.18)", **shared)
+    figure.data = (*figure.data[-2:], *figure.data[:-2])
 
 
 def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
@@ -38,7 +49,7 @@ def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
     falls = {}
     for name, result in results.items():
         falls[name] = result.equity / np.maximum.accumulate(result.equity) - 1
-    figure = _lines(results, falls, "%{y:.1%}")
+    figure = lines(results, falls, "%{y:.1%}")
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
 
@@ -54,8 +65,8 @@ def weights_figure(result: BacktestResult) -> Any:
             if group == "short" and not part.any():
                 continue
             figure.add_scatter(
-                x=_dates(times),
-                y=_thin(part),
+                x=dates(times),
+                y=thin(part),
                 name=html.escape(name),
                 legendgroup=name,
                 showlegend=group == "long",
@@ -65,7 +76,7 @@ def weights_figure(result: BacktestResult) -> Any:
                 fillcolor=colour,
                 hovertemplate="%{y:.1%}",
             )
-    _layout(figure)
+    layout(figure)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
     figure.update_yaxes(tickformat=".0%")
     return figure
@@ -82,7 +93,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     return sorted(ticks)
 
 
-def _lines(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
+def lines(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
+    """A line for each strategy in its own style; values: [T] each."""
     import plotly.graph_objects as go
 
     figure, looks = go.Figure(), styles(results)
@@ -90,19 +102,20 @@ def _lines(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], 
     for name in reversed(in_order(results)):
         look, times = looks[name], results[name].times
         figure.add_scatter(
-            x=_dates(times),
-            y=_thin(values[name]),
+            x=dates(times),
+            y=thin(values[name]),
             name=html.escape(readable(name)),
             meta=name,
             mode="lines",
             line={"color": look.colour, "dash": look.dash, "width": look.width},
             hovertemplate=hover,
         )
-    _layout(figure)
+    layout(figure)
     return figure
 
 
-def _layout(figure: Any) -> None:
+def layout(figure: Any) -> None:
+    """What all charts share: no background, no legend, room for the labels alone."""
     figure.update_layout(
         template="none",
         showlegend=False,
@@ -133,14 +146,16 @@ def _band_colours(holdings: int) -> list[str]:
     return [*ramp(holdings - len(others)), *others, "rgba(128, 128, 128, 0.25)"]
 
 
-def _dates(times: Times) -> list[str]:
-    """ISO text of the thinned times: days alone where all stand at midnight, else to the minute."""
+def dates(times: Times, places: NDArray[np.intp] | None = None) -> list[str]:
+    """ISO text of the thinned times, or of those at `places`: days alone where all stand at midnight, else to the
+    minute."""
     days = times.astype("datetime64[D]")
     shown = days if (days == times).all() else times.astype("datetime64[m]")
-    return [str(time) for time in shown[_places(len(times))]]
+    return [str(time) for time in shown[_places(len(times)) if places is None else places]]
 
 
-def _thin(values: Floats) -> Floats:
+def thin(values: Floats) -> Floats:
+    """Every k-th value, so that at most about `POINTS` are left."""
     return values[_places(len(values))]
 
 

@@ -10,6 +10,18 @@ from finrl_pod_app.report.columns import CHAMPION, MISSING, STRATEGY_COLUMNS, in
 from finrl_pod_app.report.palette import Style
 
 MOST_ROWS = 32  # of the leaderboard
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MOMENTS = (  # key, heading, unit
+    ("mean", "mean", "%"),
+    ("deviation", "deviation", "%"),
+    ("skewness", "skewness", ""),
+    ("kurtosis", "kurtosis", ""),
+    ("value_at_risk", "worst 5% begin at", "%"),
+    ("expected_shortfall", "their mean", "%"),
+    ("best", "best", "%"),
+    ("worst", "worst", "%"),
+    ("positive", "gains", "% of bars"),
+)
 
 
 def metrics_table(strategies: Mapping[str, Mapping[str, float | None]], looks: Mapping[str, Style]) -> str:
@@ -34,6 +46,85 @@ def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], looks: Mappin
         _strategy_row(name, looks, [_percent(yearly[name].get(year)) for year in years]) for name in in_order(yearly)
     ]
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+
+
+def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The deepest drawdowns with their dates."""
+    heads = "".join(
+        f'<th scope="col">{head}</th>' for head in ("from", "lowest", "back at the peak", "depth %", "bars")
+    )
+    body = [
+        f'<tr><th scope="row">{row["peak"]}</th><td>{row["trough"]}</td><td>{row["recovered"] or "not yet"}</td>'
+        f"<td>{_percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
+        for row in rows
+    ]
+    return _table(heads, body, wide=False)
+
+
+def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
+    """Years down, months across, returns in percent on a ground that is the deeper the larger they are."""
+    heads = '<th scope="col">year</th>' + "".join(f'<th scope="col">{month}</th>' for month in MONTHS)
+    largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
+    rows = []
+    for year, months in monthly.items():
+        cells = "".join(_heat(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
+        rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}</tr>')
+    return _table(heads, rows)
+
+
+def distribution_table(moments: Mapping[str, Mapping[str, float | None]], looks: Mapping[str, Style]) -> str:
+    """Strategies down, moments and tails of their returns across."""
+    heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit in MOMENTS)
+    rows = [
+        _strategy_row(
+            name,
+            looks,
+            [
+                _percent(moments[name].get(key), 2) if unit else _plain(moments[name].get(key))
+                for key, _, unit in MOMENTS
+            ],
+        )
+        for name in in_order(moments)
+    ]
+    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+
+
+def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
+    """What each cost of a trade leaves."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("cost, bp", "a year %", "Sharpe", "drawdown %"))
+    body = [
+        f'<tr><th scope="row">{row["cost_bps"]:g}</th><td>{_percent(row["annual_return"])}</td>'
+        f"<td>{_plain(row['sharpe'])}</td><td>{_percent(row['max_drawdown'])}</td></tr>"
+        for row in rows
+    ]
+    return _table(heads, body, wide=False)
+
+
+def costs_table(costs: Mapping[str, Mapping[str, Any]], looks: Mapping[str, Style]) -> str:
+    """Costs by kind in currency, what they took of the equity a year, and interest less fees."""
+    kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
+    heads = "".join(f'<th scope="col">{html.escape(kind)}<small>currency</small></th>' for kind in kinds)
+    heads += (
+        '<th scope="col">drag<small>% a year</small></th><th scope="col">interest less fees<small>currency</small></th>'
+    )
+    rows = []
+    for name in in_order(costs):
+        one = costs[name]
+        cells = [MISSING if kind not in one["parts"] else f"{one['parts'][kind]:,.0f}" for kind in kinds]
+        rows.append(_strategy_row(name, looks, [*cells, _percent(one["drag"], 2), f"{one['carry']:,.0f}"]))
+    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+
+
+def gate_table(rules: Sequence[Mapping[str, Any]]) -> str:
+    """Each rule of the gate: what it asks for, what was reached, whether that is enough."""
+    heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">met</th>'
+    body = [
+        f'<tr><th scope="row">{html.escape(readable(str(rule["name"])))}</th><td>{_number(rule["value"])}</td>'
+        f'<td>{_number(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
+        f"{'yes' if rule['passed'] else 'no'}</td></tr>"
+        for rule in rules
+    ]
+    return _table(heads, body, wide=False)
 
 
 def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> str:
@@ -81,8 +172,20 @@ def _table(heads: str, rows: Sequence[str], *, wide: bool = True) -> str:
     )
 
 
-def _percent(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:.1f}"
+def _heat(value: float | None, largest: float) -> str:
+    """A cell of the monthly table: blue for gains, orange for losses, both light enough for the text."""
+    if value is None:
+        return "<td></td>"
+    colour = "20, 138, 205" if value > 0 else "213, 94, 0"
+    return f'<td style="background: rgba({colour}, {0.5 * min(abs(value) / largest, 1):.2f})">{100 * value:.1f}</td>'
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return MISSING if value is None else f"{100 * value:.{digits}f}"
+
+
+def _plain(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def _number(value: Any) -> str:

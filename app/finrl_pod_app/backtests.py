@@ -1,0 +1,156 @@
+"""One backtest of one strategy, beside equal weight and the index: what `finrl-pod backtest` does, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finrl_pod_strategies.baselines import make, run_baseline
+from finrl_pod_strategies.user import load_user_strategy, names_a_file
+
+from finrl_pod.config import RunConfig
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import DataError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.replay import Recording
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import rules_of
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod_app.doctor import installed_versions
+from finrl_pod_app.period import backtest_period
+from finrl_pod_app.prices import load_panel
+from finrl_pod_app.report.columns import CHAMPION
+from finrl_pod_app.report.document import build_document
+from finrl_pod_app.terms import with_terms
+
+if TYPE_CHECKING:
+    from finrl_pod.pod.run_directory import RunDirectory
+
+YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A strategy with the prices, the market and the bars that it is tested on."""
+
+    name: str
+    strategy: Strategy
+    config: RunConfig
+    panel: Panel
+    market: MarketTensor
+    first: int
+    last: int
+
+    @property
+    def terms(self) -> tuple[int, int, ExecutionRules, float]:
+        """The last four arguments of `backtest`."""
+        return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
+
+
+def run_backtest(
+    target: str | Path,
+    *,
+    data: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    cost_bps: float | None = None,
+    cash: float | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`, beside equal weight and
+    the index.
+
+    Without dates: a run's own test split; for others the test split of the default config on the sample, else all bars.
+    settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
+    the bars as Parquet and CSV.
+    """
+    asked = prepare(target, data, start, end, cost_bps, cash, settings, seed)
+    strategy = Recording(asked.strategy)
+    results: dict[str, BacktestResult] = {}
+    if asked.name != "index":
+        results[asked.name] = backtest(strategy, asked.panel, asked.market, *asked.terms)
+    for name in dict.fromkeys((asked.name, *YARDSTICKS) if asked.name == "index" else YARDSTICKS):
+        if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
+            results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+    curve = None
+    if out is not None and asked.name != "index":
+        from finrl_pod.evaluate.sensitivity import cost_curve
+
+        curve = cost_curve(strategy, asked.market, *asked.terms)
+    dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
+    document = build_document(
+        config=asked.config,
+        panel=asked.panel,
+        splits={"test": dates},
+        results=results,
+        versions=installed_versions(),
+        cost_curve=curve,
+    )
+    if out is not None:
+        from finrl_pod_app.report.html import write_report
+        from finrl_pod_app.report.sheet import band_of
+        from finrl_pod_app.results import write_results
+
+        document["test"]["band"] = band_of(results, asked.config.seed)
+        write_report(out, document, results)
+        write_results(out, results)
+    return document
+
+
+def prepare(
+    target: str | Path,
+    data: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    cost_bps: float | None = None,
+    cash: float | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+) -> Prepared:
+    """Find the strategy, the prices, the bars. What is missing is found before prices are read."""
+    if isinstance(target, Path):
+        return _prepared_run(target, data, start, end, cost_bps, cash, settings)
+    strategy = find_strategy(target, seed)
+    config = with_terms(RunConfig(), data, cost_bps, cash, settings)
+    panel = load_panel(config)
+    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    names = strategy.feature_names
+    fit = (0, len(panel.times) - 1) if names else (first, last)  # only raw features are handed out
+    market = build_market(panel, names, fit, config.environment.fill)
+    # A user's strategy may carry a name that means another one here.
+    name = strategy.name if not names_a_file(target) or strategy.name not in (*YARDSTICKS, CHAMPION) else target
+    return Prepared(name, strategy, config, panel, market, first, last)
+
+
+def find_strategy(name: str, seed: int | None = None) -> Strategy:
+    """A baseline by name, or a user's `file.py:Class`. Raises InputError where there is none."""
+    if names_a_file(name):
+        return load_user_strategy(name, seed)
+    return make(name, seed)
+
+
+def _prepared_run(
+    path: Path,
+    data: str | None,
+    start: str | None,
+    end: str | None,
+    cost_bps: float | None,
+    cash: float | None,
+    settings: Sequence[str],
+) -> Prepared:
+    from finrl_pod.pod.run_directory import RunDirectory
+    from finrl_pod_app.champions import load_champion, market_of, saved_members
+
+    run: RunDirectory = RunDirectory.open(path)
+    config = with_terms(run.config, data, cost_bps, cash, settings)
+    panel = load_panel(config)
+    if data is None and panel.sha256 != run.data_sha256:
+        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
+    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    champion = load_champion(run, saved_members(run))
+    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last)

@@ -1,0 +1,181 @@
+"""Backtests a second: a thousand variations of daily target weights at once, beside vectorbt and bt on the same market.
+
+The peers run in a virtual environment of their own, where there is one:
+
+    python -m venv /tmp/peer-backtests && /tmp/peer-backtests/bin/pip install vectorbt bt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import ConfigError, EnvironmentLacks
+from finrl_pod.evaluate.replay import Job, Replays, replay
+from finrl_pod.evaluate.replay_native import kernel_of
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market
+from finrl_pod_app.bench.training import say
+
+PEER = Path(tempfile.gettempdir()) / "peer-backtests" / "bin" / "python"
+PEER_VARIATIONS = 50  # in one call, as its users would: more at once is no faster
+TORCH_VARIATIONS = 100
+EVENNESS = 3.0  # of the Dirichlet law that weights are drawn from
+INVESTED = 0.99  # of the equity: costs are paid from the rest, so that no buy is cut
+SECONDS = 900
+DIFFERENCE = (
+    "vectorbt sizes as is done here; bt takes the fee of a purchase out of the money that it moves into an asset, so "
+    "that it ends a little below its target weights"
+)
+
+
+@dataclass(frozen=True)
+class BacktestSettings:
+    """The flags of `bench backtest`. peer: interpreter of an environment with vectorbt and bt; "" looks for the usual
+    one."""
+
+    variations: int = 1000
+    assets: int = 30
+    days: int = 2500
+    runs: int = 5
+    peer: str = ""
+
+    def check(self) -> None:
+        """Raises ConfigError for a setting out of its range."""
+        for name, least in (("variations", 1), ("assets", 1), ("days", 3), ("runs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name} must be at least {least}, got {getattr(self, name)}")
+
+
+def backtest_rows(settings: BacktestSettings) -> list[Row]:
+    """Milliseconds for all variations, the rates of kernel and plain torch, and where the peers are installed theirs,
+    the ratio, and how far the final wealths differ. Raises EnvironmentLacks for a --peer that does not run."""
+    settings.check()
+    market = make_market(SpeedSettings(assets=settings.assets, days=settings.days, features=0), "same_close")
+    say(f"drawing weights: {settings.variations} x {settings.days} x {settings.assets}")
+    weights = draw(settings.variations, settings.days, settings.assets)
+    rules = ExecutionRules(COST_BPS / 1e4)
+    config = {
+        **asdict(settings),
+        "cost_bps": COST_BPS,
+        "fill": market.fill_rule,
+        "weights": str(weights.dtype).removeprefix("torch."),
+        "native": kernel_of(market) is not None,
+    }
+    seconds = _seconds(market, weights, rules, settings.runs)
+    some = weights[:TORCH_VARIATIONS]
+    plain = _torch_seconds(market, some, rules)
+    rates = [settings.variations / s for s in seconds]
+    rows = [
+        over_runs("backtest_variations", [1e3 * s for s in seconds], "ms", config),
+        over_runs("backtest_rate", rates, "backtests/s", config),
+        over_runs("backtest_rate_torch", [len(some) / plain], "backtests/s", {**config, "variations": len(some)}),
+    ]
+    found = _peer(settings.peer)
+    if found is None:
+        say("vectorbt and bt are not installed: their rows are left out")
+        return rows
+    return [*rows, *_beside(found, market, weights, settings.runs, rates, config)]
+
+
+def draw(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
+    """[V, T, N] float64: weights spread over all assets, adding up to `INVESTED` each day."""
+    rng = np.random.default_rng(seed)
+    weights = rng.standard_gamma(EVENNESS, (variations, days, assets))
+    weights *= INVESTED / weights.sum(-1, keepdims=True)
+    return torch.from_numpy(weights)
+
+
+def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> Replays:
+    last = len(market.times) - 1
+    return replay(market, weights, [Job(v, 0, last, rules) for v in range(len(weights))], CASH)
+
+
+def _seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules, runs: int) -> list[float]:
+    measured = []
+    for run in range(runs + 1):
+        began = time.perf_counter()
+        _run(market, weights, rules)
+        measured.append(time.perf_counter() - began)
+        say(f"backtest: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {1e3 * measured[-1]:,.1f} ms")
+    return measured[1:]
+
+
+def _torch_seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> float:
+    began = time.perf_counter()
+    last = len(market.times) - 1
+    simulate(market, lambda t, cash, shares: weights[:, t], 0, last, rules, CASH, batch=len(weights))  # noqa: ARG005
+    return time.perf_counter() - began
+
+
+def _beside(
+    peer: str,
+    market: MarketTensor,
+    weights: Tensor,
+    runs: int,
+    rates: list[float],
+    config: dict[str, Any],
+) -> list[Row]:
+    say("vectorbt and bt on the same market")
+    theirs = _ask(peer, market, weights[:PEER_VARIATIONS], runs)
+    about = {**config, "versions": theirs["versions"]}
+    peer_rates = theirs["vectorbt_rates"]
+    slowest, fastest = min(rates) / max(peer_rates), max(rates) / min(peer_rates)
+    ratio = float(np.median(rates) / np.median(peer_rates))
+    rows = [
+        over_runs("vectorbt_rate", peer_rates, "backtests/s", {**about, "variations": len(weights[:PEER_VARIATIONS])}),
+        Row("times_vectorbt", ratio, slowest, fastest, "times", {**about, "interval": "worst and best of the runs"}),
+    ]
+    for kind, rate in (("free", 0.0), ("costs", COST_BPS / 1e4)):
+        own = float(_run(market, weights[:1], ExecutionRules(rate)).equity[0, -1]) / CASH
+        why = {} if kind == "free" else {"difference": DIFFERENCE}
+        for name in ("vectorbt", "bt"):
+            gap = abs(own / theirs[f"{name}_{kind}"] - 1)
+            told = {**about, "ours": own, "theirs": theirs[f"{name}_{kind}"], **why}
+            rows.append(Row(f"wealth_{kind}_{name}", gap, gap, gap, "relative", told))
+    return rows
+
+
+def _peer(given: str) -> str | None:
+    if given:
+        return given
+    return str(PEER) if PEER.exists() else None
+
+
+def _ask(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        case = Path(folder) / "case.npz"
+        decided = weights.numpy().copy()
+        decided[:, -1] = np.nan  # nothing is decided at the last bar, as here
+        cost = COST_BPS / 1e4
+        np.savez(case, prices=market.close.numpy(), weights=decided, cost=cost, cash=CASH, runs=runs)
+        script = Path(__file__).with_name("peer_backtests.py")
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        try:
+            done = subprocess.run(
+                [peer, str(script), str(case)],
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                env=environment,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EnvironmentLacks(f"--peer {peer} cannot be run: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise EnvironmentLacks(f"--peer {peer} failed: {said}; install vectorbt and bt there, or name another")
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer

@@ -1,0 +1,38 @@
+"""The champion of a run as a strategy, and the market that it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.config import RunConfig
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError
+from finrl_pod.pod.champion import ChampionMembers, choose
+from finrl_pod.pod.leaderboard import Leaderboard
+from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod.types import MarketTensor, Panel
+
+
+def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
+    """The ensemble as a strategy."""
+    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares)
+
+
+def saved_members(run: RunDirectory) -> ChampionMembers:
+    """The champion of a run as it stands on disk."""
+    state = run.state()
+    settings = run.config.tournament
+    rows: Sequence[Mapping[str, Any]] = state["leaderboard"] if state else []
+    if not rows:
+        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish a generation")
+    return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
+
+
+def market_of(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
+    """A market with the raw features that the champion asks for; its own normaliser does the rest."""
+    champion.check_universe(panel.symbols)
+    names = champion.feature_names
+    return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)

@@ -1,0 +1,337 @@
+// One step of a market environment on a CPU, every account worked through while it is in registers. What it computes
+// is what MarketEnv.transition computes with torch, which is the definition; a test holds the two together.
+//
+// Rows of N numbers are read as vectors of W; the last vector of a row ends where the row ends and so repeats some
+// numbers of the one before. `fresh` is 0 on those repeats and 1 elsewhere, so that sums count each number once.
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "simd.h"
+
+enum Kind { STOCK_TRADING = 0, PORTFOLIO = 1 };
+enum Order { PROPORTIONAL = 0, SEQUENTIAL = 1 };
+enum Reward { LOG_RETURN = 0, CHANGE = 1 };
+constexpr int64_t MOST_ACCOUNTS = 64;  // a chunk of work
+constexpr int64_t WORTH_THREADS = 8192;  // numbers below which one thread is quicker
+
+struct Market {
+  int64_t members, groups, accounts, assets, rounds, window;
+  int64_t kind, order, reward, whole_shares;
+  double cost_rate, cash, hmax, leverage, ruin, change_scale, smallest_growth;
+  const void *close, *fill;                  // [T, N]
+  const void *tradable, *fillable, *ended;   // [T, N] of 0 and 1; null where all are (none has ended)
+  const uint8_t* stormy;                     // [T]; null where no bar is
+  const int64_t* starts;                     // [members, rounds, groups]
+};
+
+struct Step {
+  const int64_t *day, *left, *round;         // [members, groups]
+  const void *cash, *shares, *action;        // [.., accounts], [.., accounts, N], [.., accounts, D]
+  int64_t *reached_day, *next_day, *next_left, *next_round;
+  void *next_cash, *next_shares;
+  void *account, *last_account;              // [.., accounts, 1 + N]; the second is filled only where any episode ended
+  void *gain, *worth, *turnover, *cost;      // [.., accounts]
+  uint8_t *terminated, *truncated;
+};
+
+template <class T, int W>
+struct Row {  // a row of `assets` numbers as `count` vectors
+  int assets, count;
+  lane<T, W> last;  // `fresh` of the last vector
+  explicit Row(int n) : assets(n), count((n + W - 1) / W), last(all<T, W>(1)) {
+    for (int i = 0; i < count * W - n; i++) last[i] = 0;
+  }
+};
+
+// Works W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
+// RULES: what is known when it is compiled costs nothing when it runs. A plain rule set has fractional shares,
+// proportional buys, and every asset tradable at every bar.
+enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, GENERAL };
+
+template <class T, class S, int W, Rules RULES>
+struct Worker {
+  typedef lane<T, W> V;
+  const Market& m;
+  const Step& s;
+  const Row<T, W> row;
+  static constexpr bool PLAIN = RULES != GENERAL;
+  bool is_portfolio() const { return PLAIN ? RULES == PLAIN_PORTFOLIO : m.kind == PORTFOLIO; }
+  bool is_sequential() const { return !PLAIN && m.order == SEQUENTIAL; }
+  bool is_whole() const { return !PLAIN && m.whole_shares; }
+  // Work space: for W accounts, vectors along the assets; for one account, plain numbers.
+  V *held, *want;
+  T* flat_want;
+
+  template <class F>
+  void each(F f) const {
+    const V one = all<T, W>(1);
+    const int end = row.count - 1;
+    for (int k = 0; k < end; k++) f(k, k * W, one);
+    f(end, row.assets - W, row.last);
+  }
+  static V gather(const T* from, int count) {  // of fewer than W accounts: the rest is 1
+    V x = all<T, W>(1);
+    for (int i = 0; i < count; i++) x[i] = from[i];
+    return x;
+  }
+  template <class R>
+  static void scatter(R* to, V x, int count) {
+    if (count == W) return store<R, W>(to, __builtin_convertvector(x, lane<R, W>));
+    for (int i = 0; i < count; i++) to[i] = R(x[i]);
+  }
+
+  // Softmax over cash and the assets that can be traded, not yet divided by its sum, into `want`; returns the equity
+  // over that sum, times the leverage: what a share of the sum is worth in currency.
+  V softmax(int64_t e0, int count, int64_t day, V cash) const {
+    const int n = row.assets;
+    const T *close = static_cast<const T*>(m.close) + day * n;
+    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + day * n : nullptr;
+    const V least = all<T, W>(-INFINITY);
+    V mass[W] = {}, worth[W] = {}, own = {};
+    for (int i = 0; i < count; i++) {
+      const T* scores = static_cast<const T*>(s.action) + (e0 + i) * (n + 1);
+      const T* shares = static_cast<const T*>(s.shares) + (e0 + i) * n;
+      V* mine = want + i * row.count;
+      V top = all<T, W>(scores[0]);
+      each([&](int k, int at, V) {
+        V x = load<T, W>(scores + 1 + at);
+        if (tradable) x = load<T, W>(tradable + at) != 0 ? x : least;
+        mine[k] = x;
+        top = x < top ? top : x;
+      });
+      const T most = largest<T, W>(top);
+      each([&](int k, int at, V fresh) {
+        mine[k] = exponential<W>(mine[k] - most);
+        mass[i] += mine[k] * fresh;
+        worth[i] += load<T, W>(shares + at) * load<T, W>(close + at) * fresh;
+      });
+      own[i] = scores[0] - most;
+    }
+    return (cash + sums(worth)) * T(m.leverage) / (sums(mass) + exponential<W>(own));
+  }
+
+  // Accounts e0 .. e0 + count of one group; returns whether any is ruined.
+  bool block(int64_t e0, int count, int64_t day) const {
+    const int n = row.assets;
+    const T rate = T(m.cost_rate);
+    const T *close = static_cast<const T*>(m.close) + day * n, *fill = static_cast<const T*>(m.fill) + day * n;
+    const T *close_next = close + n, *fill_next = fill + n;
+    const T* fillable = !PLAIN && m.fillable ? static_cast<const T*>(m.fillable) + day * n : nullptr;
+    const T* ended = !PLAIN && m.ended ? static_cast<const T*>(m.ended) + day * n : nullptr;
+    const bool stormy = !PLAIN && m.stormy && m.stormy[day];
+    const bool portfolio = is_portfolio(), sequential = is_sequential(), whole = is_whole();
+    const V zero = {};
+    const T* cash_at = static_cast<const T*>(s.cash) + e0;
+    const V cash = count == W ? load<T, W>(cash_at) : gather(cash_at, count);
+    V share = {};
+    if (portfolio) share = softmax(e0, count, day, cash);
+
+    V proceeds_of[W] = {}, need_of[W] = {}, before_of[W] = {};
+    for (int i = 0; i < count; i++) {
+      const int64_t e = e0 + i;
+      const T* shares = static_cast<const T*>(s.shares) + e * n;
+      const T* action = static_cast<const T*>(s.action) + e * n;  // of the stock trading environment
+      V *my_held = held + i * row.count, *my_want = want + i * row.count;
+      V proceeds = {}, need = {}, before = {};
+      each([&](int k, int at, V fresh) {
+        V x, had = load<T, W>(shares + at), price = load<T, W>(fill + at) * fresh;
+        if (portfolio) {
+          x = my_want[k] * share[i] / load<T, W>(close + at) - had;
+        } else {
+          x = load<T, W>(action + at);
+          x = at_most(at_least(x, zero - 1), zero + 1) * T(m.hmax);
+        }
+        if (fillable) {
+          V open = load<T, W>(fillable + at), over = load<T, W>(ended + at);
+          x = open != 0 ? (stormy ? -had : x) : (over != 0 ? -had : zero);
+        } else if (stormy) {
+          x = -had;
+        }
+        if (whole) x = truncated(x);
+        V sell = at_most(at_least(-x, zero), had), buy = at_least(x, zero);
+        my_held[k] = had - sell;
+        my_want[k] = buy;
+        proceeds += sell * price;
+        need += buy * price;
+        before += had * price;
+      });
+      proceeds_of[i] = proceeds;
+      need_of[i] = need;
+      before_of[i] = before;
+    }
+    const V before = cash + sums(before_of), proceeds = sums(proceeds_of);
+    const V funds = cash + proceeds * (1 - rate), usable = at_least(funds, zero);
+    const V need = sums(need_of) * (1 + rate);
+    const T least = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308);
+    const V scale = usable / at_least(at_least(need, usable), all<T, W>(least));
+
+    // Values are shown as shares of the starting cash, or of the equity, which only their sum tells.
+    const V by_cash = all<T, W>(1 / T(m.cash));
+    V spent_of[W] = {}, after_of[W] = {}, worth_of[W] = {};
+    for (int i = 0; i < count; i++) {
+      S* account = static_cast<S*>(s.account) + (e0 + i) * (n + 1);
+      T* next_shares = static_cast<T*>(s.next_shares) + (e0 + i) * n;
+      V *my_held = held + i * row.count, *my_want = want + i * row.count;
+      if (sequential) buy_in_order(e0 + i, usable[i], fill, my_want);
+      V spent = {}, after = {}, worth = {};
+      each([&](int k, int at, V fresh) {
+        V buy = sequential ? my_want[k] : my_want[k] * scale[i];
+        if (whole && !sequential) buy = floored(buy);
+        V now = my_held[k] + buy, value = now * load<T, W>(close_next + at);
+        if (!PLAIN) spent += buy * load<T, W>(fill + at) * fresh;
+        after += now * load<T, W>(fill_next + at) * fresh;
+        worth += value * fresh;
+        store<T, W>(next_shares + at, now);
+        if (portfolio)
+          my_held[k] = value;
+        else
+          store<S, W>(account + 1 + at, __builtin_convertvector(value * by_cash, lane<S, W>));
+      });
+      spent_of[i] = spent;
+      after_of[i] = after;
+      worth_of[i] = worth;
+    }
+    const V spent = PLAIN ? sums(need_of) * scale : sums(spent_of), floor = at_most(funds, zero);
+    const V left = at_least(funds - spent * (1 + rate), floor);
+    const V after = left + sums(after_of), worth = left + sums(worth_of), traded = proceeds + spent;
+    const V per_unit = portfolio ? 1 / at_least(worth, all<T, W>(1e-9)) : by_cash, cash_share = left * per_unit;
+    for (int i = 0; i < count; i++) {
+      S* account = static_cast<S*>(s.account) + (e0 + i) * (n + 1);
+      account[0] = S(cash_share[i]);
+      if (!portfolio) continue;
+      const V* value = held + i * row.count;
+      each([&](int k, int at, V) {
+        store<S, W>(account + 1 + at, __builtin_convertvector(value[k] * per_unit[i], lane<S, W>));
+      });
+    }
+    V gain = (after - before) * T(m.change_scale);
+    if (m.reward == LOG_RETURN) {
+      const V ratio = before > 0 ? after / before : zero;
+      gain = logarithm<W>(at_least(ratio, all<T, W>(m.smallest_growth)));
+    }
+    scatter(static_cast<T*>(s.next_cash) + e0, left, count);
+    scatter(static_cast<S*>(s.gain) + e0, gain, count);
+    scatter(static_cast<S*>(s.worth) + e0, worth, count);
+    scatter(static_cast<S*>(s.turnover) + e0, traded / at_least(before, all<T, W>(1e-9)), count);
+    scatter(static_cast<S*>(s.cost) + e0, traded * rate, count);
+    const T ruin = T(m.ruin) * T(m.cash);
+    bool any = false;
+    for (int i = 0; i < count; i++) any |= s.terminated[e0 + i] = worth[i] <= ruin;
+    return any;
+  }
+
+  // FinRL's order: buys by descending priority, ties by index, each as far as the cash goes. Changes `mine`.
+  void buy_in_order(int64_t e, T funds, const T* prices, V* mine) const {
+    const int n = row.assets;
+    const bool whole = is_whole();
+    each([&](int k, int at, V) { store<T, W>(flat_want + at, mine[k]); });
+    // Among the buys of weights the trades themselves have priority, among those of shares the actions.
+    const T* action = is_portfolio() ? flat_want : static_cast<const T*>(s.action) + e * n;
+    const T most_priority = is_portfolio() ? T(INFINITY) : T(1);
+    int order[n], buys = 0;
+    T priority[n];
+    for (int i = 0; i < n; i++) {
+      if (!(flat_want[i] > 0)) continue;
+      const T mine_first = action[i] > most_priority ? most_priority : action[i];
+      int j = buys++;
+      for (; j > 0 && priority[j - 1] < mine_first; j--) order[j] = order[j - 1], priority[j] = priority[j - 1];
+      order[j] = i, priority[j] = mine_first;
+    }
+    const T unit_cost = 1 + T(m.cost_rate);
+    for (int k = 0; k < buys; k++) {
+      const int i = order[k];
+      const T unit = prices[i] * unit_cost, wanted = flat_want[i];
+      T bought;
+      if (wanted * unit < funds * T(0.999)) {  // surely affordable: the quotient below need not be taken
+        bought = wanted;
+      } else if (whole && unit > funds * T(1.001)) {
+        bought = 0;
+      } else {
+        T most = funds / unit;
+        if (whole) most = std::floor(most);
+        bought = most < wanted ? most : wanted;
+      }
+      funds -= bought * unit;
+      funds = funds < 0 ? 0 : funds;
+      flat_want[i] = bought;
+    }
+    each([&](int k, int at, V) { mine[k] = load<T, W>(flat_want + at); });
+  }
+
+  // Accounts e0 .. e1 of group g; returns whether any episode ended.
+  bool chunk(int64_t g, int64_t e0, int64_t e1) const {
+    const bool over = s.left[g] <= 1;
+    const int n = row.assets;
+    bool any = over;
+    for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.day[g]);
+    for (int64_t e = e0; e < e1; e++) s.truncated[e] = over && !s.terminated[e];
+    if (!any) return false;
+    for (int64_t e = e0; e < e1; e++) {
+      if (!over && !s.terminated[e]) continue;
+      S *account = static_cast<S*>(s.account) + e * (n + 1), *last = static_cast<S*>(s.last_account) + e * (n + 1);
+      T* shares = static_cast<T*>(s.next_shares) + e * n;
+      std::copy(account, account + n + 1, last);
+      std::fill(account, account + n + 1, S(0));
+      account[0] = 1;
+      std::fill(shares, shares + n, T(0));
+      static_cast<T*>(s.next_cash)[e] = T(m.cash);
+    }
+    return true;
+  }
+};
+
+template <class T, class S, int W, Rules RULES>
+static int64_t run(const Market& m, const Step& s) {
+  typedef lane<T, W> V;
+  const int64_t groups = m.members * m.groups, chunks = (m.accounts + MOST_ACCOUNTS - 1) / MOST_ACCOUNTS;
+  const int64_t n = m.assets, numbers = groups * m.accounts * n;
+  int64_t ended = 0;
+#pragma omp parallel if (numbers >= WORTH_THREADS) reduction(+ : ended)
+  {
+    const Row<T, W> row(n);
+    V held[row.count * W], want[row.count * W];
+    T flat_want[n];
+    const Worker<T, S, W, RULES> worker{m, s, row, held, want, flat_want};
+#pragma omp for schedule(static)
+    for (int64_t c = 0; c < groups * chunks; c++) {
+      const int64_t g = c / chunks, from = c % chunks * MOST_ACCOUNTS;
+      const int64_t to = std::min(from + MOST_ACCOUNTS, m.accounts);
+      ended += worker.chunk(g, g * m.accounts + from, g * m.accounts + to);
+    }
+  }
+  for (int64_t g = 0; g < groups; g++) {
+    const bool over = s.left[g] <= 1;
+    const int64_t p = g / m.groups, which = s.round[g] % m.rounds;
+    s.reached_day[g] = s.day[g] + 1;
+    s.next_day[g] = over ? m.starts[(p * m.rounds + which) * m.groups + g % m.groups] : s.day[g] + 1;
+    s.next_left[g] = over ? m.window : s.left[g] - 1;
+    s.next_round[g] = s.round[g] + over;
+  }
+  if (ended) {  // the accounts that go on belong into last_account as well
+    const int64_t total = groups * m.accounts;
+#pragma omp parallel for schedule(static) if (numbers >= WORTH_THREADS)
+    for (int64_t e = 0; e < total; e++) {
+      if (s.terminated[e] || s.truncated[e]) continue;
+      const S* account = static_cast<const S*>(s.account) + e * (n + 1);
+      std::copy(account, account + n + 1, static_cast<S*>(s.last_account) + e * (n + 1));
+    }
+  }
+  return ended;
+}
+
+template <class T, class S, int W>
+static int64_t step(const Market& m, const Step& s) {
+  const bool plain = m.order == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable && !m.stormy;
+  if (!plain) return run<T, S, W, GENERAL>(m, s);
+  return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
+}
+
+// state_bytes, shown_bytes: 4 for float, 8 for double, of accounts and of what is shown of them.
+extern "C" int64_t market_step(const Market* m, const Step* s, int64_t state_bytes, int64_t shown_bytes) {
+  const bool wide = m->assets >= 8;
+  if (state_bytes == 4) return wide ? step<float, float, 8>(*m, *s) : step<float, float, 1>(*m, *s);
+  if (shown_bytes == 4) return wide ? step<double, float, 4>(*m, *s) : step<double, float, 1>(*m, *s);
+  return wide ? step<double, double, 4>(*m, *s) : step<double, double, 1>(*m, *s);
+}

@@ -1,0 +1,143 @@
+"""Many variations of recorded decisions at once: other costs, other periods, other seeds, without asking anew.
+
+A strategy is asked once (`Recording`); `replay` keeps the books of the decisions it made under any number of rules.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.replay_native import keep_books, kernel_of, proportional_rate
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import Floats, MarketTensor, Positions, Tensor, Times, Window
+
+
+class Recording:
+    """A strategy that keeps the decisions it passes on."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.lookback: int | None = getattr(inner, "lookback", None)
+        self._kept: list[tuple[np.datetime64, Any]] = []
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        when = window.times[-1]  # before the strategy may change its copy
+        weights = self.inner.target_weights(window, positions)
+        self._kept.append((when, None if weights is None else np.array(weights)))
+        return weights
+
+    def table(self, times: Times) -> Floats:
+        """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone.
+
+        Raises InputError before the first decision that has weights.
+        """
+        made = [(when, weights) for when, weights in self._kept if weights is not None]
+        if not made:
+            raise InputError(f"strategy {self.name} never decided anything in this period: there is nothing to replay")
+        table = np.full((len(times), len(made[0][1])), np.nan)
+        for when, weights in made:
+            table[np.searchsorted(times, when)] = weights
+        return table
+
+
+class Job(NamedTuple):
+    """One variation: a table of targets by its place, the first and last bar, and the rules."""
+
+    table: int
+    first: int
+    last: int
+    rules: ExecutionRules
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """V accounts. equity: [V, L] currency at closes first..last of each job, NaN beyond its last bar; turnover: [V] sum
+    of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None."""
+
+    jobs: tuple[Job, ...]
+    equity: Floats
+    turnover: Floats
+    costs: Floats
+    risk_free: tuple[Floats | None, ...]
+
+    def metrics(self, periods_per_year: float = BARS_A_YEAR) -> list[dict[str, float]]:
+        """The metrics of each job, those of `finrl_pod.evaluate.metrics.summary`."""
+        rows = []
+        for v, job in enumerate(self.jobs):
+            bars = job.last - job.first + 1
+            traded = np.zeros(bars)
+            traded[-1] = self.turnover[v]  # only its sum matters
+            rows.append(
+                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], periods_per_year, self.risk_free[v])
+            )
+        return rows
+
+
+def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+    """Keep the books of every job, each account starting with `cash` at its first bar.
+
+    tables: [W, T, N] float64 or float32 target weights on the bars of `market`, rows of NaN where nothing is decided.
+    Under proportional costs a compiled kernel does it (where there is a compiler), else `simulate`, for all accounts of
+    one period, one rule set and one rhythm of decisions together. Raises InputError as `simulate`.
+    """
+    _check(market, tables, jobs, cash)
+    kernel, rates = kernel_of(market), [proportional_rate(job.rules) for job in jobs]
+    if kernel is not None and all(rate is not None for rate in rates):
+        done = keep_books(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
+        if done is not None:
+            return Replays(tuple(jobs), *done, (None,) * len(jobs))
+    return _replay_in_torch(market, tables, jobs, cash)
+
+
+def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+    length = max(job.last - job.first for job in jobs) + 1
+    equity = np.full((len(jobs), length), np.nan)
+    turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
+    risk_free: list[Floats | None] = [None] * len(jobs)
+    decides = ~torch.isnan(tables[..., 0]).cpu()  # [W, T]
+    together: dict[tuple[int, int, ExecutionRules, bytes], list[int]] = defaultdict(list)
+    for v, job in enumerate(jobs):
+        rhythm = decides[job.table, job.first : job.last].numpy().tobytes()
+        together[job.first, job.last, job.rules, rhythm].append(v)
+    for (first, last, rules, _), members in together.items():
+        places = torch.tensor([jobs[v].table for v in members])
+        acts = decides[places[0]].tolist()
+
+        def decide(t: int, cash: Tensor, shares: Tensor, places: Tensor = places, acts: Any = acts) -> Tensor | None:  # noqa: ARG001
+            return tables[places, t].double() if acts[t] else None
+
+        ledger = simulate(market, decide, first, last, rules, cash, batch=len(members))
+        equity[members, : last - first + 1] = ledger.equity.T.cpu().numpy()
+        turnover[members] = ledger.turnover.sum(0).cpu().numpy()
+        costs[members] = ledger.costs.sum(0).cpu().numpy()
+        if ledger.risk_free is not None:
+            known = ledger.risk_free.cpu().numpy()
+            for v in members:
+                risk_free[v] = known
+    return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free))
+
+
+def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
+    if not jobs:
+        raise InputError("a replay needs at least one job")
+    if not (cash > 0 and np.isfinite(cash)):
+        raise InputError(f"starting cash must be above zero, got {cash}")
+    bars, assets, _ = market.shape
+    if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):
+        raise InputError(f"tables of targets must have shape [W, {bars}, {assets}], got {tuple(tables.shape)}")
+    count = len(tables)
+    for job in jobs:
+        if not 0 <= job.table < count:
+            raise InputError(f"there are {count} tables of targets, a job asks for number {job.table}")
+        if not 0 <= job.first < job.last < bars:
+            raise InputError(f"a job needs bars 0 <= first < last < {bars}, got {job.first} and {job.last}")

@@ -1,0 +1,142 @@
+"""Where trades fill: what a rule set makes of one market. Environments and backtests fill through it and nowhere else.
+
+A rule set without frictions fills by `execute` and costs nothing more than that; one with frictions by `settle`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.market.costs import HalfSpread, Tape
+from finrl_pod.market.execution import ExecutionRules, Fills, execute
+from finrl_pod.market.settlement import by_model, proportional_and, settle
+from finrl_pod.types import Floats, MarketTensor, Tensor, Times
+
+DAYS_A_YEAR = 365
+SECONDS_A_DAY = 86_400
+WORTHLESS = 1e-6  # of the last close: an exit at nothing still has a price above zero
+
+
+class Venue:
+    """Fill prices, the tape and the nights of a market under a rule set, in one dtype, on the market's device.
+
+    fill: [T, N], `market.fill` with the exits of delisted tickers at their stated price. delay: bars to a fill.
+    risk_free: [T] what one unit of cash earns from bar t to t+1, zero for the last; None where cash earns nothing.
+    `t` below is a bar, or a tensor of bars whose shape leads that of the accounts: with bars [P, G] and accounts
+    [P, G, A] prices are [P, G, 1, N].
+    """
+
+    def __init__(self, market: MarketTensor, rules: ExecutionRules, dtype: torch.dtype) -> None:
+        """Raises InputError where the rules read volumes that the market lacks, or delay fills at the same close."""
+        frictions = rules.frictions
+        self.rules = rules
+        self.same_close = market.fill_rule == "same_close"
+        self.delay = 1 if frictions is None else frictions.delay
+        self.fill = market.fill.to(dtype)
+        self.risk_free: Tensor | None = None
+        self._fees: Tensor | None = None
+        self._volume: Tensor | None = None
+        self._volatility: Tensor | None = None
+        self._plain = replace(rules, frictions=None)
+        self._general = False
+        if frictions is None:
+            return
+        if self.same_close and frictions.delay > 1:
+            raise InputError(
+                f'fills at the same close have no delay, got a delay of {frictions.delay} bars; use fill = "next"'
+            )
+        if frictions.needs_volume:
+            if market.fill_volume is None or market.volatility is None:
+                raise InputError(
+                    "market impact and the limit on a bar's volume need prices with volumes, this data has none: "
+                    "import volumes, or set impact and participation to 0"
+                )
+            self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
+        if frictions.exit_return:
+            exits = (market.ended & ~market.fillable).to(market.fill.device)
+            self.fill = torch.where(exits, self.fill * max(1 + frictions.exit_return, WORTHLESS), self.fill)
+        self._set_nights(market, dtype)
+        spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
+        self._general = len(spreads) < len(frictions.costs) or frictions.participation > 0
+        if not self._general:  # proportional costs add up to one rate
+            rate = rules.cost_rate + sum(model.share for model in spreads)
+            self._plain = replace(rules, cost_rate=rate, frictions=None)
+
+    def fill_trades(
+        self,
+        t: int | Tensor,
+        cash: Tensor,
+        shares: Tensor,
+        trades: Tensor,
+        prices: Tensor,
+        priority: Tensor | None = None,
+    ) -> Fills:
+        """Fill the trades decided at bar t at `prices`, under all of the rules: see `execute` and `settle`."""
+        frictions = self.rules.frictions
+        if not self._general or frictions is None:
+            return execute(cash, shares, trades, prices, self._plain, priority)
+        return settle(cash, shares, trades, prices, self.rules, frictions, self.tape(t))
+
+    def overnight(self, t: int | Tensor, cash: Tensor, shares: Tensor, close: Tensor) -> Tensor:
+        """Cash [...] at the next bar before its fills: with interest on it, less the fee on shorts at these closes."""
+        if self.risk_free is not None:
+            cash = cash * (1 + _at(self.risk_free, t))
+        if self._fees is not None:
+            cash = cash - _at(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
+        return cash
+
+    @property
+    def many_costs(self) -> bool:
+        """Whether there are cost models beside the proportional one, so that costs have parts."""
+        return self.rules.frictions is not None and bool(self.rules.frictions.costs)
+
+    @property
+    def carries(self) -> bool:
+        """Whether a night changes the cash at all."""
+        return self.risk_free is not None or self._fees is not None
+
+    def tape(self, t: int | Tensor) -> Tape:
+        """The tape of the bar in which the decision of t fills."""
+        if self._volume is None or self._volatility is None:
+            return Tape()
+        if isinstance(t, int):
+            return Tape(self._volume[t], self._volatility[t])
+        return Tape(self._volume[t].unsqueeze(-2), self._volatility[t].unsqueeze(-2))
+
+    def attribution(self, t: int, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
+        """Costs [...] by the name of their model of fills that changed the holdings by `change` [..., N] at bar t."""
+        costs = () if self.rules.frictions is None else self.rules.frictions.costs
+        return by_model(change, prices, proportional_and(self.rules.cost_rate, costs), self.tape(t))
+
+    def _set_nights(self, market: MarketTensor, dtype: torch.dtype) -> None:
+        frictions = self.rules.frictions
+        if frictions is None:
+            return
+        years, device = nights(market.times), market.close.device
+        if any(rate for _, rate in frictions.cash_rates):
+            rates = rates_at(market.times, frictions.cash_rates)
+            self.risk_free = torch.from_numpy(rates * years).to(device, dtype)
+        if frictions.borrow_fee:
+            self._fees = torch.from_numpy(frictions.borrow_fee * years).to(device, dtype)
+
+
+def nights(times: Times) -> Floats:
+    """[T] years of 365 days from each bar to the next, zero for the last."""
+    seconds = np.diff(times.astype("datetime64[s]").astype(np.int64)).astype(np.float64)
+    return np.append(seconds / (SECONDS_A_DAY * DAYS_A_YEAR), 0.0)
+
+
+def rates_at(times: Times, dated: tuple[tuple[str, float], ...]) -> Floats:
+    """[T] the annual rate in force at each bar: that of the last date at or before it, 0 before the first."""
+    starts = np.array([np.datetime64(date, "ns") for date, _ in dated])
+    known = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
+    return np.concatenate([[0.0], [rate for _, rate in dated]])[known]
+
+
+def _at(table: Tensor, t: int | Tensor) -> Tensor:
+    """table[t], with a last dimension of one for the accounts that share a bar."""
+    return table[t] if isinstance(t, int) else table[t].unsqueeze(-1)

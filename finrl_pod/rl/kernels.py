@@ -1,0 +1,120 @@
+"""tanh of a sum, and the scores of assets: where the time of the policies goes beside the matrix products.
+
+Each has a plain torch version, which is its definition and serves every device and dtype, and a kernel for float32 on
+a CPU that is used where there is a compiler. `kernels.cpp` holds the kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finrl_pod.native.library import load
+from finrl_pod.types import Tensor
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+LANES = 8  # the kernel of the scores takes widths that are a multiple of it
+
+
+def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
+    """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
+    if take(x, base):
+        return _TanhOfSum.apply(x, base)  # type: ignore[no-any-return, no-untyped-call]
+    return torch.tanh(x + base.unsqueeze(1))
+
+
+def asset_scores(code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    """sum_h w_h tanh(code_h + holding u_h): code [P, K, N, H], holding [P, K, A, N], u, w [P, H] -> [P, K, A, N]."""
+    if take(code, holding) and code.shape[-1] % LANES == 0:
+        return _AssetScores.apply(code, holding, u, w)  # type: ignore[no-any-return, no-untyped-call]
+    p, h = u.shape
+    inner = code.unsqueeze(2) + holding.unsqueeze(-1) * u.view(p, 1, 1, 1, h)  # [P, K, A, N, H]
+    return (torch.tanh(inner) * w.view(p, 1, 1, 1, h)).sum(-1)
+
+
+def take(*tensors: Tensor) -> bool:
+    """Whether the kernels may be used on these: float32, on a CPU, and a compiler was there."""
+    fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+    return fits and not torch.compiler.is_compiling() and load(SOURCE) is not None
+
+
+def adam(
+    flat: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rate: Tensor,
+    spread: Tensor,
+    moves: Tensor | None,
+    constants: tuple[float, float, float],
+) -> None:
+    """A step of Adam in place; the plain version is `parameters.Adam`. constants: both decays and epsilon."""
+    members, size = flat.shape
+    numbers = (x.contiguous() for x in (gradient, first, second, rate, spread))
+    _call("adam", flat, *numbers, moves, members, size, *constants)
+
+
+def _call(name: str, *arguments: Tensor | int | float | ctypes.Structure | None) -> None:
+    function = getattr(load(SOURCE), name)
+    function.restype = None
+    function(*(_as_c(x) for x in arguments))
+
+
+def _as_c(value: Tensor | int | float | ctypes.Structure | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, ctypes.Structure):
+        return ctypes.byref(value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return None if value is None else ctypes.c_int64(value)
+
+
+class _TanhOfSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, base: Tensor) -> Tensor:
+        x, base, y = x.contiguous(), base.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        _call("tanh_of_sum", x, base, y, x.shape[0] * x.shape[1], x.shape[1], x.shape[2])
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (y,) = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_x, grad_base = torch.empty_like(y), y.new_empty(y.shape[0], y.shape[2])
+        rows = y.shape[0] * y.shape[1]
+        _call("tanh_of_sum_backward", y, grad, grad_x, grad_base, rows, y.shape[1], y.shape[2])
+        return grad_x, grad_base
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "each", "accounts", "assets", "width")]
+
+
+class _AssetScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
+        code, holding, u, w = (x.contiguous() for x in (code, holding, u, w))
+        p, k, n, h = code.shape
+        shape = _Shape(p * k, k, holding.shape[2], n, h)
+        scores = torch.empty_like(holding)
+        _call("asset_scores", shape, code, holding, u, w, scores)
+        ctx.save_for_backward(code, holding, u, w)
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        code, holding, u, w = ctx.saved_tensors
+        p, k, n, h = code.shape
+        shape = _Shape(p * k, k, holding.shape[2], n, h)
+        grad_code, grad_holding = torch.empty_like(code), None
+        if ctx.needs_input_grad[1]:
+            grad_holding = torch.empty_like(holding)
+        grad_u, grad_w = (code.new_empty(p, k, h) for _ in range(2))
+        rest = (grad.contiguous(), grad_code, grad_holding, grad_u, grad_w)
+        _call("asset_scores_backward", shape, code, holding, u, w, *rest)
+        return grad_code, grad_holding, grad_u.sum(1), grad_w.sum(1)

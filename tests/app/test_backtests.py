@@ -1,0 +1,179 @@
+"""Backtests and sweeps of strategies of all kinds, from the command line's side."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from finrl_pod_app.backtests import run_backtest
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.sweeps import run_sweep
+
+from finrl_pod.errors import InputError
+from tests.app.made import fill_store
+
+MINE = """
+import numpy as np
+
+class Mine:
+    feature_names = ("return_5",)
+    def target_weights(self, window, positions):
+        if len(window.times) % 20:
+            return None
+        score = np.exp(np.nan_to_num(window.features[:, 0]))
+        return score / score.sum()
+
+class Broken:
+    def target_weights(self, window, positions):
+        return np.full(len(window.symbols), 1.0)
+"""
+SPAN = {"start": "2021-01-01", "end": "2021-10-31"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(root))
+        fill_store(root)
+        yield root
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path / 'mine.py'}:Mine"
+
+
+def test_a_users_strategy_is_tested_and_reported(mine: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    document = run_backtest(
+        mine, data="made", out=out, settings=("half_spread_bps=2", "cash_rates=[['2020-01-01', 0.02]]"), **SPAN
+    )
+    assert list(document["test"]["strategies"]) == ["Mine", "equal_weight", "index"]
+    assert json.loads((out / "report.json").read_text()) == json.loads(json.dumps(document))
+    sheet, about = document["test"]["tearsheet"], document["test"]["strategies"]["Mine"]
+    assert sheet["of"] == "Mine"
+    assert set(sheet["costs"]["Mine"]["parts"]) == {"commission", "spread"}
+    assert sheet["costs"]["Mine"]["carry"] > 0
+    assert sum(sheet["costs"]["Mine"]["parts"].values()) == pytest.approx(about["costs_paid"])
+    curve = document["test"]["cost_curve"]
+    assert [row["cost_bps"] for row in curve] == [0, 2, 5, 10, 20, 50, 100]
+    assert curve[3]["sharpe"] == pytest.approx(about["sharpe"])
+    assert all(a["annual_return"] >= b["annual_return"] for a, b in pairwise(curve))
+    assert document["test"]["band"]["level"] == 0.9
+    page = (out / "report.html").read_text()
+    for words in ("Rolling Sharpe", "Return of each month", "What costs do to it", "Distribution", "half the spread"):
+        assert words in page
+    bars = pd.read_parquet(out / "bars.parquet")
+    assert set(bars["strategy"]) == {"Mine", "equal_weight", "index"}
+    assert bars[bars["strategy"] == "Mine"]["costs"].sum() == pytest.approx(about["costs_paid"])
+    weights = pd.read_parquet(out / "weights.parquet")
+    assert weights.groupby(["strategy", "time"])["weight"].sum().max() <= 1 + 1e-9
+    rows = list(csv.reader((out / "weights.csv").read_text().splitlines()))
+    assert rows[0] == ["strategy", "time", "symbol", "weight"]
+    assert len(rows) == len(weights) + 1
+
+
+def test_a_users_mistake_is_one_sentence_with_its_bar(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = mine.replace(":Mine", ":Broken")
+    assert run(["backtest", broken, "--data", "made"]) == 2
+    said = capsys.readouterr().err
+    assert "Broken failed at 2020-01-01: NameError" not in said
+    assert "target weights at 2020-01-01 may add up to 1 at most" in said
+    assert said.count("\n") == 1
+    assert run(["backtest", "--strategy", "nowhere.py:Mine"]) == 2
+    assert "there is no file nowhere.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("per_share=0.005",), "per_share counts shares, but the prices of 'made' are adjusted"),
+        (("whole_shares=true",), "whole_shares counts shares"),
+        (("participation=0.1",), "need prices with volumes"),
+        (("delays=2",), "unknown key environment.delays; did you mean delay"),
+        (("delay=two",), "environment.delay"),
+        (("delay",), "--set takes name=value"),
+    ],
+)
+def test_terms_that_cannot_hold_are_refused(settings: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run_backtest("equal_weight", data="made", settings=settings)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_costs_a_share_on_adjusted_prices_are_asked_for_and_told() -> None:
+    asked = ("per_share=0.01", "per_share_minimum=1.0", "adjusted_shares=true")
+    document = run_backtest("equal_weight", data="made", settings=asked, **SPAN)
+    assert any("Warning: costs a share on adjusted prices" in rule for rule in document["rules"])
+    assert document["test"]["tearsheet"]["costs"]["equal_weight"]["parts"]["per share"] > 0
+    assert "per share" not in document["test"]["tearsheet"]["costs"]["index"]["parts"]
+
+
+def test_a_sweep_has_a_row_for_every_combination_that_equals_its_backtest(mine: str, tmp_path: Path) -> None:
+    periods = [("2021-01-01", "2021-06-30"), ("2021-03-01", None)]
+    out = tmp_path / "sweep"
+    document = run_sweep(
+        ["equal_weight", "index", mine], costs=[0.0, 10.0, 50.0], periods=periods, data="made", cash=5e5, out=out
+    )
+    rows = document["rows"]
+    assert len(rows) == 3 * 3 * 2
+    for row in rows:
+        target = mine if row["strategy"] == "Mine" else row["strategy"]
+        same = run_backtest(
+            target, data="made", start=row["start"], end=row["end"], cost_bps=row["cost_bps"], cash=5e5
+        )["test"]["strategies"][row["strategy"]]
+        # None of these looks at what it holds beyond whether it holds anything, so costs change no decision.
+        assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
+    kept: dict[str, Any] = json.loads((out / "sweep.json").read_text())
+    assert kept["rows"] == json.loads(json.dumps(rows))
+    assert len(pd.read_parquet(out / "sweep.parquet")) == len(rows) == len((out / "sweep.csv").read_text().split()) - 1
+
+
+def test_seeds_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="made")["rows"]
+    assert [row["seed"] for row in rows] == [1, 2, 3]
+    assert len({row["sharpe"] for row in rows}) == 3
+    assert run(["sweep", "--strategy", "random_weights", "--seeds", "0-1,5", "--data", "made"]) == 0
+    assert "3 backtests" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a sweep needs a strategy at least"),
+        (["--strategy", "equal_weight", "--cost-bps", "a,b"], "--cost-bps takes numbers such as 0,5,10"),
+        (["--strategy", "equal_weight", "--cost-bps", "-1"], "--cost-bps must be at least 0"),
+        (["--strategy", "equal_weight", "--period", "2020"], "--period takes START:END"),
+        (["--strategy", "equal_weight", "--seeds", "5-1"], "--seeds takes numbers such as 0-9"),
+        (["--strategy", "equal_weight", "--seeds", "1"], "draws no random numbers"),
+        (["--strategy", "equal_weight", "--seeds", "0-999999"], "is too large"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sweep", *arguments, "--data", "made"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_quick_start_leaves_a_whole_torch() -> None:
+    code = (
+        "from finrl_pod_app.cli.quick_start import import_torch\n"
+        "import_torch()\nimport_torch()\nimport sys, torch\n"
+        "assert 'torch._meta_registrations' not in sys.modules\n"
+        "x = torch.ones(3, requires_grad=True)\n(x * 2).sum().backward()\nassert x.grad.tolist() == [2.0] * 3\n"
+        "import torch._meta_registrations\n"
+        "assert torch.ones(2, 3, device='meta').sum(0).shape == (3,)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,64 @@
+"""The benchmark of backtests: its rows, its refusals, and the same wealth from kernel and engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.bench import main
+from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows, draw
+
+from finrl_pod.errors import ConfigError, EnvironmentLacks
+
+SMALL = {"variations": 6, "assets": 5, "days": 40, "runs": 1}
+
+
+def test_rows_say_how_fast_and_how_it_came_about(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("finrl_pod_app.bench.backtest.PEER", tmp_path / "none")
+    assert main(["backtest", "--json", *(word for k, v in SMALL.items() for word in (f"--{k}", str(v)))]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(rows) == {"backtest_variations", "backtest_rate", "backtest_rate_torch"}
+    assert all(row["value"] > 0 for row in rows.values())
+    assert rows["backtest_variations"]["unit"] == "ms"
+    assert rows["backtest_rate"]["config"]["variations"] == 6
+
+
+def test_a_peer_stands_beside_with_its_wealth(tmp_path: Path) -> None:
+    """An interpreter that answers as the peers' script does: what it says is put beside our own figures."""
+    answer = {
+        "vectorbt_rates": [2.0, 4.0],
+        **{f"{name}_{kind}": 1.0 for name in ("vectorbt", "bt") for kind in ("free", "costs")},
+        "versions": {"vectorbt": "1"},
+    }
+    peer = tmp_path / "peer"
+    peer.write_text(f"#!{sys.executable}\nprint('''{json.dumps(answer)}''')\n")
+    peer.chmod(0o755)
+    rows = {row.name: row for row in backtest_rows(BacktestSettings(**SMALL, peer=str(peer)))}
+    assert rows["vectorbt_rate"].value == 3.0
+    assert rows["times_vectorbt"].value == pytest.approx(rows["backtest_rate"].value / 3.0)
+    gap = rows["wealth_free_vectorbt"]
+    assert gap.value == pytest.approx(abs(gap.config["ours"] - 1.0))
+    assert "fee" in rows["wealth_costs_bt"].config["difference"]
+
+
+def test_bad_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backtest", "--variations", "0"]) == 2
+    assert "--variations must be at least 1, got 0" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--days"):
+        BacktestSettings(days=2).check()
+    with pytest.raises(EnvironmentLacks, match="cannot be run"):
+        backtest_rows(BacktestSettings(**SMALL, peer=str(tmp_path / "none")))
+    with pytest.raises(EnvironmentLacks, match="install vectorbt and bt there"):
+        backtest_rows(BacktestSettings(**SMALL, peer=sys.executable))
+
+
+def test_the_weights_add_up_and_repeat() -> None:
+    weights = draw(3, 4, 5)
+    assert weights.shape == (3, 4, 5)
+    assert weights.sum(-1).numpy() == pytest.approx(0.99)
+    assert bool((weights == draw(3, 4, 5)).all())
+    assert not bool((weights[0] == weights[1]).all())

@@ -1,0 +1,143 @@
+"""The kernel against `MarketEnv.transition`, which is the definition: from the same state, with the same action."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs import market_env
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.market_env import EnvState, MarketEnv
+from finrl_pod_envs.portfolio import PortfolioEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.native.library import find_compiler
+from finrl_pod.types import EnvStep
+from tests.markets import random_market
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
+
+STEPS, BARS = 14, 30
+RUIN_SEEN = 0.97  # accounts are ruined early, so that resets are seen
+configs = st.builds(
+    EnvironmentConfig,
+    kind=st.sampled_from(["portfolio", "stock_trading"]),
+    order=st.sampled_from(["proportional", "sequential"]),
+    fill=st.sampled_from(["next", "same_close"]),
+    reward=st.sampled_from(["log_return", "change"]),
+    whole_shares=st.booleans(),
+    cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
+    hmax=st.sampled_from([100.0, 5000.0]),
+    turbulence_limit=st.sampled_from([0.0, 0.5]),
+    window=st.just(6),
+    envs=st.just(30),
+    group=st.sampled_from([1, 10, 15]),
+)
+
+
+def both(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[EnvState, EnvStep]]:
+    assert env._native is not None
+    return [env.transition(state, action), env._native(state, action, env._starts, market_env.RUIN)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    config=configs,
+    assets=st.sampled_from([1, 3, 4, 8, 11, 30]),
+    members=st.sampled_from([(0,), (0, 5)]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    gaps=st.booleans(),
+)
+def test_kernel_and_definition_agree(
+    seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
+) -> None:
+    if config.whole_shares:  # in float32 a rounding may flip a share in either
+        dtype = torch.float64
+    rng = np.random.default_rng(seed)
+    market = random_market(
+        seed,
+        bars=BARS,
+        assets=assets,
+        fill=config.fill,
+        gaps=0.1 if gaps else 0.0,
+        starts={1: 6} if gaps and assets > 1 else None,
+        ends={0: 15} if gaps and assets > 1 else None,
+        volatility=0.03,
+        turbulence=rng.random(BARS),
+    )
+    env = make_env(market, config, members=members, dtype=dtype)
+    env.reset(seed)
+    stream = torch.Generator().manual_seed(seed)
+    exact = 1e-9 if dtype == torch.float64 else 2e-5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        for _ in range(STEPS):
+            action = torch.randn(len(members), 30, env.action_size, generator=stream, dtype=dtype) * 2
+            assert env.state is not None
+            (state, plain), (native_state, native) = both(env, env.state, action)
+            # Cash is what remains of sums that are a thousand times larger.
+            torch.testing.assert_close(native_state.cash, state.cash, rtol=0, atol=exact * config.cash)
+            torch.testing.assert_close(native_state.shares, state.shares, rtol=10 * exact, atol=100 * exact)
+            for name in ("day", "left", "round"):
+                assert torch.equal(getattr(native_state, name), getattr(state, name))
+            for name in ("terminated", "truncated"):
+                assert torch.equal(getattr(native, name), getattr(plain, name))
+            for name in ("reward", "turnover"):
+                torch.testing.assert_close(getattr(native, name), getattr(plain, name), rtol=0, atol=100 * exact)
+            for name in ("equity", "cost"):
+                atol = exact * config.cash
+                torch.testing.assert_close(getattr(native, name), getattr(plain, name), rtol=0, atol=atol)
+            for one, other in (
+                (native.observation, plain.observation),
+                (native.final_observation, plain.final_observation),
+            ):
+                assert torch.equal(one.day, other.day)
+                torch.testing.assert_close(one.account, other.account, rtol=0, atol=10 * exact)
+            env.state = state
+
+
+def test_a_nan_action_spoils_its_own_account_alone() -> None:
+    env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
+    env.reset(0)
+    action = torch.zeros(1, 4, env.action_size)
+    action[0, 1, 3] = torch.nan
+    assert env.state is not None
+    for _, step in both(env, env.state, action):
+        assert torch.isnan(step.equity).tolist() == [[False, True, False, False]]
+
+
+def test_a_state_is_not_changed_by_the_step_taken_from_it() -> None:
+    env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
+    env.reset(0)
+    before = env.state
+    assert before is not None
+    kept = [x.clone() for x in before[:5]]
+    env.step(torch.randn(1, 4, env.action_size, generator=torch.Generator().manual_seed(0)))
+    assert all(torch.equal(a, b) for a, b in zip(before[:5], kept, strict=True))
+
+
+def test_what_the_kernel_does_not_know_takes_the_plain_way() -> None:
+    market = random_market(bars=BARS)
+    config = EnvironmentConfig(envs=4, group=2, window=6)
+    assert make_env(market, config)._native is not None
+    for change in ({"short": True}, {"leverage": 1.5}, {"leverage": 0.5}, {"reward": "differential_sharpe"}):
+        assert make_env(market, dataclasses.replace(config, **change))._native is None
+
+    class Idle(PortfolioEnv):
+        """Its trades are its own."""
+
+    assert Idle(market, config)._native is None
+
+
+def test_gradients_go_through_the_definition() -> None:
+    env = make_env(random_market(bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
+    env.reset(0)
+    action = torch.zeros(1, 4, env.action_size, requires_grad=True)
+    env.step(action).reward.sum().backward()
+    assert action.grad is not None
+    assert bool((action.grad != 0).any())

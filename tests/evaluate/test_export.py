@@ -1,0 +1,47 @@
+"""Tables for other programs: nothing lost in Parquet, nothing executed by a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finrl_pod.evaluate.export import csv_text, neutral, write_table
+
+DANGEROUS = ["=1+1", "+1", "-cmd", "@SUM(A1)", "\tx", "\r=x", '=HYPERLINK("http://x","y")']
+
+
+@pytest.mark.parametrize("text", DANGEROUS)
+def test_text_that_begins_like_a_formula_is_neutralised_in_cells_and_headings(text: str) -> None:
+    cells = list(csv.reader(io.StringIO(csv_text({text: [text, "plain"], "n": [1, 2]}), newline="")))
+    assert cells == [[f"'{text}", "n"], [f"'{text}", "1"], ["plain", "2"]]
+    assert neutral("safe=1") == "safe=1"
+
+
+def test_a_line_break_inside_a_cell_begins_no_cell() -> None:
+    for text in ("x\r=1+1", "x\n=1+1", "x\r\n=1+1"):
+        assert csv_text({"a": [text]}).splitlines()[1].startswith('"x')
+        assert list(csv.reader(io.StringIO(csv_text({"a": [text]}), newline=""))) == [["a"], [text]]
+
+
+def test_numbers_stay_numbers_and_times_are_iso_text(tmp_path: Path) -> None:
+    values = np.array([-0.1, 1 / 3, np.nan])
+    times = np.array(["2020-01-02", "2020-01-03", "2020-01-06"], "datetime64[ns]")
+    table = {"time": times, "symbol": np.array(["=A", "B", "C"], object), "weight": values, "count": [1, 2, 3]}
+    parquet, text = write_table(tmp_path / "t", table)
+    read = pd.read_parquet(parquet)
+    assert read["symbol"].tolist() == ["=A", "B", "C"]  # a data file holds the data
+    np.testing.assert_array_equal(read["weight"], values)
+    np.testing.assert_array_equal(read["time"].to_numpy(), times)
+    assert text.read_text().splitlines() == [
+        "time,symbol,weight,count",
+        "2020-01-02,'=A,-0.1,1",
+        "2020-01-03,B,0.3333333333333333,2",
+        "2020-01-06,C,,3",
+    ]
+    intraday = csv_text({"time": times + np.timedelta64(90, "m")})
+    assert "2020-01-02T01:30:00" in intraday

@@ -1,0 +1,112 @@
+"""Drawdowns, months and tails against pandas, scipy and empyrical; the band against what it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate import tearsheet
+from finrl_pod.types import BacktestResult
+
+
+def days(bars: int) -> np.ndarray:
+    return np.busday_offset(np.datetime64("2019-11-18"), np.arange(bars)).astype("datetime64[ns]")
+
+
+def curve(seed: int = 0, bars: int = 500) -> np.ndarray:
+    return 1e5 * np.exp(np.random.default_rng(seed).normal(3e-4, 0.01, bars).cumsum())
+
+
+def test_drawdowns_by_hand() -> None:
+    equity = [100, 110, 99, 105, 110, 120, 60, 90]
+    times = days(8)
+    deep, shallow = tearsheet.drawdowns(times, equity)
+    label = [str(day) for day in times.astype("datetime64[D]")]
+    assert deep == tearsheet.Drawdown(label[5], label[6], None, pytest.approx(-0.5), 2)
+    assert shallow == tearsheet.Drawdown(label[1], label[2], label[4], pytest.approx(-0.1), 3)
+    assert tearsheet.longest_drawdown(times, equity) == 3
+    assert tearsheet.drawdowns(times, np.arange(1.0, 9.0)) == []
+    assert tearsheet.longest_drawdown(times, np.arange(1.0, 9.0)) == 0
+
+
+def test_the_deepest_drawdown_is_that_of_the_metric() -> None:
+    equity = curve(3)
+    worst = tearsheet.drawdowns(days(500), equity)
+    assert worst[0].depth == pytest.approx((equity / np.maximum.accumulate(equity) - 1).min())
+    assert [d.depth for d in worst] == sorted(d.depth for d in worst)
+    assert len(worst) == tearsheet.WORST
+
+
+def test_monthly_returns_agree_with_pandas_and_multiply_to_the_whole() -> None:
+    equity, times = curve(1), days(500)
+    got = tearsheet.monthly_returns(times, equity)
+    lasts = pd.Series(equity, pd.DatetimeIndex(times)).resample("ME").last()
+    expected = lasts / lasts.shift(1).fillna(equity[0]) - 1
+    flat = [value for months in got.values() for value in months.values()]
+    assert flat == pytest.approx(list(expected))
+    assert list(got["2020"]) == [str(month) for month in range(1, 13)]
+    assert np.prod([1 + value for value in flat]) == pytest.approx(equity[-1] / equity[0])
+
+
+def test_rolling_sharpe_agrees_with_pandas() -> None:
+    equity = curve(2)
+    returns = pd.Series(equity).pct_change()
+    cash = np.full(499, 1e-4)
+    for risk_free in (None, cash):
+        excess = returns - (0 if risk_free is None else 1e-4)
+        expected = excess.rolling(126).mean() / excess.rolling(126).std() * 252**0.5
+        np.testing.assert_allclose(tearsheet.rolling_sharpe(equity, risk_free), expected, rtol=1e-7)
+    assert np.isnan(tearsheet.rolling_sharpe(equity[:50])).all()
+    assert np.isnan(tearsheet.rolling_sharpe(np.ones(300))).all()
+
+
+def test_moments_and_tails_agree_with_scipy_and_empyrical() -> None:
+    import empyrical
+
+    equity = curve(5)
+    returns = equity[1:] / equity[:-1] - 1
+    got = tearsheet.distribution(equity)
+    assert got["skewness"] == pytest.approx(stats.skew(returns))
+    assert got["kurtosis"] == pytest.approx(stats.kurtosis(returns, fisher=False))
+    assert got["value_at_risk"] == pytest.approx(empyrical.value_at_risk(returns, 0.05))
+    assert got["expected_shortfall"] == pytest.approx(empyrical.conditional_value_at_risk(returns, 0.05), rel=0.02)
+    assert got["deviation"] == pytest.approx(returns.std(ddof=1))
+    assert (got["worst"], got["best"]) == (returns.min(), returns.max())
+    flat = tearsheet.distribution(np.full(30, 5.0))
+    assert (flat["skewness"], flat["mean"]) == (None, 0.0)
+
+
+def test_costs_by_kind_and_their_drag() -> None:
+    ones = np.ones(253)
+    result = BacktestResult("x", days(253), ("A",), 100 * ones, ones[:, None], 0 * ones, 0.01 * ones, {})
+    assert tearsheet.cost_summary(result)["parts"] == {"commission": pytest.approx(2.53)}
+    assert tearsheet.cost_summary(result)["drag"] == pytest.approx(0.0253)
+
+
+def test_the_band_begins_at_one_repeats_itself_and_covers_a_lognormal_walk() -> None:
+    equity = curve(7, 1000)
+    band = tearsheet.equity_band(equity, seed=1)
+    again = tearsheet.equity_band(equity, seed=1)
+    assert band == again
+    assert (band["places"][0], band["places"][-1]) == (0, 999)
+    assert (band["low"][0], band["high"][0]) == (1.0, 1.0)
+    assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+    # Independent normal returns: the band at the end is that of the normal law around what was drawn.
+    r = np.diff(np.log(equity))
+    half = stats.norm.ppf(0.95) * r.std() * 999**0.5
+    assert np.log(band["low"][-1]) == pytest.approx(r.sum() - half, abs=0.15 * half)
+    assert np.log(band["high"][-1]) == pytest.approx(r.sum() + half, abs=0.15 * half)
+    with pytest.raises(InputError, match="ruined"):
+        tearsheet.equity_band([1.0, 0.0, 1.0])
+
+
+def test_blocks_are_geometric_and_wrap_around() -> None:
+    places = tearsheet.resampled_bars(200, 8.0, 400, np.random.default_rng(0))
+    follows = np.diff(places, axis=1) % 200 == 1
+    # A bar follows the one before unless a block begins (1 in 8) at another place than the next.
+    assert follows.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
+    assert np.bincount(places.ravel(), minlength=200).min() > 200  # of 400 expected: every bar is drawn alike
+    assert (tearsheet.resampled_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped
