@@ -3,7 +3,7 @@
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
 Server, daemon, timeouts and limiter share one clock: slow around each opening, slower while requests come in, fast for
-the rest of the day. It stands still while a killed daemon starts again, and has then moved on by some random minutes.
+the rest of the day. A killed daemon is missing for some minutes, and a few random ones more.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ BUSY, SLOW, FAST = 300.0, 5400.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
 HANG = 0.3  # real seconds
+STARTING = Pace(30.0, 30.0)  # while a daemon starts: some simulated minutes, as for a real one
 _SETTLING = 2.0  # real seconds
 ON_ITS_WAY = 0.2 * SLOW  # simulated seconds that a request may take
 SETTLED = 20  # sessions after which memory should not grow any more
@@ -66,7 +67,7 @@ def soak(plan: Soak) -> Soak:
         Store().load("sample"),
         Settings(seed=plan.seed, partial=0.1),
         start=START,
-        pace=Pace(0.0, 0.0),
+        pace=STARTING,
         faults=faults,
         log=log,
         clock=clock,
@@ -136,13 +137,19 @@ max_turnover = 10.0
     command = [sys.executable, str(Path(__file__).with_name("daemon.py")), "paper", "run", str(config)]
     daemon = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     end = time.monotonic() + 120
-    while not any(r["kind"] == "request" for r in server.log.records[seen:]):
+    while not any(_recovered(r) for r in server.log.records[seen:]):
         if daemon.poll() is not None or time.monotonic() > end:
             raise SystemExit(f"the daemon did not start: see {plan.out / 'daemon.log'}")
         time.sleep(0.02)
     # It reads calendars for the first time, which takes longer than anything later.
     time.sleep(_SETTLING)
     return daemon
+
+
+def _recovered(record: dict[str, Any]) -> bool:
+    """A starting daemon has come as far as to be told its positions."""
+    told = record["kind"] == "request" and record["path"] == "/v2/positions"
+    return told and record["status"] == 200 and record["fault"] is None
 
 
 def _kill(
@@ -156,7 +163,7 @@ def _kill(
 ) -> subprocess.Popen[bytes]:
     daemon.kill()
     daemon.wait()
-    server.call(lambda: server.set_pace(Pace(0.0, 0.0)))
+    server.call(lambda: server.set_pace(STARTING))
     later = server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0))
     server.jump(later)
     started = _start(plan, server, clock, output)

@@ -22,9 +22,9 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[3]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-BUSY, SLOW, FAST = 60.0, 1200.0, 400_000.0
+BUSY, SLOW, FAST = 60.0, 600.0, 400_000.0
 LEAD = 30.0
-BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17
+BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 6
 PATIENCE = 120.0  # real seconds for anything at all
 
 CONFIG = """name = "row"
@@ -85,18 +85,23 @@ class Rig:
 
     def launch(self, **environment: str) -> subprocess.Popen[str]:
         """Start a daemon; its output goes to daemon.log."""
-        roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
         keys = {"APCA_API_KEY_ID": "rig-key", "APCA_API_SECRET_KEY": "rig-secret"}
         command = [sys.executable, str(ROOT / "tests/soak/daemon.py"), "paper", "run", str(self.folder / "paper.toml")]
         with (self.folder / "daemon.log").open("a") as output:
             self.daemon = subprocess.Popen(
                 command,
-                env={**os.environ, "PYTHONPATH": roots, **keys, **environment},
+                env={**self.environment(), **keys, **environment},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
         return self.daemon
+
+    def environment(self) -> dict[str, str]:
+        """This process's, with the sources on the path and without keys."""
+        roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
+        mine = {k: v for k, v in os.environ.items() if not k.startswith("APCA_")}
+        return {**mine, "PYTHONPATH": roots}
 
     def go(self, sessions: int) -> None:
         """Let time run: fast, slow around that many openings, and slow for good after the last close."""
@@ -105,31 +110,15 @@ class Rig:
         windows = (*((d.open - BEFORE, d.open + AFTER) for d in days), (end, end + 86_400.0 * 30))
         self.server.call(lambda: self.server.set_pace(Pace(SLOW, FAST, windows)))
 
-    def stand_still(self) -> None:
-        self.server.call(lambda: self.server.set_pace(Pace(0.0, 0.0)))
-
     def started(self) -> None:
-        """Wait until a new daemon has asked for something and fallen silent."""
+        """Wait until a new daemon has been told its positions, and had a moment to go on from there."""
         seen = len(self.server.log.records)
-        self._wait(lambda: any(r["kind"] == "request" for r in self.server.log.records[seen:]))
+        self._wait(lambda: any(r.get("path") == "/v2/positions" for r in self.server.log.records[seen:]))
         time.sleep(2.0)
 
     def until(self, moment: float) -> None:
         """Wait for a simulated moment."""
         self._wait(lambda: self.server.clock.seconds() >= moment)
-
-    def until_request(self, **fields: Any) -> dict[str, Any]:
-        """Wait for the next request that has these fields, and return its record."""
-        seen = len(self.server.log.records)
-
-        def found() -> dict[str, Any] | None:
-            records = self.server.log.records[seen:]
-            return next((r for r in records if fields.items() <= r.items()), None)
-
-        self._wait(found)
-        record = found()
-        assert record is not None
-        return record
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

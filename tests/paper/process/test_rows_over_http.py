@@ -52,7 +52,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.launch()
         rig.started()
         rig.go(sessions=3)
-        rig.until(rig.days[0].open + 900)
+        rig.until(rig.days[0].open + 300)
         foreign = {"symbol": "XOM", "qty": "3", "side": "buy", "type": "market", "time_in_force": "day"}
         rig.server.call(lambda: rig.server.exchange.submit(foreign, rig.server.clock.seconds(), "foreign"))
         rig.until(rig.days[1].close)

@@ -1,0 +1,83 @@
+"""More faults against the real daemon process, one after another: a second daemon, damaged bars, refused keys."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from finrl_pod.paper.fake_alpaca.faults import Fault
+from tests.paper.process.harness import PATIENCE, Rig
+from tests.soak.judge import judge
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Rig(tmp_path_factory.mktemp("rows")) as rig:
+        rig.launch()
+        rig.started()
+        rig.go(sessions=1)
+        rig.until(rig.days[0].close + 600)
+        first = rig.daemon
+        rig.second = rig.launch().wait(timeout=PATIENCE)  # type: ignore[attr-defined]
+        rig.daemon = first
+        bar = rig.days[0].date.isoformat()
+        edit = {("AAPL", bar): {"c": 0}, ("AMD", bar): {}}
+        rig.server.call(lambda: rig.server.data.flaws.edits.update(edit))
+        rig.go(sessions=2)
+        rig.until(rig.days[1].close + 600)
+        rig.server.call(rig.server.data.flaws.edits.clear)
+        # Here the account is as the journal has it: what comes next ends the daemon.
+        shutil.copy(rig.log, rig.folder / "before.jsonl")
+        rig.server.faults.add([Fault("answer", times=0, status=401, body={"message": "unauthorized."})])
+        rig.go(sessions=3)
+        assert rig.daemon is not None
+        rig.code = rig.daemon.wait(timeout=PATIENCE)  # type: ignore[attr-defined]
+        yield rig
+
+
+def test_both_invariants_hold(ran: Rig) -> None:
+    verdict = judge(ran.folder / "before.jsonl", ran.journal)
+    assert verdict.faults == []
+    assert verdict.facts["decisions"]["orders"] >= 1
+
+
+def test_the_second_daemon_on_a_journal_leaves(ran: Rig) -> None:
+    assert ran.second == 2  # type: ignore[attr-defined]
+    text = (ran.folder / "daemon.log").read_text()
+    assert "Traceback" not in text
+    assert "finrl-pod: " in text
+
+
+def test_damaged_and_missing_bars_stop_their_symbols_alone(ran: Rig) -> None:
+    bar = ran.days[0].date.isoformat()
+    assert ran.orders(bar, "AAPL") == ran.orders(bar, "AMD") == []
+    assert len([s for s in ("BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM") if ran.orders(bar, s)]) >= 6
+    for symbol in ("AAPL", "AMD"):
+        assert any(symbol in alert for alert in ran.alerts()), ran.alerts()
+
+
+def test_refused_keys_end_the_daemon_with_an_alert_and_code_2(ran: Rig) -> None:
+    assert ran.code == 2  # type: ignore[attr-defined]
+    assert any(alert.startswith("critical keys") for alert in ran.alerts())
+    refused = [r for r in ran.server.log.records if r["kind"] == "request" and r["status"] == 401]
+    assert 1 <= len(refused) <= 3
+    assert "rig-secret" not in (ran.folder / "daemon.log").read_text()
+
+
+def test_with_a_live_address_it_does_not_start_and_sends_nothing(ran: Rig) -> None:
+    before = len(ran.server.log.records)
+    config = (ran.folder / "paper.toml").read_text().replace("restless", "equal_weight")
+    live = ran.folder / "live.toml"
+    live.write_text(config.replace(ran.server.url, "https://api.alpaca.markets").replace('clock = "', '# "'))
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "run", str(live)]
+    done = subprocess.run(command, env=ran.environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert "paper-api.alpaca.markets" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(ran.server.log.records) == before
