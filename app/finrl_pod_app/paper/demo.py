@@ -28,7 +28,7 @@ from finrl_pod.paper.scaled_clock import Pace
 from finrl_pod.paper.settings import load
 from finrl_pod.paper.status import heartbeat, orders, status
 from finrl_pod_app.paper.replaying import CENT, compare
-from finrl_pod_app.paper.sources import strategy_source
+from finrl_pod_app.paper.sources import load_promoted, strategy_source
 from finrl_pod_app.presets import preset
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import run_tournament
@@ -80,6 +80,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         say("training a small champion (a minute or two)")
         run_tournament(preset("quick"), run, device="cpu")
     panel = load_panel(preset("quick"))
+    load_promoted(run, panel.symbols, allow_unpromoted=True)  # one of another version is refused here, in a sentence
     folder = out / f"paper-{time.strftime('%Y%m%d-%H%M%S')}"
     folder.mkdir(parents=True)
     log = folder / "server.jsonl"
