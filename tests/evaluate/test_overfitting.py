@@ -88,10 +88,10 @@ def test_equal_trials_share_their_rank() -> None:
 @pytest.mark.slow
 def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
     returns = np.random.default_rng(4).normal(0, 0.01, (2500, 1000))
-    began = time.perf_counter()
+    began = time.process_time()
     found = overfitting(returns, 16)
     assert len(found.logits) == 12870
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,6 @@ def test_ranges_that_cannot_be_simulated_are_refused(market_of, first, last, cas
 def test_four_years_take_well_under_a_second(market_of, batch):
     _, market = market_of(prices(0, 1001, 20))
     weights = torch.softmax(torch.randn(1001, batch, 20, generator=torch.Generator().manual_seed(0)), -1)
-    started = time.perf_counter()
+    started = time.process_time()
     simulate(market, lambda t, c, s: weights[t], 0, 1000, ExecutionRules(), 1e6, batch=batch)
-    assert time.perf_counter() - started < 2.0  # 0.2 s on an idle core
+    assert time.process_time() - started < 5.0  # 0.2 s on an idle core: minutes would mean a loop over accounts
