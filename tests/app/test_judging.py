@@ -167,7 +167,7 @@ def test_baselines_and_environments_are_clean() -> None:
 
 
 def test_bad_subjects_are_refused() -> None:
-    with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, got 'casino'"):
+    with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, discrete, got 'casino'"):
         audit_env("casino", "made")
     with pytest.raises(InputError, match="unknown strategy 'equal'"):
         audit_strategy("equal", "made")
