@@ -235,7 +235,7 @@ static void tile(const Batch& b, Towers& m, Space& s, int64_t p, int64_t row, in
 extern "C" void mlp_update(const Batch* batch) {
   const Batch& b = *batch;
   // Whole items to a thread, so that the sums over an item's accounts have one writer.
-  const int64_t per_unit = std::max<int64_t>(1, TILE / b.accounts), units = (b.items + per_unit - 1) / per_unit;
+  const int64_t per_unit = std::max<int64_t>(1, 2 * TILE / b.accounts), units = (b.items + per_unit - 1) / per_unit;
   std::fill(b.gradient, b.gradient + b.members * b.parameters, 0.0f);
   std::fill(b.figures, b.figures + b.members * 4, 0.0);
   for (int t = 0; t < 2; t++) std::fill(b.grad_base[t], b.grad_base[t] + b.members * b.items * b.width[0], 0.0f);

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs import market_env
+from finrl_pod_envs import market_env, observation
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import EnvState, MarketEnv
 from finrl_pod_envs.portfolio import PortfolioEnv
@@ -141,3 +141,19 @@ def test_gradients_go_through_the_definition() -> None:
     env.step(action).reward.sum().backward()
     assert action.grad is not None
     assert bool((action.grad != 0).any())
+
+
+@pytest.mark.parametrize(("envs", "group"), [(1, 1), (12, 4), (27, 9), (64, 32)])
+def test_flat_rows_are_those_of_torch(envs: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks of rows and what is left over, into a tensor of its own and at an odd place in memory."""
+    market = random_market(assets=5, features=3, bars=BARS)
+    env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3))
+    seen = env.reset(0)
+    fast = observation.flat(market, seen)
+    room = torch.zeros(fast.numel() + 1)[1:].view(fast.shape)
+    assert observation.flat(market, seen, out=room) is room
+    monkeypatch.setattr(observation, "load", lambda _: None)
+    plain = observation.flat(market, seen)
+    assert torch.equal(fast, plain)
+    assert torch.equal(room, plain)
+    assert torch.equal(plain[..., : seen.account.shape[-1]], seen.account)
