@@ -36,6 +36,11 @@ class Recording:
         self._kept.append((when, None if weights is None else np.array(weights)))
         return weights
 
+    @property
+    def decisions(self) -> list[Floats | None]:
+        """[N] weights, or None, in the order of the bars."""
+        return [None if weights is None else np.array(weights, dtype=np.float64) for _, weights in self._kept]
+
     def table(self, times: Times) -> Floats:
         """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone.
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.replay import Recording
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy, VecEnv
-from finrl_pod.types import Floats, MarketTensor, Panel, Positions, Window
+from finrl_pod.types import Floats, MarketTensor, Panel
 
 
 def as_it_is(panel: Panel) -> Panel:
@@ -46,25 +47,11 @@ class Pipeline:
         return stamp(self.panel.times[t], self.panel.bar)
 
 
-class Recorded:
-    """A strategy that remembers what it answered. decisions: [N] weights, or None, in the order of the bars."""
-
-    def __init__(self, inner: Strategy) -> None:
-        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
-        self.lookback = getattr(inner, "lookback", None)
-        self.decisions: list[Floats | None] = []
-
-    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        answer = self.inner.target_weights(window, positions)
-        self.decisions.append(None if answer is None else np.array(answer, dtype=np.float64))
-        return answer
-
-
 def decisions(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> list[Floats | None]:
     """What a strategy decides at bars first to last - 1, led through the engine from cash."""
-    recorded = Recorded(strategy)
+    recorded = Recording(strategy)
     backtest(recorded, panel, market, first, last, rules, cash)
     return recorded.decisions
 

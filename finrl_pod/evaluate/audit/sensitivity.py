@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from finrl_pod.evaluate.audit.finding import Finding
-from finrl_pod.evaluate.audit.pipeline import Pipeline, Recorded
+from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import BARS_A_YEAR
+from finrl_pod.evaluate.replay import Recording
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
@@ -60,7 +61,7 @@ def recorded(
     cash: float,
 ) -> tuple[BacktestResult, list[Floats | None]]:
     """A backtest, and what was decided in it."""
-    record = Recorded(strategy)
+    record = Recording(strategy)
     return backtest(record, panel, market, first, last, rules, cash), record.decisions
 
 
