@@ -24,8 +24,9 @@ from finrl_pod.evaluate.audit.flaws import flaws
 from finrl_pod.evaluate.audit.leakage import chosen_on_validation, fitted, separated
 from finrl_pod.evaluate.audit.lookahead import PROBES, lookahead
 from finrl_pod.evaluate.audit.pipeline import Pipeline
-from finrl_pod.evaluate.audit.sensitivity import Sensitivity, recorded, sensitivity, sensitivity_findings
+from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
 from finrl_pod.evaluate.audit.warmup import WARM_UP, warm_up
+from finrl_pod.evaluate.replay import recorded
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers, choose
 from finrl_pod.pod.leaderboard import Leaderboard
@@ -144,7 +145,7 @@ def sense(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
     market = pipeline.build(panel)
     terms = (panel, market, *span, pipeline.rules, pipeline.cash)
     own, yardstick = (recorded(s, *terms)[1] for s in (next(iter(pipeline.strategies.values())), make(YARDSTICK)))
-    return sensitivity(own, yardstick, *terms)
+    return sensitivity(own.decisions, yardstick.decisions, *terms[1:])
 
 
 def _selection(

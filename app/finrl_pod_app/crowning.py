@@ -13,12 +13,12 @@ from finrl_pod import __version__
 from finrl_pod.config import GateConfig, RunConfig
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
-from finrl_pod.evaluate.audit.sensitivity import recorded, sensitivity
+from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
 from finrl_pod.evaluate.gate import check as check_gate
 from finrl_pod.evaluate.registry import Look, Registry
-from finrl_pod.evaluate.replay import Recording
+from finrl_pod.evaluate.replay import recorded
 from finrl_pod.evaluate.sensitivity import cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers
@@ -97,8 +97,7 @@ def crown(
     stage("testing the champion beside the baselines")
     looks = registry.look(look)
     span = (splits.test.first, splits.test.last)
-    watched = Recording(champion)
-    result, decided = recorded(watched, panel, market, *span, *terms)
+    result, watched = recorded(champion, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
     if kept is None:
         _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
@@ -109,7 +108,7 @@ def crown(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=sensitivity(decided, yardstick, panel, market, *span, *terms, delays=()).break_even,
+            break_even=break_even_of(watched, yardstick, market, *span, *terms),
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
         )
