@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from finrl_pod_strategies.baselines import make, run_baselines
 
-from finrl_pod import __version__
 from finrl_pod.config import GateConfig, RunConfig
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
@@ -26,6 +23,7 @@ from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.audit import Audit, audit_champion
 from finrl_pod_app.champions import load_champion, market_of
+from finrl_pod_app.looks import champion_subject
 from finrl_pod_app.trial_log import TrialLog, dates
 from finrl_pod_app.verdict import Judged, verdict, write_verdict
 
@@ -88,7 +86,7 @@ def crown(
     }
     log.champion(validation[CHAMPION])
     first, last = dates(panel, splits.test)
-    look = Look(panel.sha256, _subject(config, run, members), first, last, f"champion of seed {config.seed}")
+    look = Look(panel.sha256, champion_subject(config, run, members), first, last, f"champion of seed {config.seed}")
     kept = registry.verdict(look)
     audit = None
     if kept is None:
@@ -116,14 +114,3 @@ def crown(
     judged = Judged.from_plain(kept)
     write_verdict(run.path, judged)
     return Crowned(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
-
-
-def _subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
-    """What names a champion: its config, its version, and its very weights."""
-    digest = hashlib.sha256(repr((config.sha256, __version__, members.shares)).encode())
-    for agent in members.ids:
-        weights = run.snapshot(agent).weights
-        for name in sorted(weights):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
-    return digest.hexdigest()

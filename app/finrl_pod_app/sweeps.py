@@ -71,6 +71,7 @@ def run_sweep(
         for seed in seeds or (None,):
             for start, end in periods or ((None, None),):
                 prepared = prepare(target, data, start, end, None, cash, settings, seed, base)
+                prepared.log_look()
                 asked.append(_ask(prepared, seed))
     decided = time.perf_counter()
     # Different strategies share the books where they share the prices: all do but the index, and runs on other data.
