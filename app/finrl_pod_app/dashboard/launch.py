@@ -14,7 +14,7 @@ from finrl_pod.errors import EnvironmentLacks, InputError
 from finrl_pod_app.dashboard.settings import Settings
 
 UPLOAD_MB = 100  # the largest file that may be imported from a page
-SCRIPT = Path(__file__).parent / "main.py"
+SCRIPT = Path(__file__).parent / "script" / "main.py"
 NEEDS = ("streamlit", "plotly")
 
 

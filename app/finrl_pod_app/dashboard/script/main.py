@@ -13,7 +13,8 @@ from finrl_pod_app.dashboard.settings import Settings
 
 # An icon by name would be fetched from a server elsewhere.
 ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32"><rect width="32" height="32" rx="6" fill="#0b6bcb"/>'
+    '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32">'
+    '<rect width="32" height="32" rx="6" fill="#0b6bcb"/>'
     '<path d="M5 23l7-8 5 4 9-11" fill="none" stroke="#fff" stroke-width="3"/></svg>'
 )
 # Heading and icon of each page in the order of the menu, by the name of its module, which its address has too.
