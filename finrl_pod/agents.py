@@ -179,6 +179,21 @@ class AnalyticConfig(SimulatorConfig):
 
 
 @dataclass(frozen=True)
+class SHACConfig(SimulatorConfig):
+    """Short-horizon actor-critic: the same, with a critic that says what the last state is worth.
+
+    epochs, minibatches: of the critic on each path. gae_lambda: of its TD(lambda) returns. target_rate: share of the
+    way that the target critic moves towards the critic in every iteration.
+    """
+
+    algorithm: Literal["shac"] = "shac"
+    epochs: int = 2
+    minibatches: int = 4
+    gae_lambda: float = 0.95
+    target_rate: float = 0.5
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a list of algorithms says of one.
 
@@ -284,6 +299,14 @@ ALGORITHMS: Mapping[str, Facts] = {
             "simulator",
             "continuous",
             AnalyticConfig,
+        ),
+        Facts(
+            "shac",
+            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "Xu et al. 2022, arXiv:2204.07137",
+            "simulator",
+            "continuous",
+            SHACConfig,
         ),
     )
 }

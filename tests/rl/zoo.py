@@ -25,6 +25,8 @@ SMALL: Mapping[type, dict[str, Any]] = {
 def small_config(name: str, **settings: Any) -> AgentConfig:
     record = ALGORITHMS[name].record
     small = next(values for kind, values in SMALL.items() if issubclass(record, kind))
+    if name == "shac":
+        small = {**small, "epochs": 1, "minibatches": 2}
     if name == "redq":
         small = {**small, "critics": 4, "policy_delay": 2}
     return record(**{"algorithm": name, "hidden": (5, 6), "learning_rate": 1e-2, **small, **settings})
