@@ -27,6 +27,7 @@ class Device(StrEnum):
 class Bench(StrEnum):
     """What to measure."""
 
+    analytic = "analytic"
     backtest = "backtest"
     env = "env"
     gate = "gate"
@@ -90,7 +91,8 @@ def train(
 def bench(
     context: typer.Context,
     what: Annotated[
-        Bench, typer.Argument(help="Speed: backtest, env, ppo, population. What agents learn: learn. Errors: gate.")
+        Bench,
+        typer.Argument(help="Speed: analytic, backtest, env, ppo, population. What agents learn: learn; errors: gate."),
     ],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
