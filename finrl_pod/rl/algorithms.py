@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, PPOConfig
+from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, OnPolicyConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl import actor_critic, off_policy_settings, on_policy
+from finrl_pod.rl.a2c import A2C
 from finrl_pod.rl.actors import BoundedActor
 from finrl_pod.rl.algorithm import Actor, Algorithm
 from finrl_pod.rl.d3qn import D3QN
@@ -29,7 +30,7 @@ from finrl_pod.rl.redq import REDQ
 from finrl_pod.rl.sac import SAC
 from finrl_pod.rl.td3 import TD3
 
-ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO}
+ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "ddpg": DDPG,
     "td3": TD3,
@@ -62,7 +63,7 @@ def make_algorithm(
     if isinstance(config, OffPolicyConfig):
         inputs = inputs_of(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
-    assert isinstance(config, PPOConfig)
+    assert isinstance(config, OnPolicyConfig)
     market = env.market
     decided = market.tradable[env.first : env.last + 2]
     tradable = None if bool(decided.all()) else market.tradable
