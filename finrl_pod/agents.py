@@ -158,10 +158,32 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
+class SimulatorConfig(AgentConfig):
+    """What algorithms share that differentiate the market.
+
+    exploration: standard deviation of the noise on scores. What follows after `horizon` steps has no gradient.
+    """
+
+    horizon: int = 8
+    learning_rate: float = 1e-2
+    exploration: float = 0.3
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class AnalyticConfig(SimulatorConfig):
+    """Analytic policy gradient: up the derivative of the rewards of a short horizon."""
+
+    algorithm: Literal["analytic"] = "analytic"
+    discount: float = 1.0
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a list of algorithms says of one.
 
-    kind: "on-policy" learns from what it just did, "off-policy" from a replay. actions: "continuous" or "discrete".
+    kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
+    derivative; an "add-on" goes with the algorithms whose settings it has. actions: "continuous" or "discrete".
     """
 
     name: str
@@ -254,6 +276,14 @@ ALGORITHMS: Mapping[str, Facts] = {
             "off-policy",
             "discrete",
             DQNConfig,
+        ),
+        Facts(
+            "analytic",
+            "analytic policy gradient: back-propagation through the market over a short horizon",
+            "Freeman et al. 2021, arXiv:2106.13281",
+            "simulator",
+            "continuous",
+            AnalyticConfig,
         ),
     )
 }

@@ -29,7 +29,7 @@ class MeanActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, D] scores."""
-        return self.policy.forward(params, features, account, tradable).mean
+        return self.policy.mean(params, features, account, tradable)
 
 
 class OnPolicy(ABC):
