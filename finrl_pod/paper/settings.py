@@ -166,6 +166,16 @@ def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
     return config
 
 
+def plain(config: PaperConfig) -> dict[str, Any]:
+    """What `parse` takes, for the journal: whole paths, and no webhook, whose address may hold a secret."""
+    outside = dataclasses.replace(config.outside, webhook="")
+    if outside.heartbeat:
+        outside = dataclasses.replace(outside, heartbeat=str(Path(outside.heartbeat).absolute()))
+    run = str(Path(config.run).absolute()) if config.run else ""
+    journal = str(Path(config.journal).absolute())
+    return dataclasses.asdict(dataclasses.replace(config, outside=outside, run=run, journal=journal))
+
+
 def _check(config: PaperConfig, where: str) -> None:
     risk, orders, schedule = config.risk, config.orders, config.schedule
     if not config.name or len(config.name) > 64:
