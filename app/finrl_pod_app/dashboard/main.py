@@ -1,0 +1,48 @@
+"""The script that Streamlit runs for every visit and every click: the list of pages, and the one that was asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+
+import streamlit as st
+
+from finrl_pod.errors import FinrlPodError
+from finrl_pod_app.dashboard.settings import Settings
+
+# Heading and icon of each page in the order of the menu, by the name of its module, which its address has too.
+PAGES = {
+    "overview": ("Overview", ":material/home:"),
+    "data": ("Data", ":material/database:"),
+    "train": ("Train", ":material/model_training:"),
+    "compare": ("Backtest and compare", ":material/query_stats:"),
+    "audit": ("Audit", ":material/fact_check:"),
+    "paper": ("Paper trading", ":material/receipt_long:"),
+    "system": ("System", ":material/memory:"),
+}
+
+
+def draw(name: str, settings: Settings) -> None:
+    """One page. An error that was raised on purpose is shown as its sentence."""
+    # Imported here: a page that is not asked for costs nothing.
+    page = importlib.import_module(f"finrl_pod_app.dashboard.pages.{name}")
+    try:
+        page.render(settings)
+    except FinrlPodError as error:
+        st.error(str(error), icon=":material/error:")
+
+
+def main() -> None:
+    """The whole application."""
+    st.set_page_config(page_title="finrl_pod", page_icon=":material/monitoring:", layout="wide")
+    settings = Settings.read(os.environ)
+    pages = []
+    for name, (title, icon) in PAGES.items():
+        shown = functools.partial(draw, name, settings)
+        pages.append(st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview"))
+    st.navigation(pages).run()
+
+
+if __name__ == "__main__":
+    main()
