@@ -149,6 +149,35 @@ def replay(
         raise typer.Exit(DIFFERS)
 
 
+@app.command("track", epilog="Example: finrl-pod paper track paper.toml --panel sample")
+def track(
+    config: Config = DEFAULT,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take journal and settings from here, not from the config.")
+    ] = None,
+    panel: Annotated[str, typer.Option(help="Stored prices to test on; the daemon's own feed unless given.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Compare the account's equity with the backtest that sends the same orders. Exit code 1 if they differ."""
+    import dataclasses
+
+    from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.showing import show_track
+    from finrl_pod_app.paper.tracking import kept_config, run_track
+
+    if journal is None:
+        settings = load(config)
+    else:
+        settings = dataclasses.replace(kept_config(journal), journal=str(journal))
+    document = run_track(settings, panel)
+    if as_json:
+        print_json(document)
+    else:
+        show_track(document)
+    if not document["same"]:
+        raise typer.Exit(DIFFERS)
+
+
 @app.command("demo", epilog="Example: finrl-pod paper demo --sessions 21")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the champion and of each demonstration.")] = Path("runs/paper"),

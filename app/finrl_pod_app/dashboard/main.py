@@ -1,4 +1,4 @@
-"""The script that Streamlit runs for every visit and every click: the list of pages, and the one that was asked for."""
+"""What runs for every visit and every click, by way of `served/app.py`: the list of pages, and the one that was asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.access import admitted
 from finrl_pod_app.dashboard.settings import Settings
 
 # Heading and icon of each page in the order of the menu, by the name of its module, which its address has too.
@@ -30,19 +32,17 @@ def draw(name: str, settings: Settings) -> None:
     try:
         page.render(settings)
     except FinrlPodError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(theme.plain(error), icon=":material/error:")
 
 
 def main() -> None:
     """The whole application."""
     st.set_page_config(page_title="finrl_pod", page_icon=":material/monitoring:", layout="wide")
+    if not admitted():
+        return
     settings = Settings.read(os.environ)
     pages = []
     for name, (title, icon) in PAGES.items():
         shown = functools.partial(draw, name, settings)
         pages.append(st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview"))
     st.navigation(pages).run()
-
-
-if __name__ == "__main__":
-    main()
