@@ -165,10 +165,7 @@ def track(
     from finrl_pod_app.paper.showing import show_track
     from finrl_pod_app.paper.tracking import kept_config, run_track
 
-    if journal is None:
-        settings = load(config)
-    else:
-        settings = dataclasses.replace(kept_config(journal), journal=str(journal))
+    settings = load(config) if journal is None else dataclasses.replace(kept_config(journal), journal=str(journal))
     document = run_track(settings, panel)
     if as_json:
         print_json(document)

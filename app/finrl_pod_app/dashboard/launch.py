@@ -66,6 +66,8 @@ def options(address: str, port: int) -> Mapping[str, object]:
         "client.showErrorDetails": "type",
         "client.showErrorLinks": "false",
         "runner.magicEnabled": "false",
+        "theme.light.primaryColor": "#0b6bcb",
+        "theme.dark.primaryColor": "#5fb0f7",
     }
 
 

@@ -1,4 +1,4 @@
-"""What runs for every visit and every click, by way of `served/app.py`: the list of pages, and the one that was asked for."""
+"""What `served/app.py` runs for every visit and every click: the list of pages, and the one that was asked for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import admitted
 from finrl_pod_app.dashboard.settings import Settings
 
+# An icon by name would be fetched from a server elsewhere.
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32">'
+    '<rect width="32" height="32" rx="6" fill="#0b6bcb"/>'
+    '<path d="M5 23l7-8 5 4 9-11" fill="none" stroke="#fff" stroke-width="3"/></svg>'
+)
 # Heading and icon of each page in the order of the menu, by the name of its module, which its address has too.
 PAGES = {
     "overview": ("Overview", ":material/home:"),
@@ -37,12 +43,13 @@ def draw(name: str, settings: Settings) -> None:
 
 def main() -> None:
     """The whole application."""
-    st.set_page_config(page_title="finrl_pod", page_icon=":material/monitoring:", layout="wide")
+    st.set_page_config(page_title="finrl_pod", page_icon=ICON, layout="wide")
     if not admitted():
         return
     settings = Settings.read(os.environ)
-    pages = []
+    pages = {}
     for name, (title, icon) in PAGES.items():
         shown = functools.partial(draw, name, settings)
-        pages.append(st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview"))
-    st.navigation(pages).run()
+        pages[name] = st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview")
+    st.session_state["pages"] = pages  # for links from one page to another
+    st.navigation(list(pages.values())).run()

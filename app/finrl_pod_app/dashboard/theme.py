@@ -20,7 +20,16 @@ COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7
 DASHES = ("solid", "dash", "dot", "dashdot")
 GOOD, BAD, NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
 # A strategy that is not a run's champion keeps its style in every chart of every page.
-BASELINES = ("equal_weight", "buy_and_hold", "min_variance", "mean_variance", "momentum", "cash", "market_index")
+BASELINES = (
+    "index",
+    "equal_weight",
+    "equal_weight_buy_and_hold",
+    "minimum_variance",
+    "mean_variance",
+    "hierarchical_risk_parity",
+    "momentum_12_1",
+    "random_weights",
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,15 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * size or (seconds >= size and unit != "days"):
             return f"{seconds / size:.0f} {unit} ago"
     return f"{max(seconds, 0):.0f} s ago"
+
+
+def duration(seconds: float | None) -> str:
+    """75 -> 1 min 15 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _written(value: float | None, write: Any) -> str:

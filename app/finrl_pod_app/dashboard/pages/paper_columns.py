@@ -64,7 +64,7 @@ def orders() -> dict[str, Any]:
         "filled": _number("Filled", SHARES),
         "average": _number("Average", "dollar"),
         "limit_price": _number("Limit", "dollar"),
-        "time_in_force": _text("In force", "small", help="opg, cls: the opening or closing auction; day: until the close."),
+        "time_in_force": _text("In force", "small", help="opg, cls: opening or closing auction; day: that day."),
         "state": _text("State", "small"),
         "status": _text("Broker says", "small"),
         "detail": _text("Detail"),
