@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.settings import Settings
 
 UPLOAD_MB = 100  # the largest file that may be imported from a page
-SCRIPT = Path(__file__).parent / "served" / "app.py"
+SCRIPT = Path(__file__).parent / "script" / "main.py"
 NEEDS = ("streamlit", "plotly", "argon2")
 
 

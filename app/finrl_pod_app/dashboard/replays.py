@@ -11,13 +11,6 @@ from finrl_pod_app.cli.paper import DIFFERS
 LONGEST = 600.0  # seconds
 
 
-def stored_prices() -> list[str]:
-    """Names of the stored panels that can be replayed on."""
-    from finrl_pod.data.store import Store
-
-    return [manifest.name for manifest in Store().list()]
-
-
 def replay(journal: Path, panel: str) -> str:
     """Make the comparison of a journal anew. Returns "" or the sentence that says why it could not be made."""
     command = [

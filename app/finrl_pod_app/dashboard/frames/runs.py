@@ -119,6 +119,21 @@ def summarise(run: RunFiles) -> RunSummary:
         return RunSummary(run.name, run.changed, fault=reason)
 
 
+def champions(run: RunFiles) -> tuple[str, ...]:
+    """The members of a finished run's champion; none before. Raises RunError for a damaged report."""
+    if not (run.path / REPORT).exists():
+        return ()
+    return tuple((read_json(run.path / REPORT).get("champion") or {}).get("members", ()))
+
+
+def champion_size(run: RunFiles) -> int:
+    """How many of the best agents form the champion. Raises RunError for a damaged config."""
+    try:
+        return int(read_json(run.path / CONFIG)["config"]["tournament"]["champion"])
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{run.path / CONFIG} is damaged: it lacks a setting; restore it or start a new run") from None
+
+
 def table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFrame:
     """A row for each run; names, numbers and moments as they are, for the page to write."""
     rows = [{**vars(summary), "status": status} for summary, status in zip(summaries, statuses, strict=True)]

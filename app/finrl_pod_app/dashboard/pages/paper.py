@@ -77,7 +77,7 @@ def _status(path: Path) -> None:
     signs = (trading, *paper_state.signs(journal, now))
     with st.container(horizontal=True, key="signs"):
         for sign in signs:
-            with st.container(border=True, width=250, key=f"sign-{sign.title.lower()}"):
+            with st.container(border=True, width=232, height="stretch", key=f"sign-{sign.title.lower()}"):
                 label = state if sign is trading else {"good": "well", "bad": "look here"}.get(sign.level, sign.level)
                 st.badge(f"{sign.title}: {label}", icon=f":material/{_ICONS[sign.level]}:", color=_COLOURS[sign.level])  # type: ignore[arg-type]
                 st.caption(theme.plain(sign.words))
@@ -117,17 +117,17 @@ def _figures_of_merit(
         st.metric(
             "Equity", theme.money(summary.equity), theme.percent(summary.day, 2),
             help=f"At the close of {summary.session or 'no session yet'}; below, the change since the session before.",
-            width=170,
+            width=145,
         )  # fmt: skip
         st.metric(
-            "Since the start", theme.percent(summary.total, 2), help="Equity over the capital, less one.", width=150
+            "Since the start", theme.percent(summary.total, 2), help="Equity over the capital, less one.", width=140
         )
-        st.metric("Cash", theme.money(journal.cash), help="Own cash: capital less purchases, plus sales.", width=150)
-        st.metric("Drawdown", theme.percent(summary.drawdown, 2), help=definition("max_drawdown"), width=150)
-        st.metric("Tracking", theme.points(track.end), help=definition("tracking_difference"), width=150)
+        st.metric("Cash", theme.money(journal.cash), help="Own cash: capital less purchases, plus sales.", width=140)
+        st.metric("Drawdown", theme.percent(summary.drawdown, 2), help=definition("max_drawdown"), width=140)
+        st.metric("Tracking", theme.points(track.end), help=definition("tracking_difference"), width=140)
         st.metric(
             "Slippage", theme.points(costs.realised), help=f"{definition('slippage')} Modelled: "
-            f"{theme.points(costs.modelled)}. Standard error: {theme.points(costs.error)}.", width=150,
+            f"{theme.points(costs.modelled)}. Standard error: {theme.points(costs.error)}.", width=140,
         )  # fmt: skip
 
 

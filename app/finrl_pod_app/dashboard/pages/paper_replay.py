@@ -8,6 +8,7 @@ from finrl_pod_app.dashboard import replays, theme
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
 from finrl_pod_app.dashboard.frames.paper_state import simulated
 from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
+from finrl_pod_app.dashboard.pages import cached
 
 DIFFERENCES_SHOWN = 10
 FEED = "the daemon's own feed"
@@ -30,7 +31,7 @@ def offer(journal: Journal, track: Tracking) -> None:
             "The backtest sends the orders that the daemon would have sent, over the same sessions. What is left "
             "between the two is the tracking difference."
         )
-        names = [FEED, *_stored_prices()]
+        names = [FEED, *(stored.name for stored in cached.catalogue() if not stored.fault)]
         first = names.index("sample") if simulated(journal) and "sample" in names else 0
         prices = st.selectbox("Prices", names, index=first, key="replay-prices")
         if st.button("Replay", key="replay", icon=":material/replay:"):
@@ -40,8 +41,3 @@ def offer(journal: Journal, track: Tracking) -> None:
                 st.error(theme.plain(refusal), icon=":material/error:")
             else:
                 st.rerun(scope="fragment")
-
-
-@st.cache_data(ttl=60.0, max_entries=1, show_spinner=False)
-def _stored_prices() -> list[str]:
-    return replays.stored_prices()

@@ -1,4 +1,4 @@
-"""What `served/app.py` runs for every visit and every click: the list of pages, and the one that was asked for."""
+"""The script that Streamlit runs for every visit and every click: the list of pages, and the one that was asked for."""
 
 from __future__ import annotations
 
@@ -53,3 +53,7 @@ def main() -> None:
         pages[name] = st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview")
     st.session_state["pages"] = pages  # for links from one page to another
     st.navigation(list(pages.values())).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""The script that Streamlit runs."""
