@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -173,11 +176,21 @@ def test_losses_are_those_that_the_limits_look_at(world: World, journal: Journal
 )
 def test_the_heartbeat_is_told_by_its_age(journal: Journal, age: float, level: str, words: str) -> None:
     assert journal.config is not None
-    beat = {"at": (NOW - timedelta(seconds=age)).isoformat(), "pid": 1, "trading": True}
+    beat = {"at": (NOW - timedelta(seconds=age)).isoformat(), "pid": os.getpid(), "trading": True}
     Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
     sign = paper_state.heartbeat(journal, NOW)
     assert sign.level == level
     assert words in sign.words
+
+
+def test_a_daemon_whose_process_ended_is_told_at_once(journal: Journal) -> None:
+    assert journal.config is not None
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    beat = {"at": (NOW - timedelta(seconds=4)).isoformat(), "pid": ended.pid, "trading": True}
+    Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
+    sign = paper_state.heartbeat(journal, NOW)
+    assert (sign.level, sign.words) == ("bad", "its process ended; last sign of life 4 s ago")
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no json", '{"at": "yesterday", "trading": true}'])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pandas as pd
+import psutil
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
@@ -15,6 +16,7 @@ from finrl_pod_app.dashboard.frames.paper_account import positions
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
 from finrl_pod_app.dashboard.theme import moment
 
+MISSED = 3.0  # seconds without a beat after which the daemon's process is looked for
 QUIET = 10.0  # seconds without a beat after which the daemon counts as late; it beats every second
 SILENT = 60.0  # and as down or hanging
 NEAR = 0.8  # share of a limit from which on it is shown as near
@@ -38,12 +40,14 @@ def heartbeat(journal: Journal, now: datetime) -> Sign:
         return Sign("Daemon", "unknown", "no heartbeat is configured ([outside] heartbeat)")
     try:
         beat = read_json(Path(path))
-        at, trading = datetime.fromisoformat(beat["at"]), bool(beat["trading"])
+        at, trading, pid = datetime.fromisoformat(beat["at"]), bool(beat["trading"]), int(beat["pid"])
+        age = (now - at).total_seconds()
     except RunError:
         return Sign("Daemon", "bad", "no sign of life: the heartbeat's file is not there")
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return Sign("Daemon", "bad", "the heartbeat's file holds no heartbeat")
-    age = (now - at).total_seconds()
+    if age > MISSED and not psutil.pid_exists(pid):
+        return Sign("Daemon", "bad", f"its process ended; last sign of life {spoken(age)} ago")
     if age > SILENT:
         return Sign("Daemon", "bad", f"silent for {spoken(age)}: it is down or hangs")
     if age > QUIET:
