@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 
-from finrl_pod.config import RunConfig, parse
+from finrl_pod.config import RunConfig
 from finrl_pod.errors import InputError, RunError
-from finrl_pod.files import read_json, write_json, write_text
+from finrl_pod.files import write_json, write_text
 from finrl_pod_app import live
 from finrl_pod_app.dashboard.frames.runs import CONFIG, JOB, LOG, RunFiles, open_run, process_of
+from finrl_pod_app.dashboard.frames.runs import config as config_of
 from finrl_pod_app.presets import config_text
 
 SETTINGS = "settings.toml"
@@ -63,8 +64,7 @@ def resume(run: RunFiles) -> None:
         _launch(run.path, ["tournament", str(settings), "--out", str(run.path)])
         return
     if not settings.exists():
-        values = read_json(run.path / CONFIG).get("config")
-        write_text(settings, config_text(parse(values if isinstance(values, dict) else {}, str(run.path / CONFIG))))
+        write_text(settings, config_text(config_of(run)))
     _launch(run.path, ["tournament", str(settings), "--out", str(run.path), "--resume"])
 
 

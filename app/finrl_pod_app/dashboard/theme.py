@@ -54,7 +54,7 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
 
 
 def template(*, dark: bool) -> Any:
-    """The Plotly template that every figure is drawn with: no background of its own, quiet grid, legend below."""
+    """The Plotly template that every figure is drawn with: no background of its own, quiet grid, legend above."""
     import plotly.graph_objects as go
 
     ink, line, page = ("#e8eaed", "#3a4048", "#1d2126") if dark else ("#1b1f24", "#d0d4d9", "#ffffff")
@@ -68,7 +68,7 @@ def template(*, dark: bool) -> Any:
             "margin": {"l": 56, "r": 12, "t": 28, "b": 36},
             "hovermode": "x unified",
             "hoverlabel": {"bgcolor": page, "bordercolor": line, "font": {"color": ink, "size": 12}},
-            "legend": {"orientation": "h", "y": -0.14, "yanchor": "top", "x": 0},
+            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
             "xaxis": {**axis, "showgrid": False},
             "yaxis": {**axis, "zeroline": False},
         }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from finrl_pod.config import RunConfig, parse
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app import live
@@ -39,6 +40,11 @@ class RunFiles:
     def changed(self) -> float:
         """Seconds since 1970 of the last change."""
         return max(self.stamp) / 1e9
+
+    @property
+    def has_champion(self) -> bool:
+        """Whether a generation has finished, so that somebody leads."""
+        return self.stamp[_STAMPED.index(STATE)] > 0
 
 
 @dataclass(frozen=True)
@@ -126,12 +132,12 @@ def champions(run: RunFiles) -> tuple[str, ...]:
     return tuple((read_json(run.path / REPORT).get("champion") or {}).get("members", ()))
 
 
-def champion_size(run: RunFiles) -> int:
-    """How many of the best agents form the champion. Raises RunError for a damaged config."""
-    try:
-        return int(read_json(run.path / CONFIG)["config"]["tournament"]["champion"])
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{run.path / CONFIG} is damaged: it lacks a setting; restore it or start a new run") from None
+def config(run: RunFiles) -> RunConfig:
+    """The run's settings. Raises RunError or ConfigError where they are damaged."""
+    values = read_json(run.path / CONFIG).get("config")
+    if not isinstance(values, dict):
+        raise RunError(f"{run.path / CONFIG} is damaged: it lacks config; restore it or start a new run")
+    return parse(values, f"the config of the run in {run.path}")
 
 
 def table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFrame:

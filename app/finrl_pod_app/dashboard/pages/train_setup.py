@@ -25,7 +25,9 @@ def set_up(settings: Settings) -> None:
     form, shown = st.columns([3, 2], gap="large")
     with form:
         name = st.text_input("Name of the run", "mine", max_chars=40, help="The time is added to it.")
-        preset = st.selectbox("Begin from", list(PRESETS), format_func=lambda one: f"{one}: {PURPOSES[one]}")
+        preset = st.selectbox(
+            "Begin from", list(PRESETS), format_func=lambda one: f"{one}: {PURPOSES[one]}".replace("`", "")
+        )
         choices = _choices(PRESETS[preset], preset)
         more = st.text_area(
             "Further settings, as TOML",

@@ -81,12 +81,15 @@ def _figures(settings: Settings, name: str) -> None:
         "rank": st.column_config.NumberColumn("#", width="small"),
         "id": st.column_config.TextColumn("Agent"),
         "score": st.column_config.NumberColumn("Score", format="%.3f", help=definition("validation_score")),
+        "parent": st.column_config.TextColumn("Parent", help="The agent that it goes on from, or inherits from."),
+        "generation": st.column_config.NumberColumn("Generation", format="%d"),
+        "slot": st.column_config.NumberColumn("Slot", format="%d", help="Its place in the population."),
         "samples": st.column_config.NumberColumn("Samples", format="localized"),
         **{one: st.column_config.NumberColumn(_words(one), format="%.4g") for one in settings_shown},
     }
     order = ["rank", "id", "score", "parent", "generation", "slot", "samples", *settings_shown]
     st.dataframe(board, column_order=order, column_config=columns, hide_index=True, key="leaderboard")
-    champions = cached.champions(run) or tuple(board["id"].head(cached.champion_size(run)))
+    champions = cached.champions(run) or tuple(board["id"].head(cached.config(run).tournament.champion))
     st.subheader("Descent")
     st.caption("A column for each generation, a row for each slot; ringed agents form the champion.")
     line = training.ancestors(known, champions)
@@ -98,4 +101,4 @@ def _figures(settings: Settings, name: str) -> None:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return name.replace("_", " ").capitalize()
