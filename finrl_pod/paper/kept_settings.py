@@ -7,7 +7,7 @@ from datetime import datetime
 
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.settings import PaperConfig, parse, plain
+from finrl_pod.paper.settings import PaperConfig, plain
 
 
 def keep(store: Store, config: PaperConfig, at: datetime) -> None:
@@ -16,8 +16,3 @@ def keep(store: Store, config: PaperConfig, at: datetime) -> None:
     last = store.last(schema.settings)
     if last is None or last.content != content:
         store.add(schema.settings, at, content=content)
-
-
-def unpack(content: str) -> PaperConfig:
-    """What `keep` wrote. Raises ConfigError for settings that this version does not know."""
-    return parse(json.loads(content), "the settings in the journal")

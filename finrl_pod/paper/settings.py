@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,11 @@ def plain(config: PaperConfig) -> dict[str, Any]:
     run = str(Path(config.run).absolute()) if config.run else ""
     journal = str(Path(config.journal).absolute())
     return dataclasses.asdict(dataclasses.replace(config, outside=outside, run=run, journal=journal))
+
+
+def unpack(content: str) -> PaperConfig:
+    """`plain` as JSON, which the journal keeps. Raises ConfigError for settings that this version does not know."""
+    return parse(json.loads(content), "the settings in the journal")
 
 
 def _check(config: PaperConfig, where: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Dashboard
+from tests.dashboard.serving import Dashboard
 from tests.paper.process.harness import Rig
 
 pytestmark = pytest.mark.browser
@@ -22,12 +22,12 @@ Opener = Callable[[str], Page]
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A daemon that has traded a session and waits for the next."""
+    """A daemon that has traded two sessions and waits for the next."""
     with Rig(tmp_path_factory.mktemp("daemon"), more='[outside]\nheartbeat = "heartbeat.json"') as made:
         made.launch()
         made.started()
-        made.go(sessions=1)
-        made.until(made.days[0].close + 700)
+        made.go(sessions=2)
+        made.until(made.days[1].close + 700)
         yield made
 
 

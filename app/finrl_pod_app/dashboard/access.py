@@ -24,7 +24,7 @@ def admitted() -> bool:
     On this machine's own address everybody may who is on the machine; elsewhere the password is asked for, once a
     session.
     """
-    if is_own(st.get_option("server.address") or "") or st.session_state.get(_LOGGED_IN, False):
+    if serves_this_machine_alone() or st.session_state.get(_LOGGED_IN, False):
         return True
     st.title("finrl_pod")
     with st.form("login"):
@@ -39,6 +39,12 @@ def admitted() -> bool:
             st.session_state[_LOGGED_IN] = True
             st.rerun()
     return False
+
+
+def serves_this_machine_alone() -> bool:
+    """Whether the server listens on this machine's own address; without an address it listens on all."""
+    address = st.get_option("server.address")
+    return bool(address) and is_own(address)
 
 
 def visitor_address() -> str:

@@ -22,10 +22,9 @@ from finrl_pod.evaluate.paper_execution import PaperBacktest, backtest_paper
 from finrl_pod.files import write_json
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.kept_settings import unpack
 from finrl_pod.paper.planning import sizing_rules
 from finrl_pod.paper.price_check import sound_panel
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, unpack
 from finrl_pod.paper.status import orders
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.replaying import compare

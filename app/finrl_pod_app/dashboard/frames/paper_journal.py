@@ -13,8 +13,7 @@ import pandas as pd
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal.reading import changes, read
-from finrl_pod.paper.kept_settings import unpack
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, unpack
 
 KEPT = 2  # journals whose frames stay in memory
 ALERTS = 200  # of the newest that are shown

@@ -115,7 +115,7 @@ def _figures_of_merit(
     summary = paper_state.summary(journal)
     with st.container(horizontal=True):
         st.metric(
-            "Equity", theme.money(summary.equity), theme.percent(summary.day, 2),
+            "Equity", theme.money(summary.equity), None if summary.day is None else theme.percent(summary.day, 2),
             help=f"At the close of {summary.session or 'no session yet'}; below, the change since the session before.",
             width=145,
         )  # fmt: skip
@@ -132,10 +132,10 @@ def _figures_of_merit(
 
 
 def _show_account(journal: paper_journal.Journal, track: paper_tracking.Tracking) -> None:
-    if len(journal.equity):
+    if len(journal.equity) > 1:
         show_figure(figures.equity(track, journal.capital), "paper-equity", height=430 if track.known else 320)
     else:
-        st.info("No session has been marked yet: the first mark comes with the first decision.")
+        st.info(f"{len(journal.equity)} of the two sessions that a curve needs have been marked, one a decision.")
     paper_replay.offer(journal, track)
     st.subheader("Positions", anchor=False)
     held = paper_account.positions(journal)

@@ -7,7 +7,6 @@ from pathlib import Path
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
-from finrl_pod.paper.journal.commands import CommandName
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import default_name, guard, visitor_address
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
@@ -16,8 +15,8 @@ from finrl_pod_app.dashboard.passwords import Password
 LONGEST_NAME = 64
 _FOLLOWED = "paper_command"  # number of the last command of this visitor, until it was answered
 _WORDS = {
-    CommandName.RESUME: "The daemon will trade again at its next decision, within the risk limits.",
-    CommandName.FLATTEN: "All own shares will be sold at the market. Nothing is bought afterwards until it is resumed.",
+    "resume": "The daemon will trade again at its next decision, within the risk limits.",
+    "flatten": "All own shares will be sold at the market. Nothing is bought afterwards until it is resumed.",
 }
 
 
@@ -48,27 +47,27 @@ def follow(journal: Journal) -> None:
 def _halt(path: Path) -> None:
     st.markdown("No more orders are sent from now on, and own live ones are cancelled. Positions are kept.")
     if st.button("Halt now", type="primary", key="halt-now"):
-        _give(path, CommandName.HALT, default_name())
+        _give(path, "halt", default_name())
 
 
 @st.dialog("Resume trading?", icon=":material/play_arrow:")
 def _resume(path: Path) -> None:
-    _behind_password(path, CommandName.RESUME)
+    _behind_password(path, "resume")
 
 
 @st.dialog("Sell everything?", icon=":material/sell:")
 def _flatten(path: Path) -> None:
-    _behind_password(path, CommandName.FLATTEN)
+    _behind_password(path, "flatten")
 
 
-def _behind_password(path: Path, name: CommandName) -> None:
-    word = name.value.upper()
+def _behind_password(path: Path, name: str) -> None:
+    word = name.upper()
     st.markdown(_WORDS[name])
     if not Password().is_set:
         st.error("No password is set yet. Set one on the server, then come back:", icon=":material/lock:")
         st.code("finrl-pod dashboard set-password", language="bash")
         return
-    with st.form(f"{name.value}-form", border=False):
+    with st.form(f"{name}-form", border=False):
         user = st.text_input("Your name", default_name(), max_chars=LONGEST_NAME, help="Kept with the command.")
         typed = st.text_input(f"Type {word} to confirm")
         text = st.text_input("Password", type="password", autocomplete="current-password")
@@ -88,14 +87,15 @@ def _behind_password(path: Path, name: CommandName) -> None:
             _give(path, name, user.strip())
 
 
-def _give(path: Path, name: CommandName, user: str) -> None:
+def _give(path: Path, name: str, user: str) -> None:
+    from finrl_pod.paper.journal.commands import CommandName
     from finrl_pod.paper.journal.store import Store
     from finrl_pod_app.paper.commanding import give
 
     try:
         store = Store.open(path)
         try:
-            st.session_state[_FOLLOWED] = give(store, name, user=user, address=visitor_address())
+            st.session_state[_FOLLOWED] = give(store, CommandName(name), user=user, address=visitor_address())
         finally:
             store.close()
     except FinrlPodError as error:

@@ -8,10 +8,9 @@ from finrl_pod_app.dashboard import replays, theme
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
 from finrl_pod_app.dashboard.frames.paper_state import simulated
 from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
-from finrl_pod_app.dashboard.pages import cached
 
 DIFFERENCES_SHOWN = 10
-FEED = "the daemon's own feed"
+SAMPLE = "sample"
 
 
 def offer(journal: Journal, track: Tracking) -> None:
@@ -31,12 +30,13 @@ def offer(journal: Journal, track: Tracking) -> None:
             "The backtest sends the orders that the daemon would have sent, over the same sessions. What is left "
             "between the two is the tracking difference."
         )
-        names = [FEED, *(stored.name for stored in cached.catalogue() if not stored.fault)]
-        first = names.index("sample") if simulated(journal) and "sample" in names else 0
-        prices = st.selectbox("Prices", names, index=first, key="replay-prices")
+        prices = st.text_input(
+            "Stored prices", SAMPLE if simulated(journal) else "", key="replay-prices", max_chars=64,
+            placeholder="the daemon's own feed", help="A name from the Data page; empty asks the daemon's own feed.",
+        )  # fmt: skip
         if st.button("Replay", key="replay", icon=":material/replay:"):
             with st.spinner("replaying the backtest"):
-                refusal = replays.replay(journal.path, "" if prices == FEED else prices)
+                refusal = replays.replay(journal.path, prices.strip())
             if refusal:
                 st.error(theme.plain(refusal), icon=":material/error:")
             else:
