@@ -26,25 +26,43 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class PPOConfig(AgentConfig):
-    """Proximal policy optimisation.
+class OnPolicyConfig(AgentConfig):
+    """What algorithms share that learn from the rollout they have just made.
 
     group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
-    environment.group): the market's noise, which no action caused. target_kl: a member that moved further than this
-    from the policy that collected the data sits out the rest of the iteration.
+    environment.group): the market's noise, which no action caused.
     """
 
-    algorithm: Literal["ppo"] = "ppo"
     horizon: int = 32
-    epochs: int = 2
-    minibatches: int = 8
     group_baseline: bool = True
     gae_lambda: float = 0.9
-    clip: float = 0.2
     entropy: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
+
+
+@dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Proximal policy optimisation.
+
+    target_kl: a member that moved further than this from the policy that collected the data sits out the rest of the
+    iteration.
+    """
+
+    algorithm: Literal["ppo"] = "ppo"
+    epochs: int = 2
+    minibatches: int = 8
+    clip: float = 0.2
     target_kl: float = 0.05
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic: one step of gradient on each short rollout, as a whole."""
+
+    algorithm: Literal["a2c"] = "a2c"
+    horizon: int = 8
+    gae_lambda: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,10 +158,47 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
+class SimulatorConfig(AgentConfig):
+    """What algorithms share that differentiate the market.
+
+    exploration: standard deviation of the noise on scores. What follows after `horizon` steps has no gradient.
+    """
+
+    horizon: int = 8
+    learning_rate: float = 1e-2
+    exploration: float = 0.3
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class AnalyticConfig(SimulatorConfig):
+    """Analytic policy gradient: up the derivative of the rewards of a short horizon."""
+
+    algorithm: Literal["analytic"] = "analytic"
+    discount: float = 1.0
+
+
+@dataclass(frozen=True)
+class SHACConfig(SimulatorConfig):
+    """Short-horizon actor-critic: the same, with a critic that says what the last state is worth.
+
+    epochs, minibatches: of the critic on each path. gae_lambda: of its TD(lambda) returns. target_rate: share of the
+    way that the target critic moves towards the critic in every iteration.
+    """
+
+    algorithm: Literal["shac"] = "shac"
+    epochs: int = 2
+    minibatches: int = 4
+    gae_lambda: float = 0.95
+    target_rate: float = 0.5
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a list of algorithms says of one.
 
-    kind: "on-policy" learns from what it just did, "off-policy" from a replay. actions: "continuous" or "discrete".
+    kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
+    derivative; an "add-on" goes with the algorithms whose settings it has. actions: "continuous" or "discrete".
     """
 
     name: str
@@ -164,6 +219,14 @@ ALGORITHMS: Mapping[str, Facts] = {
             "on-policy",
             "continuous",
             PPOConfig,
+        ),
+        Facts(
+            "a2c",
+            "advantage actor-critic: one step of gradient on each short rollout",
+            "Mnih et al. 2016, arXiv:1602.01783",
+            "on-policy",
+            "continuous",
+            A2CConfig,
         ),
         Facts(
             "ddpg",
@@ -228,6 +291,22 @@ ALGORITHMS: Mapping[str, Facts] = {
             "off-policy",
             "discrete",
             DQNConfig,
+        ),
+        Facts(
+            "analytic",
+            "analytic policy gradient: back-propagation through the market over a short horizon",
+            "Freeman et al. 2021, arXiv:2106.13281",
+            "simulator",
+            "continuous",
+            AnalyticConfig,
+        ),
+        Facts(
+            "shac",
+            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "Xu et al. 2022, arXiv:2204.07137",
+            "simulator",
+            "continuous",
+            SHACConfig,
         ),
     )
 }

@@ -102,7 +102,8 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
 
 
 def ask(prepared: Prepared, seed: int | None = None) -> Asked:
-    """Have the strategy decide at every bar, on an account under the config's own costs."""
+    """Have the strategy decide at every bar, on an account under the config's own costs; that is a look at them."""
+    prepared.log_look()
     panel, market = prepared.panel, prepared.market
     first, last, rules, cash = prepared.terms
     if prepared.name == "index":

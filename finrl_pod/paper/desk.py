@@ -7,7 +7,7 @@ with its intent until a look-up settles it; nothing else is sent for that intent
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from finrl_pod.errors import BrokerUnavailable, KeysRefused
@@ -32,7 +32,7 @@ class Desk:
 
     def __init__(
         self, broker: Broker, book: Book, risk: Risk, clock: Clock, timing: TimingSettings, alert: Alert,
-        idle: Callable[[float], None],
+        idle: Callable[[float], None], found_by_polling: Callable[[datetime], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.broker = broker
         self.book = book
@@ -41,6 +41,8 @@ class Desk:
         self.timing = timing
         self.alert = alert
         self.idle = idle
+        self._found_by_polling = found_by_polling
+        self._listened = clock.now()
 
     # ------------------------------------------------------------------ sending
 
@@ -168,6 +170,7 @@ class Desk:
 
     def listen(self) -> int:
         """Take in what the stream brought; returns how many messages."""
+        self._listened = self.clock.now()
         updates = self.broker.updates()
         for update in updates:
             order = self.book.find(client_order_id=update.order.client_order_id)
@@ -179,7 +182,8 @@ class Desk:
         return len(updates)
 
     def refresh(self) -> None:
-        """Ask the broker for our live orders and for new fills, and book what is new. Raises BrokerError."""
+        """Hear the stream, ask for our live orders and for new fills, and book what is new. Raises BrokerError."""
+        self.listen()
         live = self.book.live_orders()
         seen: dict[str, Order] = {}
         if live:
@@ -237,6 +241,8 @@ class Desk:
     # ------------------------------------------------------------------ inside
 
     def _heard(self, order: TrackedOrder, change: Change, source: str, detail: str = "") -> None:
+        if source in ("rest", "fills") and (change.bookings or change.view.state is not order.view.state):
+            self._found_by_polling(self._listened)
         self.book.record(order, change, self.clock.now(), source, detail)
         for alarm in change.alarms:
             self.alert("warning", "order", alarm)

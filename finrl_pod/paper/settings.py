@@ -85,8 +85,9 @@ class DataSettings:
 @dataclass(frozen=True)
 class TimingSettings:
     """Seconds of the daemon's clock. poll: between looks at open orders. lookup: how long an order of unknown fate is
-    looked for before it counts as not accepted. stale_stream: silence of the stream that raises an alarm.
-    shutdown: for cancels at the end. drift: of the host's clock from the broker's that raises an alarm.
+    looked for before it counts as not accepted. stale_stream: silence of the stream after polling has found what it
+    should have told; then an alarm is raised and the stream connected anew. shutdown: for cancels at the end. drift: of
+    the host's clock from the broker's that raises an alarm.
     """
 
     poll: float = 5.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import AgentConfig, PPOConfig
+from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithm import Metrics
@@ -29,13 +29,13 @@ class MeanActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, D] scores."""
-        return self.policy.forward(params, features, account, tradable).mean
+        return self.policy.mean(params, features, account, tradable)
 
 
 class OnPolicy(ABC):
     """Rollout in, update out. A subclass says how it acts, and how it learns from a rollout."""
 
-    config: PPOConfig
+    config: OnPolicyConfig
     spec: PolicySpec
     policy: Policy
     parameters: Parameters
@@ -112,18 +112,19 @@ class OnPolicy(ABC):
 
 def check(config: AgentConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
-    assert isinstance(config, PPOConfig)
-    ranges = {
-        "horizon": config.horizon >= 1,
-        "epochs": config.epochs >= 1,
-        "minibatches": config.minibatches >= 1,
-    }
-    check_ranges("agent", config, ranges)
+    assert isinstance(config, OnPolicyConfig)
+    check_ranges("agent", config, {"horizon": config.horizon >= 1})
     if config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
+    if isinstance(config, PPOConfig):
+        _check_minibatches(config, env)
+
+
+def _check_minibatches(config: PPOConfig, env: Any) -> None:
+    check_ranges("agent", config, {"epochs": config.epochs >= 1, "minibatches": config.minibatches >= 1})
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(

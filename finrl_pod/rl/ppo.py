@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.agents import PPOConfig
+from finrl_pod.agents import OnPolicyConfig, PPOConfig
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import settings_of
 from finrl_pod.rl.distribution import entropy, log_probability
@@ -25,15 +25,14 @@ from finrl_pod.rl.rollout import Rollout
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
-RANGES: Ranges = {
+ROLLOUT_RANGES: Ranges = {
     **COMMON,
     "gae_lambda": share,
-    "clip": above_zero,
     "entropy": math.isfinite,
     "value_weight": zero_or_more,
     "max_grad_norm": above_zero,
-    "target_kl": above_zero,
 }
+RANGES: Ranges = {**ROLLOUT_RANGES, "clip": above_zero, "target_kl": above_zero}
 MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
@@ -53,6 +52,7 @@ DIAGNOSTICS = (
 class PPO(OnPolicy):
     """The learner: parameters, optimiser and settings of P members on one market table."""
 
+    config: OnPolicyConfig
     RANGES: ClassVar[Ranges] = RANGES
 
     def __init__(
@@ -60,7 +60,7 @@ class PPO(OnPolicy):
         spec: PolicySpec,
         features: Tensor,
         tradable: Tensor | None,
-        config: PPOConfig,
+        config: OnPolicyConfig,
         *,
         seed: int = 0,
         members: Sequence[int] = (0,),
@@ -69,7 +69,7 @@ class PPO(OnPolicy):
     ) -> None:
         """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
 
-        hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`).
+        hyperparameters: for each member, values that replace the config's (keys of `RANGES`).
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
@@ -80,7 +80,7 @@ class PPO(OnPolicy):
         self._fused = MlpUpdate.of(self.policy, self.parameters)
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
-        self.settings = settings_of(hyperparameters, config, RANGES, p, dtype=dtype, device=self.device)
+        self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -109,33 +109,10 @@ class PPO(OnPolicy):
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> dict[str, Tensor]:
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
-        horizon, p, groups, accounts = rollout.reward.shape
-        items = horizon * groups
-        values, next_values = self._values(rollout)
-        reward = self._scaled(rollout.reward)
-        shape = (horizon, p, groups * accounts)
-        advantage = gae(
-            reward.reshape(shape),
-            values.reshape(shape),
-            next_values.reshape(shape),
-            rollout.terminated.reshape(shape),
-            rollout.truncated.reshape(shape),
-            self.settings["discount"],
-            self.settings["gae_lambda"],
-        ).view(horizon, p, groups, accounts)
-        target = advantage + values
-        if config.group_baseline and accounts > 1:
-            # The accounts of a group lived through the same days: what they have in common no action caused.
-            advantage = advantage - advantage.mean(-1, keepdim=True)
-
-        def by_item(x: Tensor) -> Tensor:
-            """[H, P, G, ...] -> [P, H * G, ...]"""
-            return x.transpose(0, 1).reshape(p, items, *x.shape[3:])
-
-        data = tuple(
-            by_item(x)
-            for x in (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
-        )
+        assert isinstance(config, PPOConfig)
+        data, values = self._examples(rollout)
+        target = data[-1]
+        p, items, _ = target.shape
         active = self.alive.clone()
         member = torch.arange(p, device=self.device).unsqueeze(1)
         size = items // config.minibatches
@@ -156,18 +133,45 @@ class PPO(OnPolicy):
         # Over the minibatches a member took part in; NaN for a member that took part in none, being broken.
         part = torch.stack(took_part).unsqueeze(1)  # [S, 1, P]
         means = torch.where(part, torch.stack(log), 0.0).sum(0) / part.sum(0)  # [5, P]
-        variance = target.var(dim=(0, 2, 3)).clamp(min=1e-12)
-        explained = 1 - (target - values).var(dim=(0, 2, 3)) / variance
         return {
             "approx_kl": means[0],
             "clip_fraction": means[1],
             "policy_loss": means[2],
             "value_loss": means[3],
             "grad_norm": means[4],
-            "explained_variance": explained,
+            "explained_variance": explained(values, target),
             "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
         }
+
+    def _examples(self, rollout: Rollout) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The rollout as items [P, H * G, A, ...] to learn from, and what the critic said of them [P, H * G, A].
+
+        The items are day, account, action, log-probability, advantage and the value's target.
+        """
+        horizon, p, groups, accounts = rollout.reward.shape
+        values, next_values = self._values(rollout)
+        shape = (horizon, p, groups * accounts)
+        advantage = gae(
+            self._scaled(rollout.reward).reshape(shape),
+            values.reshape(shape),
+            next_values.reshape(shape),
+            rollout.terminated.reshape(shape),
+            rollout.truncated.reshape(shape),
+            self.settings["discount"],
+            self.settings["gae_lambda"],
+        ).view(horizon, p, groups, accounts)
+        target = advantage + values
+        if self.config.group_baseline and accounts > 1:
+            # The accounts of a group lived through the same days: what they have in common no action caused.
+            advantage = advantage - advantage.mean(-1, keepdim=True)
+
+        def by_item(x: Tensor) -> Tensor:
+            """[H, P, G, ...] -> [P, H * G, ...]"""
+            return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
+
+        each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
+        return tuple(by_item(x) for x in each), by_item(values)
 
     def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
@@ -183,6 +187,11 @@ class PPO(OnPolicy):
         moves = active & self.alive & (kl <= self.settings["target_kl"])
         self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
         return torch.stack([kl, outside, policy_loss, value_loss, norm]), kl
+
+    @property
+    def clip(self) -> Tensor:
+        """[P]: how far a ratio of probabilities may move and still be learned from."""
+        return self.settings["clip"]
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
@@ -200,7 +209,7 @@ class PPO(OnPolicy):
         """The same through the kernel that knows this policy."""
         assert self._fused is not None
         day, *numbers = batch
-        settings = [self.settings[name] for name in ("clip", "value_weight", "entropy")]
+        settings = [self.clip, *(self.settings[name] for name in ("value_weight", "entropy"))]
         return self._fused(self.features[day], numbers, settings)
 
     def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -210,7 +219,7 @@ class PPO(OnPolicy):
         out = self.policy.forward(self.parameters.views, features, account, tradable)
         log_ratio = log_probability(action, out.mean, out.log_std) - old
         ratio = log_ratio.exp()
-        clip = self.settings["clip"].view(-1, 1, 1)
+        clip = self.clip.view(-1, 1, 1)
         clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (out.value - target).square().mean(dim=(1, 2))
@@ -262,6 +271,11 @@ class PPO(OnPolicy):
         first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
+
+
+def explained(values: Tensor, target: Tensor) -> Tensor:
+    """Share of the targets' variance that the critic explains: [P, K, A] both -> [P]."""
+    return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=1e-12)
 
 
 def _normalised(advantage: Tensor) -> Tensor:

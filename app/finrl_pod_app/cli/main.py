@@ -22,6 +22,7 @@ from finrl_pod_app.cli import (
     init,
     paper,
     run_commands,
+    train,
 )
 
 INTERRUPTED = 130
@@ -43,7 +44,9 @@ app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     run_commands.tournament
 )
-app.command("train", epilog="Example: finrl-pod train mine.toml --out runs/one")(run_commands.train)
+app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
+    train.train
+)
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest_commands.backtest
 )
