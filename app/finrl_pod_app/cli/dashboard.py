@@ -30,3 +30,23 @@ def dashboard(
     from finrl_pod_app.dashboard.settings import Settings
 
     serve(Settings(runs=runs, journal=journal), address, port)
+
+
+@app.command("set-password", epilog="Example: finrl-pod dashboard set-password")
+def set_password(
+    from_stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read the first line of standard input instead of asking.")
+    ] = False,
+) -> None:
+    """Set the password for resuming and flattening paper trading, and for other machines. Kept hashed."""
+    import sys
+
+    from finrl_pod_app.dashboard.passwords import Password
+
+    if from_stdin:
+        text = sys.stdin.readline().rstrip("\r\n")
+    else:
+        text = typer.prompt("New password", hide_input=True, confirmation_prompt="Once more", err=True)
+    password = Password()
+    password.set(text)
+    typer.echo(f"The password is set; its hash is in {password.file}, for your eyes alone.", err=True)

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.settings import Settings
 
 UPLOAD_MB = 100  # the largest file that may be imported from a page
 SCRIPT = Path(__file__).parent / "script" / "main.py"
-NEEDS = ("streamlit", "plotly")
+NEEDS = ("streamlit", "plotly", "argon2")
 
 
 def serve(settings: Settings, address: str, port: int) -> None:
@@ -71,16 +72,21 @@ def options(address: str, port: int) -> Mapping[str, object]:
 
 
 def check_address(address: str) -> None:
-    """Raises InputError for an address other than this machine's own."""
+    """Raises InputError for an address other than this machine's own while no password is set."""
     try:
-        own = address == "localhost" or ipaddress.ip_address(address).is_loopback
+        own = is_own(address)
     except ValueError:
         raise InputError(f"--address must be an IP address such as 127.0.0.1, got {address!r}") from None
-    if not own:
+    if not own and not Password().is_set:
         raise InputError(
             f"--address {address} can be reached from other machines, which needs a password: "
             "set one with finrl-pod dashboard set-password"
         )
+
+
+def is_own(address: str) -> bool:
+    """Whether only this machine reaches it. Raises ValueError for what is no address."""
+    return address == "localhost" or ipaddress.ip_address(address).is_loopback
 
 
 def check_port(address: str, port: int) -> None:

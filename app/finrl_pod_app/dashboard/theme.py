@@ -105,6 +105,11 @@ def basis_points(value: float | None, digits: int = 1) -> str:
     return _written(value, lambda number: f"{10_000 * number:.{digits}f} bp")
 
 
+def points(value: float | None, digits: int = 1) -> str:
+    """Of basis points: 5 -> +5.0 bp."""
+    return _written(value, lambda number: f"{number:+.{digits}f} bp")
+
+
 def count(value: float | None) -> str:
     """1234567 -> 1,234,567."""
     return _written(value, lambda number: f"{number:,.0f}")

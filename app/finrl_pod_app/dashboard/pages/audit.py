@@ -11,6 +11,8 @@ from finrl_pod_app.dashboard.frames import findings, runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.settings import Settings
 
+WRAPPED = 58  # pixels: two lines of text
+
 
 def render(settings: Settings) -> None:
     """Draw the page."""
@@ -64,6 +66,7 @@ def _draw(answer: dict[str, Any]) -> None:
             "value": column.NumberColumn("Figure", format="%.4g"),
         },
         hide_index=True,
+        row_height=WRAPPED,
         height="content",
         key="audit: findings",
     )

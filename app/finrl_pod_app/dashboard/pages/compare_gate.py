@@ -12,6 +12,8 @@ from finrl_pod_app.dashboard.frames import runs, verdicts
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.parts import show_figure
 
+WRAPPED = 58  # pixels: two lines of text
+
 
 def gate(chosen: Sequence[runs.RunFiles]) -> None:
     """Draw a table of rules for each run that was judged."""
@@ -38,7 +40,7 @@ def gate(chosen: Sequence[runs.RunFiles]) -> None:
                 "limit": st.column_config.NumberColumn("Limit", format="%.3f"),
                 "sentence": st.column_config.TextColumn("In words", width="large"),
             }
-            st.dataframe(table, column_config=columns, hide_index=True, key=f"gate of {run.name}")
+            st.dataframe(table, column_config=columns, hide_index=True, row_height=WRAPPED, key=f"gate of {run.name}")
             histogram = verdicts.logits(verdict)
             if histogram is not None:
                 st.markdown("Overfitting of the choice", help=definition("pbo"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames import findings, machine
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.settings import Settings
@@ -34,15 +35,18 @@ def render(settings: Settings) -> None:
     st.subheader("What the doctor finds")
     if st.button("Look again", icon=":material/refresh:"):
         cached.doctor.clear()
+    found = cached.doctor()
+    mends = [f"- **{theme.plain(one.name)}**: {theme.plain(one.mend)}" for one in found if one.status != "ok"]
+    st.markdown("\n".join(mends))
     st.dataframe(
-        findings.doctor_table(cached.doctor()),
+        findings.doctor_table(found),
         column_config={
             "status": column.TextColumn("", width="small"),
             "group": column.TextColumn("Of"),
             "name": column.TextColumn("What"),
             "value": column.TextColumn("Found", width="large"),
-            "mend": column.TextColumn("How to mend it", width="large"),
         },
+        column_order=("status", "group", "name", "value"),
         hide_index=True,
         height="content",
         key="doctor",

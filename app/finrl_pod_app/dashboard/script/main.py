@@ -9,6 +9,8 @@ import os
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.access import admitted
 from finrl_pod_app.dashboard.settings import Settings
 
 # An icon by name would be fetched from a server elsewhere.
@@ -36,12 +38,14 @@ def draw(name: str, settings: Settings) -> None:
     try:
         page.render(settings)
     except FinrlPodError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(theme.plain(error), icon=":material/error:")
 
 
 def main() -> None:
     """The whole application."""
     st.set_page_config(page_title="finrl_pod", page_icon=ICON, layout="wide")
+    if not admitted():
+        return
     settings = Settings.read(os.environ)
     pages = {}
     for name, (title, icon) in PAGES.items():
