@@ -30,11 +30,13 @@ class OnPolicyConfig(AgentConfig):
     """What algorithms share that learn from the rollout they have just made.
 
     group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
-    environment.group): the market's noise, which no action caused.
+    environment.group): the market's noise, which no action caused. scale_rewards: divide rewards by their standard
+    deviation in the first rollout.
     """
 
     horizon: int = 32
     group_baseline: bool = True
+    scale_rewards: bool = True
     gae_lambda: float = 0.9
     entropy: float = 0.0
     value_weight: float = 0.5
@@ -183,14 +185,14 @@ class Facts:
     """What a list of algorithms says of one.
 
     kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
-    derivative; an "add-on" goes with the algorithms whose settings it has. actions: "continuous" or "discrete".
+    derivative; an "add-on" goes with the algorithms whose settings it has. actions: "continuous", "discrete" or "both".
     """
 
     name: str
     summary: str
     source: str
     kind: Literal["on-policy", "off-policy", "simulator", "add-on"]
-    actions: Literal["continuous", "discrete"]
+    actions: Literal["continuous", "discrete", "both"]
     record: type[AgentConfig]
 
 
@@ -202,7 +204,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "proximal policy optimisation: clipped steps on advantages of whole rollouts",
             "Schulman et al. 2017, arXiv:1707.06347",
             "on-policy",
-            "continuous",
+            "both",
             PPOConfig,
         ),
         Facts(
@@ -210,7 +212,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "advantage actor-critic: one step of gradient on each short rollout",
             "Mnih et al. 2016, arXiv:1602.01783",
             "on-policy",
-            "continuous",
+            "both",
             A2CConfig,
         ),
         Facts(

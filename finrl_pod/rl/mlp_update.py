@@ -54,7 +54,7 @@ class MlpUpdate:
         at = parameters.starts
         batch = _Batch()
         batch.members, batch.parameters = parameters.flat.shape
-        batch.own, batch.actions, batch.layers = policy.spec.assets + 1, policy.spec.action_size, len(hidden) + 1
+        batch.own, batch.actions, batch.layers = policy.spec.own, policy.spec.action_size, len(hidden) + 1
         batch.width[: len(hidden) + 1] = (*hidden, policy.spec.action_size)
         for t, tower in enumerate(TOWERS):
             batch.weight_at[t][0] = at[f"{tower}_own_w"]
@@ -67,7 +67,11 @@ class MlpUpdate:
     def of(cls, policy: Policy, parameters: Parameters) -> MlpUpdate | None:
         """The kernel for these, or None where autograd must do."""
         flat = parameters.flat
-        if not isinstance(policy, MlpPolicy) or len(policy.spec.hidden) >= MOST_LAYERS:
+        if (
+            not isinstance(policy, MlpPolicy)
+            or policy.spec.action == "discrete"
+            or len(policy.spec.hidden) >= MOST_LAYERS
+        ):
             return None
         if flat.device.type != "cpu" or flat.dtype != torch.float32:
             return None
@@ -85,7 +89,7 @@ class MlpUpdate:
         """
         flat, batch = self._parameters.flat, self._batch
         p, items, accounts, _ = numbers[0].shape
-        rows = features.reshape(p, items, -1)
+        rows = features.flatten(2)
         base = [self._base(rows, tower) for tower in TOWERS]
         numbers, settings = [x.contiguous() for x in numbers], [x.contiguous() for x in settings]
         gradient, figures = torch.empty_like(flat), torch.empty(p, 4, dtype=torch.float64)
@@ -107,7 +111,7 @@ class MlpUpdate:
         """What the actor or the critic says: features [P, K, N, F], account [P, K, A, 1 + N] -> [P, K, A, D or 1]."""
         batch, account = self._batch, account.contiguous()
         p, items, accounts, _ = account.shape
-        base = self._base(features.reshape(p, items, -1), tower)
+        base = self._base(features.flatten(2), tower)
         t = TOWERS.index(tower)
         out = torch.empty(p, items, accounts, 1 if t else batch.actions)
         batch.items, batch.accounts, batch.flat = items, accounts, self._parameters.flat.data_ptr()
