@@ -73,8 +73,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def fourth(rig: Rig) -> None:
     """Orders decided on the third session's bar. XOM's other owner leaves an order to sell that never fills."""
-    standing = {"symbol": "XOM", "qty": "3", "side": "sell", "type": "limit", "limit_price": "900", "client_order_id": "hand",
-                "time_in_force": "gtc"}  # fmt: skip
+    terms = {"type": "limit", "limit_price": "900", "time_in_force": "gtc", "client_order_id": "hand"}
+    standing = {"symbol": "XOM", "qty": "3", "side": "sell", **terms}
     rig.exchange.submit(standing, rig.exchange.now, "foreign")
     rig.exchange.conditions.untradable = {"KO"}
     rig.server.faults.add(
@@ -92,8 +92,9 @@ def fifth(rig: Rig) -> None:
     bar, loop, done = rig.days[3].date.isoformat(), asyncio.get_running_loop(), []
 
     def squat(side: Side) -> None:
-        order = {"symbol": "WMT", "qty": "1", "side": "buy", "type": "limit", "limit_price": "1", "time_in_force": "day",
-                 "client_order_id": client_order_id("row", bar, "MRK", side, 0)}  # fmt: skip
+        name = client_order_id("row", bar, "MRK", side, 0)
+        terms = {"type": "limit", "limit_price": "1", "time_in_force": "day", "client_order_id": name}
+        order = {"symbol": "WMT", "qty": "1", "side": "buy", **terms}
         rig.exchange.submit(order, rig.exchange.now, "foreign")
 
     def hear(kind: str, what: dict[str, Any]) -> None:
@@ -187,7 +188,7 @@ def test_a_taken_name_of_another_order_halts(ran: Rig) -> None:
     assert [p["status"] for p in ran.posts(bar, "MRK")] == [422]
     assert any(alert.startswith("critical halted") and "WMT" in alert for alert in ran.alerts())
     assert ran.rows("select state from risk_states order by id desc limit 1") == [("halted",)]
-    assert not [p for p in ran.requests("POST", "/v2/orders", ran.posts(bar, "MRK")[0]["n"])]
+    assert not ran.requests("POST", "/v2/orders", ran.posts(bar, "MRK")[0]["n"])
 
 
 def test_shares_that_are_held_are_waited_for(ran: Rig) -> None:

@@ -84,8 +84,8 @@ SYMBOLS_OF_HALTS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK"
 def crowd(rig: Rig) -> None:
     """Somebody else leaves hundreds of orders in the same account."""
     for number in range(FOREIGN):
-        order = {"symbol": "WMT", "qty": "1", "side": "buy", "type": "limit", "limit_price": "1.5", "time_in_force": "day",
-                 "client_order_id": f"crowd-{number}"}  # fmt: skip
+        terms = {"type": "limit", "limit_price": "1.5", "time_in_force": "day", "client_order_id": f"crowd-{number}"}
+        order = {"symbol": "WMT", "qty": "1", "side": "buy", **terms}
         rig.exchange.submit(order, rig.exchange.now, "foreign")
 
 
