@@ -24,6 +24,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.native_step import NativeStep, can_take, native_step
+from finrl_pod_envs.observation import flat
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 
@@ -100,6 +101,9 @@ class MarketEnv(ABC):
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
         self._native: NativeStep | None = None
+        # True: a step may write over what the step before the last handed out, state included. For loops that copy
+        # what they keep; making a step's tensors takes as long as stepping a thousand accounts.
+        self.recycles = False
 
     action_size: int
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
@@ -144,9 +148,10 @@ class MarketEnv(ABC):
         )
         return self.observe(self.state)
 
-    def step(self, action: Tensor) -> EnvStep:
+    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
 
+        rows: a tensor [P, E, 1 + N + N F] that receives the flat observation as well (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
         if self.state is None:
@@ -154,10 +159,15 @@ class MarketEnv(ABC):
         expected = (self.members, self.envs, self.action_size)
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
-        if self._native is not None and can_take(self.state, action):
-            self.state, outcome = self._native(self.state, action, self._starts, RUIN)
+        native = self._native
+        if native is not None and can_take(self.state, action):
+            inside = rows if rows is not None and native.can_write(rows) else None
+            self.state, outcome = native(self.state, action, self._starts, RUIN, inside)
         else:
+            inside = None
             self.state, outcome = self.transition(self.state, action)
+        if rows is not inside and rows is not None:
+            flat(self.market, outcome.observation, out=rows)
         return outcome
 
     def _use_native(self) -> None:

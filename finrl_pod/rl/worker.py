@@ -28,31 +28,44 @@ class Worker:
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = (env.members, env.groups, env.accounts)
-        steps: list[tuple[Tensor, ...]] = []
+        room: list[Tensor] = []
         ends = self.observation
-        for h in range(horizon):
-            day, account = self.observation
-            account = account.view(*shape, -1).to(dtype)
-            action, chance = explore(day, account, noise[h])
-            out = env.step(action.view(env.members, env.envs, -1))
-            over = out.truncated.view(shape).any(-1)
-            final_day, final_account = out.final_observation
-            wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
-            ends = Observation(torch.where(over, final_day, ends.day), torch.where(wide, final_account, ends.account))
-            steps.append(
-                (
+        env.recycles = True  # whatever is kept is copied
+        try:
+            for h in range(horizon):
+                day, account = self.observation
+                account = account.view(*shape, -1).to(dtype)
+                action, chance = explore(day, account, noise[h])
+                out = env.step(action.view(env.members, env.envs, -1))
+                truncated = out.truncated.view(shape)
+                over = truncated.any(-1)
+                final_day, final_account = out.final_observation
+                wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
+                ends = Observation(
+                    torch.where(over, final_day, ends.day), torch.where(wide, final_account, ends.account)
+                )
+                step = (
                     day,
                     account,
                     action,
                     chance,
-                    out.reward.view(shape).to(dtype),
+                    out.reward.view(shape),
                     out.terminated.view(shape),
-                    out.truncated.view(shape),
+                    truncated,
                     over,
                 )
-            )
-            self.observation = out.observation
-        stacked = (torch.stack(x) for x in zip(*steps, strict=True))
-        day, account, action, chance, reward, terminated, truncated, over = stacked
+                room = room or [_times(horizon, x, dtype) for x in step]
+                for kept, x in zip(room, step, strict=True):
+                    kept[h] = x
+                self.observation = out.observation
+        finally:
+            env.recycles = False
+            self.observation = Observation(*(x.clone() for x in self.observation))
         last, ends = (Observation(x.day, x.account.to(dtype)) for x in (self.observation, ends))
+        day, account, action, chance, reward, terminated, truncated, over = room
         return Rollout(day, account, action, chance, reward, terminated, truncated, last, ends, over)
+
+
+def _times(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for [H, *like]; numbers that are not whole are of `dtype`."""
+    return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
