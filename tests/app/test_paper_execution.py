@@ -1,4 +1,4 @@
-"""`backtest --execution paper` sends what the daemon sends: the same orders and the same equity as a replay, to the cent."""
+"""`backtest --execution paper` sends what the daemon sends: the orders and the equity of a replay, to the cent."""
 
 from __future__ import annotations
 
