@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,11 +22,11 @@ Opener = Callable[[str], Page]
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A daemon that has traded two sessions and waits for the next."""
-    with Rig(tmp_path_factory.mktemp("daemon"), more='[outside]\nheartbeat = "heartbeat.json"') as made:
+    with Rig(tmp_path_factory.mktemp("daemon")) as made:
         made.launch()
         made.started()
-        made.go(sessions=2)
-        made.until(made.days[1].close + 700)
+        made.go()
+        made.reach(made.days[1].close + 900, made.slow)
         yield made
 
 
@@ -139,9 +138,7 @@ def test_wrong_passwords_are_throttled_across_sessions(dashboard: Dashboard, ope
 
 def test_a_daemon_that_dies_is_seen_and_what_is_asked_meanwhile_waits_for_it(page: Page, rig: Rig) -> None:
     expect(sign(page, "daemon")).to_contain_text("alive and trading")
-    assert rig.daemon is not None
-    rig.daemon.send_signal(signal.SIGKILL)
-    rig.daemon.wait()
+    rig.kill()
     expect(sign(page, "daemon")).to_contain_text("its process ended")  # nobody touched the page
     page.wait_for_timeout(4_500)  # the throttle's last wait
     fill_in(page, "Flatten…", name="Ann", word="FLATTEN", password=PASSWORD)

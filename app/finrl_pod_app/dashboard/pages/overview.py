@@ -8,6 +8,7 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
+from finrl_pod_app.dashboard.pages.paper_summary import show_account
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.presets import preset
@@ -81,7 +82,8 @@ def _failures(found: list[runs.RunFiles], statuses: dict[str, runs.Status]) -> N
 def _paper(settings: Settings) -> None:
     st.subheader("Paper account")
     journal = settings.find_journal()
-    if journal is None:
+    if journal is None or not journal.is_file():
         st.caption("No paper account yet: `finrl-pod paper demo` trades a simulated month against a fake broker.")
         return
-    st.caption(f"Journal: {theme.plain(journal)}")
+    show_account(journal)
+    st.page_link(st.session_state["pages"]["paper"], label="See and command it")
