@@ -12,6 +12,7 @@ from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithm import Metrics
+from finrl_pod.rl.distribution import log_probability, sample
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.parameters import Adam, Parameters
 from finrl_pod.rl.rollout import Rollout
@@ -50,6 +51,13 @@ class OnPolicy(ABC):
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
 
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action [P, K, A, D] drawn with standard normal noise of that shape, and its log-probability [P, K, A]."""
+        mean, log_std = self.act(day, account)
+        action = sample(mean, log_std, noise)
+        return action, log_probability(action, mean, log_std)
+
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """Standard normal [H, P, *shape] from each member's own stream."""
@@ -70,7 +78,7 @@ class OnPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         env = worker.env
-        rollout = worker.collect(self.act, self.noise((env.groups, env.accounts, env.action_size)))
+        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, env.action_size)))
         return self.update(rollout, rate_factor)
 
     @torch.no_grad()

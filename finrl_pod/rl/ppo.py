@@ -77,7 +77,7 @@ class PPO(OnPolicy):
         self.policy: Policy = make_policy(spec)
         streams = generators(seed, self.member_ids, "initial weights")
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
-        self._fused = MlpUpdate.of(self.policy, self.parameters)
+        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features)
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
@@ -92,11 +92,17 @@ class PPO(OnPolicy):
 
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
-        features, tradable = self.rows(day)
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
-            return self._fused.forward("actor", features, account), views["log_std"]
+            return self._fused.mean(day, account), views["log_std"]
+        features, tradable = self.rows(day)
         return self.policy.mean(views, features, account, tradable), views["log_std"]
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self._fused is not None:
+            return self._fused.draw(day, account.to(self.dtype), noise)
+        return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """Standard normal [H, P, *shape] from each member's own stream."""
@@ -112,9 +118,8 @@ class PPO(OnPolicy):
         assert isinstance(config, PPOConfig)
         data, values = self._examples(rollout)
         target = data[-1]
-        p, items, _ = target.shape
+        items = target.shape[1]
         active = self.alive.clone()
-        member = torch.arange(p, device=self.device).unsqueeze(1)
         size = items // config.minibatches
         log: list[Tensor] = []
         took_part: list[Tensor] = []
@@ -123,8 +128,7 @@ class PPO(OnPolicy):
         for order in orders:
             for i in range(config.minibatches):
                 chosen = order[:, i * size : (i + 1) * size]
-                batch = [x[member, chosen] if p > 1 else x[0].index_select(0, chosen[0]).unsqueeze(0) for x in data]
-                step, kl = self._minibatch(batch, active, learning_rate_factor)
+                step, kl = self._minibatch(data, chosen, active, learning_rate_factor)
                 log.append(step)
                 took_part.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
@@ -173,12 +177,20 @@ class PPO(OnPolicy):
         each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
         return tuple(by_item(x) for x in each), by_item(values)
 
-    def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
-        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
-        *rest, advantage, target = batch  # [P, M], [P, M, A, ...]
-        batch = (*rest, _normalised(advantage), target)
-        gradient, figures = self._gradient(batch) if self._fused is None else self._fused_gradient(batch)
-        kl, outside, policy_loss, value_loss = figures
+    def _minibatch(
+        self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
+
+        data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
+        """
+        if self._fused is not None:
+            settings = {**self.settings, "learning_rate": self.settings["learning_rate"] * rate_factor}
+            self.alive = self.alive.clone()
+            figures = self._fused.step(data, chosen, settings, self.optimiser, active, self.alive)
+            return figures, figures[0]
+        *rest, advantage, target = (_items(x, chosen) for x in data)
+        gradient, (kl, outside, policy_loss, value_loss) = self._gradient([*rest, _normalised(advantage), target])
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
         # not judged: alone, it would not have come here.
@@ -195,22 +207,16 @@ class PPO(OnPolicy):
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
-        p, items, _ = batch[-1].shape
-        parts = [torch.split(x, self._piece(batch[-1]), dim=1) for x in batch]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(batch[-1])
+        target = batch[-1]  # [P, M, A]
+        p, items, _ = target.shape
+        parts = [torch.split(x, self._piece(target), dim=1) for x in batch]
+        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
         for piece in zip(*parts, strict=True):
             share = piece[0].shape[1] / items
             loss, seen = self._loss(piece)
             gradient += self.parameters.gradient((loss * share).sum())
             figures += seen * share
         return gradient, figures
-
-    def _fused_gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The same through the kernel that knows this policy."""
-        assert self._fused is not None
-        day, *numbers = batch
-        settings = [self.clip, *(self.settings[name] for name in ("value_weight", "entropy"))]
-        return self._fused(self.features[day], numbers, settings)
 
     def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The loss [P] over some items, and (KL, share clipped, policy loss, value loss) [4, P], all means."""
@@ -247,9 +253,9 @@ class PPO(OnPolicy):
         horizon, p, groups, accounts = rollout.reward.shape
 
         def value(day: Tensor, account: Tensor) -> Tensor:
-            features, tradable = self.rows(day)
             if self._fused is not None:
-                return self._fused.forward("critic", features, account).squeeze(-1)
+                return self._fused.value(day, account)
+            features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
         days = torch.cat([rollout.day, rollout.last.day.unsqueeze(0), rollout.ends.day.unsqueeze(0)])
@@ -276,6 +282,13 @@ class PPO(OnPolicy):
 def explained(values: Tensor, target: Tensor) -> Tensor:
     """Share of the targets' variance that the critic explains: [P, K, A] both -> [P]."""
     return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=1e-12)
+
+
+def _items(x: Tensor, chosen: Tensor) -> Tensor:
+    """x [P, I, ...] at chosen [P, M]: [P, M, ...]."""
+    if x.shape[0] == 1:
+        return x[0].index_select(0, chosen[0]).unsqueeze(0)
+    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), chosen]
 
 
 def _normalised(advantage: Tensor) -> Tensor:

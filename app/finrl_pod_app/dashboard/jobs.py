@@ -75,8 +75,13 @@ def stop(run: RunFiles) -> None:
         _signal(run, signal.SIGCONT)
 
 
-def _launch(folder: Path, arguments: Sequence[str]) -> None:
+def reap() -> None:
+    """Let the system forget the trainings of this process that have ended."""
     _started[:] = [process for process in _started if process.poll() is None]
+
+
+def _launch(folder: Path, arguments: Sequence[str]) -> None:
+    reap()
     try:
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(

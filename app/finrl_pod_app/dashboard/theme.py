@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 # Okabe and Ito's colours, which people without red, green or blue cones tell apart; yellow is left out, and the others
 # are darkened or lightened until they keep a contrast of 3 to 1 on white as on the dark page. Dashes are a second sign.
