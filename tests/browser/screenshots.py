@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--journal", type=Path, help="the paper account's journal, looked for unless given")
     parser.add_argument("--only", nargs="*", default=list(PAGES), help="pages to take")
     chosen = parser.parse_args()
-    _make_content(chosen.runs)
+    _make_content(chosen.runs, chosen.journal)
     chosen.out.mkdir(parents=True, exist_ok=True)
     runs = ("--runs", str(chosen.runs.resolve()))
     with Dashboard(chosen.out / "server", *runs, journal=chosen.journal) as board, sync_playwright() as play:
@@ -46,18 +46,18 @@ def main() -> int:
     return 0
 
 
-def _make_content(runs: Path) -> None:
+def _make_content(runs: Path, journal: Path | None) -> None:
     """A quick run and a short paper account, where there are none."""
     command = [sys.executable, "-m", "finrl_pod_app.cli.main"]
     if not any(runs.glob("*/report.json")):
         subprocess.run([*command, "demo", "--quick", "--out", str(runs / "demo")], check=True)
-    if not any(runs.glob("paper/**/journal.sqlite")):
+    if journal is None and not any(runs.glob("paper/**/journal.sqlite")):
         subprocess.run([*command, "paper", "demo", "--out", str(runs / "paper")], check=True)
 
 
 def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: str, size: tuple[int, int]) -> None:
     page = window.new_page()
-    page.goto(f"{board.url}/{name}")
+    page.goto(board.url if name == "overview" else f"{board.url}/{name}")  # the first page has no name in its address
     page.locator("h1").first.wait_for(timeout=60_000)
     _settle(page)
     _picture(page, out / f"{stem}.png", size)
