@@ -328,7 +328,8 @@ def _audited(evidence: Evidence) -> Rule:
     faults = evidence.faults
     if faults is None:
         return Rule("audit", None, 0, passed=False, sentence="it was not audited")
-    text = f"the audit finds {len(faults)} faults, the first: {faults[0]}" if faults else "the audit finds no fault"
+    count = "a fault" if len(faults) == 1 else f"{len(faults)} faults, the first"
+    text = f"the audit finds {count}: {faults[0]}" if faults else "the audit finds no fault"
     return Rule("audit", len(faults), 0, not faults, text)
 
 

@@ -201,6 +201,7 @@ class Desk:
             if found is not None:
                 self._heard(order, order_state.saw_order(order.view, found, settle=True), "rest")
         for tracked in list(self.book.open.values()):
+            self._follow(tracked)
             self.finish(tracked)
 
     def take_fills(self) -> None:
@@ -212,7 +213,7 @@ class Desk:
             if order is None:
                 at_broker = self.broker.order(fill.order_id)
                 if at_broker is not None:
-                    order = self.book.find(client_order_id=at_broker.client_order_id)
+                    order = self.book.find(client_order_id=at_broker.client_order_id) or self._adopted(at_broker)
             if order is None:
                 self.book.foreign_fill(fill, self.clock.now())
             else:
@@ -239,6 +240,42 @@ class Desk:
             self.book.close(tracked, IntentState.EXPIRED, now, f"{tracked.filled} of {tracked.intent.quantity} filled")
 
     # ------------------------------------------------------------------ inside
+
+    def _follow(self, tracked: TrackedIntent) -> None:
+        """Where the last order of an intent was replaced, and not by us, its replacement is ours if it is the same."""
+        last = tracked.orders[-1].view if tracked.orders else None
+        if last is None or last.status is not OrderStatus.REPLACED:
+            return
+        replaced = self.broker.order(last.broker_id)
+        found = None if replaced is None or replaced.replaced_by is None else self.broker.order(replaced.replaced_by)
+        order = None if found is None else self._adopted(found)
+        if order is not None and found is not None:
+            self._heard(order, order_state.saw_order(order.view, found, settle=True), "rest")
+
+    def _adopted(self, found: Order) -> TrackedOrder | None:
+        """Take an order over that replaces one of an open intent, by way of others too; None for anything else."""
+        if found.replaces is None:
+            return None
+        tracked = self.book.owner(found.replaces)
+        if tracked is None:
+            before = self.broker.order(found.replaces)
+            if before is None or self._adopted(before) is None:
+                return None
+            tracked = self.book.owner(found.replaces)
+        if tracked is None or (found.symbol, found.side) != (tracked.intent.symbol, tracked.intent.side):
+            return None
+        wanted = tracked.remaining
+        order = self.book.adopt_order(tracked, found, self.clock.now())
+        self.alert(
+            "warning",
+            "replaced",
+            f"somebody replaced our order for {found.symbol} by {found.client_order_id}, which is followed as ours",
+        )
+        self._heard(order, order_state.saw_order(order.view, found, settle=False), "replaced")
+        if found.live and found.quantity - found.filled_quantity > wanted:
+            self.alert("warning", "replaced", f"{found.quantity} of it are more than the {wanted} wanted: cancelled")
+            self.cancel(order)
+        return order
 
     def _heard(self, order: TrackedOrder, change: Change, source: str, detail: str = "") -> None:
         if source in ("rest", "fills") and (change.bookings or change.view.state is not order.view.state):

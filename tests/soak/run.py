@@ -34,7 +34,7 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-AWAKE, ASLEEP = 60.0, 800_000.0  # simulated seconds a second
+AWAKE, ASLEEP = 30.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # seconds around each opening in which a kill may come
 HANG = 0.6  # real seconds: longer than the daemon waits for an answer

@@ -31,7 +31,7 @@ from finrl_pod.types import Panel
 ROOT = Path(__file__).parents[3]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-AWAKE, ASLEEP = 60.0, 400_000.0
+AWAKE, ASLEEP = 20.0, 400_000.0
 PATIENCE = 120.0  # real seconds for anything at all
 KEYS = {"APCA_API_KEY_ID": "rig-key", "APCA_API_SECRET_KEY": "rig-secret"}
 

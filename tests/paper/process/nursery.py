@@ -17,7 +17,6 @@ from typing import Any
 def load() -> None:
     """Everything that a daemon imports or computes before its first request."""
     import finrl_pod_app.paper.running
-    from finrl_pod_strategies import baselines
 
     from finrl_pod.paper.alpaca.client import AlpacaPyWire
     from finrl_pod.paper.alpaca.keys import Keys
@@ -29,7 +28,7 @@ def load() -> None:
     assert finrl_pod_app.paper.running.run_daemon
     Calendar()
     AlpacaPyWire("http://127.0.0.1:1", "http://127.0.0.1:1", Keys("k", "s"), Line(SystemClock()))
-    baselines.BASELINES["restless"] = daemon.Restless
+    daemon.add_strategies()
 
 
 def child(wish: dict[str, Any]) -> int:
