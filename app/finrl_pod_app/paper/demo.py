@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -93,7 +94,8 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
             server.follow(AWAKE, ASLEEP)
             for day in days:
                 worth: list[Decimal] = []
-                _until(server, day.close + AFTER, lambda worth=worth: worth.append(_worth(server)), daemon, folder)
+                look = functools.partial(_weigh, server, worth)
+                _until(server, day.close + AFTER, look, daemon, folder)
                 say(f"{day.date}: the account is worth {worth[0]:,.2f}")
             server.call(lambda: server.set_pace(Pace(AWAKE, AWAKE)))  # it stops in peace
             daemon.send_signal(signal.SIGTERM)
@@ -145,8 +147,8 @@ def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
     return daemon
 
 
-def _worth(server: FakeAlpaca) -> Decimal:
-    return server.exchange.means(server.exchange.now).equity
+def _weigh(server: FakeAlpaca, worth: list[Decimal]) -> None:
+    worth.append(server.exchange.means(server.exchange.now).equity)
 
 
 def _until(
