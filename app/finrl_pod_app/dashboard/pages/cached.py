@@ -83,14 +83,19 @@ def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
 
 @st.cache_resource(max_entries=ASKED_KEPT, show_spinner=False)
 def asked(
-    target: runs.RunFiles | str, start: str | None, end: str | None, base: runs.RunFiles | None, data: str | None
+    target: runs.RunFiles | str,
+    start: str | None,
+    end: str | None,
+    base: runs.RunFiles | None,
+    data: str | None,
+    counted: bool,
 ) -> Any:
     """What a strategy or the champion of a run decides in a period (`comparison.ask_strategy`)."""
     from finrl_pod_app.dashboard.frames.comparison import ask_strategy
 
     if isinstance(target, str):
-        return ask_strategy(target, start, end, None if base is None else config(base), data)
-    return ask_strategy(target.path, start, end, None)
+        return ask_strategy(target, start, end, None if base is None else config(base), data, counted=counted)
+    return ask_strategy(target.path, start, end, None, counted=counted)
 
 
 @st.cache_data(max_entries=50, show_spinner=False)
