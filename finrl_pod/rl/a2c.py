@@ -28,6 +28,10 @@ class A2C(PPO):
     RANGES: ClassVar[Ranges] = ROLLOUT_RANGES
 
     @property
+    def gradient_steps(self) -> int:
+        return 1
+
+    @property
     def clip(self) -> Tensor:
         """[P]: beyond any ratio."""
         return torch.full_like(self.settings["learning_rate"], NEVER)
@@ -36,6 +40,7 @@ class A2C(PPO):
         """One step up the rollout's policy gradient and down its value loss; returns diagnostics, [P] each."""
         data, values = self._examples(rollout)
         gradient, figures = self._gradient(data)
+        gradient = gradient + self._added(data[0], data[1])
         policy_loss, value_loss = figures[2], figures[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had.

@@ -13,7 +13,7 @@ from finrl_pod.config import EnvironmentConfig
 from finrl_pod.rl.learner import Learner
 from tests.markets import random_market
 
-NAMES = tuple(name for name, facts in ALGORITHMS.items() if facts.kind != "add-on")
+NAMES = tuple(ALGORITHMS)
 SMALL: Mapping[type, dict[str, Any]] = {
     PPOConfig: {"horizon": 6, "epochs": 2, "minibatches": 2},
     A2CConfig: {"horizon": 6},
