@@ -11,6 +11,7 @@ import torch
 from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.distribution import log_probability, sample
 from finrl_pod.rl.h_term import HTerm
@@ -45,7 +46,7 @@ class OnPolicy(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
-    h_term: HTerm | None = None
+    additions: Additions | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -67,6 +68,11 @@ class OnPolicy(ABC):
     @abstractmethod
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
         """Learn from one rollout; returns figures [P]."""
+
+    @property
+    def h_term(self) -> HTerm | None:
+        """The buffers of good trajectories, where the H-term is on."""
+        return None if self.additions is None else self.additions.h_term
 
     # ------------------------------------------------------------------ an Algorithm
 
