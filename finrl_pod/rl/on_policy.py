@@ -11,6 +11,7 @@ import torch
 from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.distribution import Distribution, distribution_of
 from finrl_pod.rl.h_term import HTerm
@@ -47,7 +48,7 @@ class OnPolicy(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
-    h_term: HTerm | None = None
+    additions: Additions | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -69,6 +70,11 @@ class OnPolicy(ABC):
     @abstractmethod
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
         """Learn from one rollout; returns figures [P]."""
+
+    @property
+    def h_term(self) -> HTerm | None:
+        """The buffers of good trajectories, where the H-term is on."""
+        return None if self.additions is None else self.additions.h_term
 
     # ------------------------------------------------------------------ an Algorithm
 
@@ -136,12 +142,18 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
-    _check_h_term(config)
+    _check_additions(config, env)
 
 
-def _check_h_term(config: OnPolicyConfig) -> None:
+def _check_additions(config: OnPolicyConfig, env: Any) -> None:
     names = ("h_steps", "h_trajectories", "h_buffer")
     check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
+    discrete = getattr(env, "action_kind", "") == "discrete"
+    if discrete and (config.h_term or config.diversity):
+        raise ConfigError(
+            "agent.h_term and agent.diversity are for continuous actions, and this environment's are choices; set them "
+            "to 0"
+        )
     if config.h_term and config.h_steps > config.horizon:
         raise ConfigError(
             f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "

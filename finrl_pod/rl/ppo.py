@@ -13,11 +13,10 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.agents import OnPolicyConfig, PPOConfig
+from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
 from finrl_pod.rl.distribution import distribution_of
-from finrl_pod.rl.diversity import bonus, neighbours
-from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.mlp_update import MlpUpdate
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
 from finrl_pod.rl.on_policy import OnPolicy
@@ -41,7 +40,6 @@ MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
 CACHE_FLOATS = 1_000_000
-DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
 SEEN = 256  # items over which an entropy is taken
 DIAGNOSTICS = (
     "reward",
@@ -87,12 +85,11 @@ class PPO(OnPolicy):
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self._diverse = p > 1 and bool(self.settings["diversity"].any())
-        if self.settings["h_term"].any():
-            streams = generators(seed, self.member_ids, "h-term", self.device)
-            self.h_term = HTerm(config, spec.assets + 1, spec.action_size, streams, dtype, self.device)
-        plain = self.h_term is None and not self._diverse  # the kernel knows the loss without additions
-        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if plain else None
+        sizes = (spec.own, spec.action_size)
+        self.additions = Additions.of(config, self.settings, self._mean, self.parameters, sizes, seed, self.member_ids)
+        # The kernel knows the loss without additions.
+        fused = self.additions is None
+        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if fused else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -107,9 +104,12 @@ class PPO(OnPolicy):
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
             return self._fused.mean(day, account), views["log_std"]
-        features, tradable = self.rows(day)
-        mean = self.policy.mean(views, features, account, tradable)
+        mean = self._mean(views, day, account)
         return mean, spread_of(views, mean)
+
+    def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+        features, tradable = self.rows(day)
+        return self.policy.mean(views, features, account, tradable)
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,29 +192,6 @@ class PPO(OnPolicy):
         each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
         return tuple(by_item(x) for x in each), by_item(values)
 
-    def _added(self, day: Tensor, account: Tensor) -> Tensor | float:
-        """The gradient [P, D] of what is added to the loss. day, account: some of the states to be learned from."""
-        if self.h_term is None and not self._diverse:
-            return 0.0
-        loss, views = torch.zeros_like(self.reward_scale), self.parameters.views
-
-        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
-            features, tradable = self.rows(day)
-            mean = self.policy.mean(views, features, account, tradable)
-            return self.distribution.log_probability(action, mean, spread_of(views, mean))
-
-        if self.h_term is not None:
-            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
-        if self._diverse:
-            few = max(1, day.shape[1] // DIVERSITY_PART)
-            features, tradable = self.rows(day[:, :few])
-            seen = account[:, :few]
-            sound = self.alive & torch.isfinite(self.parameters.flat).all(1)
-            others = neighbours(sound.tolist())
-            more = bonus(views, lambda params: self.policy.mean(params, features, seen, tradable), others)
-            loss = loss - self.settings["diversity"] * more
-        return self.parameters.gradient(loss.sum(), partial=True)
-
     def _minibatch(
         self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
     ) -> tuple[Tensor, Tensor]:
@@ -229,7 +206,8 @@ class PPO(OnPolicy):
             return figures, figures[0]
         day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
         gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
-        gradient = gradient + self._added(day, account)
+        if self.additions is not None:
+            gradient = gradient + self.additions.gradient(day, account, self.alive)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
