@@ -110,12 +110,15 @@ def _light(source: str, target: str) -> None:
 
 def make_journal(path: Path) -> None:
     """A year of daily rebalancing over 30 symbols, by the daemon itself on a simulated market."""
-    from finrl_pod_app.paper.sources import Baseline
-
     from finrl_pod.data.panel import make_panel
     from finrl_pod.paper.replay import replay
     from finrl_pod.paper.schedule import Calendar
     from finrl_pod.paper.settings import BrokerSettings, DataSettings, OrderSettings, PaperConfig, ScheduleSettings
+    from finrl_pod.paper.trader import LoadedStrategy
+
+    class Source:
+        def current(self) -> LoadedStrategy:
+            return LoadedStrategy(Daily(), "daily")
 
     days = [s.date for s in Calendar().sessions(date(2022, 12, 1), LAST)]
     draw = np.random.default_rng(0)
@@ -123,12 +126,26 @@ def make_journal(path: Path) -> None:
     symbols = tuple(f"S{n:02d}" for n in range(SYMBOLS))
     panel = make_panel(np.array(days, dtype="datetime64[ns]"), symbols, {"close": close}, name="made", source="made")
     config = PaperConfig(
-        name="year", strategy="equal_weight", symbols=symbols, capital=1e6, data=DataSettings(window=20),
+        name="year", strategy="daily", symbols=symbols, capital=1e6, data=DataSettings(window=20),
         broker=BrokerSettings(kind="simulated", cost_bps=2.0), schedule=ScheduleSettings("close"),
         orders=OrderSettings(min_value=10.0),
     )  # fmt: skip
     if not path.is_file():
-        replay(config, panel, Baseline("equal_weight"), FIRST, LAST, path)
+        replay(config, panel, Source(), FIRST, LAST, path)
+
+
+@dataclasses.dataclass
+class Daily:
+    """Weights that sway from day to day: an order for each symbol, every day."""
+
+    name: str = "daily"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Any, positions: Any) -> Any:  # noqa: ARG002 - as every strategy
+        day = int(window.times[-1].astype("datetime64[D]").astype(int))
+        weights = 1 + 0.5 * np.sin(day + np.arange(len(window.symbols)))
+        return weights / weights.sum()
 
 
 def pages(folder: Path, visits: int) -> dict[str, Any]:
