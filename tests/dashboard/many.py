@@ -32,6 +32,7 @@ def make_runs(
         shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("report.html", "tensorboard", "metrics"))
         (folder / "metrics").mkdir()
         (folder / "state.json").write_text(json.dumps(whole))
+        (folder / "verdict.json").touch()  # it was judged as it stands
         for g, one in enumerate(metrics):
             (folder / "metrics" / f"{g:04d}.json").write_text(json.dumps(one))
 
