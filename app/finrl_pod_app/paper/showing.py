@@ -100,7 +100,8 @@ def show_demo(document: Mapping[str, Any]) -> None:
     )
     console.print(
         Text(
-            f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, {counts['orders']} orders, "
+            f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
+            f"{counts['orders']} orders, "
             f"{counts['fills']} fills, {len(document['positions'])} positions, state {document['state']}, slippage "
             f"{realised}, equity {float(document['equity']):,.2f}; journal and server log are in {document['folder']}"
         ),
