@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo check test legacy test-legacy soak soak-short clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test legacy test-legacy soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 
@@ -48,13 +48,27 @@ demo: setup ## train a tournament on the sample prices and backtest its champion
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)
 
+dashboard: setup ## see runs, compare them, train and watch paper trading in a browser
+	$(BIN)/finrl-pod dashboard $(ARGS)
+
 check: setup ## ruff, mypy strict, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
-test: check ## check, then every test
+screenshots: setup browser ## a picture of every page of the dashboard, wide and narrow, light and dark, in screenshots/
+	PYTHONPATH=. $(BIN)/python -m tests.browser.screenshots screenshots $(ARGS)
+
+browser: setup ## the browser that tests drive: Chromium is installed where none is found
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  if command -v "$$name" > /dev/null; then exit 0; fi; \
+	done; \
+	if ! $(BIN)/playwright install chromium; then \
+	  echo "make: no Chromium is here and none could be installed: the browser tests will FAIL until there is one" >&2; \
+	fi
+
+test: check browser ## check, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy

@@ -26,25 +26,52 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class PPOConfig(AgentConfig):
-    """Proximal policy optimisation.
+class OnPolicyConfig(AgentConfig):
+    """What algorithms share that learn from the rollout they have just made.
 
     group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
-    environment.group): the market's noise, which no action caused. target_kl: a member that moved further than this
-    from the policy that collected the data sits out the rest of the iteration.
+    environment.group): the market's noise, which no action caused. scale_rewards: divide rewards by their standard
+    deviation in the first rollout. h_term: weight of the H-term (`rl/h_term.py`), 0 is off, over `h_trajectories`
+    trajectories of `h_steps` steps out of a buffer of `h_buffer` good ones. diversity: weight of a bonus for acting
+    unlike the next member (`rl/diversity.py`), 0 is off.
     """
 
-    algorithm: Literal["ppo"] = "ppo"
     horizon: int = 32
-    epochs: int = 2
-    minibatches: int = 8
     group_baseline: bool = True
+    scale_rewards: bool = True
     gae_lambda: float = 0.9
-    clip: float = 0.2
     entropy: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
+    h_term: float = 0.0
+    h_steps: int = 8
+    h_trajectories: int = 32
+    h_buffer: int = 512
+    diversity: float = 0.0
+
+
+@dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Proximal policy optimisation.
+
+    target_kl: a member that moved further than this from the policy that collected the data sits out the rest of the
+    iteration.
+    """
+
+    algorithm: Literal["ppo"] = "ppo"
+    epochs: int = 2
+    minibatches: int = 8
+    clip: float = 0.2
     target_kl: float = 0.05
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic: one step of gradient on each short rollout, as a whole."""
+
+    algorithm: Literal["a2c"] = "a2c"
+    horizon: int = 8
+    gae_lambda: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,17 +167,54 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
+class SimulatorConfig(AgentConfig):
+    """What algorithms share that differentiate the market.
+
+    exploration: standard deviation of the noise on scores. What follows after `horizon` steps has no gradient.
+    """
+
+    horizon: int = 8
+    learning_rate: float = 1e-2
+    exploration: float = 0.3
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class AnalyticConfig(SimulatorConfig):
+    """Analytic policy gradient: up the derivative of the rewards of a short horizon."""
+
+    algorithm: Literal["analytic"] = "analytic"
+    discount: float = 1.0
+
+
+@dataclass(frozen=True)
+class SHACConfig(SimulatorConfig):
+    """Short-horizon actor-critic: the same, with a critic that says what the last state is worth.
+
+    epochs, minibatches: of the critic on each path. gae_lambda: of its TD(lambda) returns. target_rate: share of the
+    way that the target critic moves towards the critic in every iteration.
+    """
+
+    algorithm: Literal["shac"] = "shac"
+    epochs: int = 2
+    minibatches: int = 4
+    gae_lambda: float = 0.95
+    target_rate: float = 0.5
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a list of algorithms says of one.
 
-    kind: "on-policy" learns from what it just did, "off-policy" from a replay. actions: "continuous" or "discrete".
+    kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
+    derivative. actions: "continuous", "discrete" or "both".
     """
 
     name: str
     summary: str
     source: str
-    kind: Literal["on-policy", "off-policy", "simulator", "add-on"]
-    actions: Literal["continuous", "discrete"]
+    kind: Literal["on-policy", "off-policy", "simulator"]
+    actions: Literal["continuous", "discrete", "both"]
     record: type[AgentConfig]
 
 
@@ -162,8 +226,16 @@ ALGORITHMS: Mapping[str, Facts] = {
             "proximal policy optimisation: clipped steps on advantages of whole rollouts",
             "Schulman et al. 2017, arXiv:1707.06347",
             "on-policy",
-            "continuous",
+            "both",
             PPOConfig,
+        ),
+        Facts(
+            "a2c",
+            "advantage actor-critic: one step of gradient on each short rollout",
+            "Mnih et al. 2016, arXiv:1602.01783",
+            "on-policy",
+            "both",
+            A2CConfig,
         ),
         Facts(
             "ddpg",
@@ -228,6 +300,63 @@ ALGORITHMS: Mapping[str, Facts] = {
             "off-policy",
             "discrete",
             DQNConfig,
+        ),
+        Facts(
+            "analytic",
+            "analytic policy gradient: back-propagation through the market over a short horizon",
+            "Freeman et al. 2021, arXiv:2106.13281",
+            "simulator",
+            "continuous",
+            AnalyticConfig,
+        ),
+        Facts(
+            "shac",
+            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "Xu et al. 2022, arXiv:2204.07137",
+            "simulator",
+            "continuous",
+            SHACConfig,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class AddOn:
+    """What goes with an algorithm. settings: those of the algorithm's that turn it on and shape it."""
+
+    name: str
+    summary: str
+    source: str
+    algorithms: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+_POLICY_GRADIENTS = ("ppo", "a2c")
+_CRITICS = ("ddpg", "td3", "sac", "redq")
+ADD_ONS: Mapping[str, AddOn] = {
+    part.name: part
+    for part in (
+        AddOn(
+            "h-term",
+            "a regulariser of the policy gradient that keeps good trajectories likely",
+            "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation, OpenReview LVum7knUA7g",
+            _POLICY_GRADIENTS,
+            ("h_term", "h_steps", "h_trajectories", "h_buffer"),
+        ),
+        AddOn(
+            "kl-diversity",
+            "a bonus for members of a population that act unlike each other",
+            "compare Parker-Holder et al. 2020, arXiv:2002.00632",
+            _POLICY_GRADIENTS,
+            ("diversity",),
+        ),
+        AddOn(
+            "critic-ensemble",
+            "several critics: the least, the mean, or the least of a random subset of their values",
+            "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",
+            _CRITICS,
+            ("critics", "critic_rule", "subset"),
         ),
     )
 }

@@ -30,6 +30,7 @@ from finrl_pod.pod import snapshots
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.learner import Callback, Learner
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
+from finrl_pod_app.looks import log_look, object_subject
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import make_market, pick_device, training_env
 
@@ -101,7 +102,8 @@ def backtest(
     split: str = "validation",
     execution: Literal["weights", "paper"] = "weights",
 ) -> BacktestResult:
-    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end.
+    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end: a
+    strategy that looks is logged in the register, and the verdicts that come later ask for more.
 
     execution: "paper" sends the orders that the paper-trading daemon would, rounded and sized before their fill.
     """
@@ -112,15 +114,17 @@ def backtest(
     }
     if split not in spans:
         raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+    if execution not in ("weights", "paper"):
+        raise InputError(f'execution must be "weights" or "paper", got {execution!r}')
     environment = setup.config.environment
+    if not isinstance(strategy, str):
+        log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
         from finrl_pod_app.paper.terms import of_environment
 
         chosen = make(strategy) if isinstance(strategy, str) else strategy
         paper, span = of_environment(environment, setup.panel), spans[split]
         return paper.backtest(chosen, setup.panel, setup.market, span.first, span.last)[0]
-    if execution != "weights":
-        raise InputError(f'execution must be "weights" or "paper", got {execution!r}')
     terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, setup.market, *terms)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finrl_pod_strategies.baselines import make, run_baseline
-from finrl_pod_strategies.user import load_user_strategy, names_a_file
+from finrl_pod_strategies.user import fingerprint, load_user_strategy, names_a_file
 
 from finrl_pod.config import RunConfig
+from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.backtest import backtest
@@ -21,6 +22,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.doctor import installed_versions
+from finrl_pod_app.looks import champion_subject, log_look
 from finrl_pod_app.period import backtest_period
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report.columns import CHAMPION
@@ -37,7 +39,8 @@ YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A strategy with the prices, the market and the bars that it is tested on."""
+    """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
+    of looks, None for a baseline."""
 
     name: str
     strategy: Strategy
@@ -46,11 +49,18 @@ class Prepared:
     market: MarketTensor
     first: int
     last: int
+    subject: str | None = None
 
     @property
     def terms(self) -> tuple[int, int, ExecutionRules, float]:
         """The last four arguments of `backtest`."""
         return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
+
+    def log_look(self) -> int | None:
+        """Log that its bars are looked at; returns the number of looks at them, None for a baseline."""
+        if self.subject is None:
+            return None
+        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.name}")
 
 
 def run_backtest(
@@ -84,8 +94,19 @@ def run_backtest(
     if paper is not None and data is None:
         data = paper.broker.panel
     asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
+    looks = asked.log_look()
     if execution == "paper":
-        return _on_paper(asked, paper, cost_bps, cash, out)
+        document, results = _on_paper(asked, paper, cost_bps, cash)
+    else:
+        document, results = _on_weights(asked, curved=out is not None)
+    if looks is not None:
+        document["looks"] = looks
+    _written(document, results, asked, out)
+    return document
+
+
+def _on_weights(asked: Prepared, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """The strategy's weights as they are, and with `curved` the same decisions at other costs."""
     strategy = Recording(asked.strategy)
     results: dict[str, BacktestResult] = {}
     if asked.name != "index":
@@ -94,18 +115,16 @@ def run_backtest(
         if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
             results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
     curve = None
-    if out is not None and asked.name != "index":
+    if curved and asked.name != "index":
         from finrl_pod.evaluate.sensitivity import cost_curve
 
         curve = cost_curve(strategy, asked.market, *asked.terms)
-    document = _document(asked, results, curve)
-    _written(document, results, asked, out)
-    return document
+    return _document(asked, results, curve), results
 
 
 def _on_paper(
-    asked: Prepared, paper: PaperConfig | None, cost_bps: float | None, cash: float | None, out: Path | None
-) -> dict[str, Any]:
+    asked: Prepared, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
     """The same with orders: strategy and equal weight send them, the index is what it is."""
     from finrl_pod_app.paper.terms import of_config, of_environment
 
@@ -124,8 +143,7 @@ def _on_paper(
     document = _document(asked, results, None)
     document |= {"execution": "paper", "orders": sent, "rules": terms.sentences()}
     document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
-    _written(document, results, asked, out)
-    return document
+    return document, results
 
 
 def _document(
@@ -184,7 +202,8 @@ def prepare(
     market = build_market(panel, names, fit, config.environment.fill)
     # A user's strategy may carry a name that means another one here.
     name = strategy.name if not names_a_file(target) or strategy.name not in (*YARDSTICKS, CHAMPION) else target
-    return Prepared(name, strategy, config, panel, market, first, last)
+    subject = fingerprint(target, seed) if names_a_file(target) else None
+    return Prepared(name, strategy, config, panel, market, first, last, subject)
 
 
 def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
@@ -218,5 +237,6 @@ def _prepared_run(
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
-    champion = load_champion(run, saved_members(run))
-    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last)
+    members = saved_members(run)
+    champion, subject = load_champion(run, members), champion_subject(run.config, run, members)
+    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last, subject)

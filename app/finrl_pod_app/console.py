@@ -58,8 +58,35 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print("The index is by its price alone, without dividends.")
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
+    elif looks := document.get("looks"):
+        count = "1 look" if looks == 1 else f"{looks} looks"
+        console.print(f"The register counts {count} at these bars; every one more asks more of a verdict on them.")
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def show_classic(result: Mapping[str, Any]) -> None:
+    """Print what training on a Gymnasium environment came to, from the object of result.json."""
+    console, evaluated = make_console(), result["evaluation"]
+    lines = [
+        f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
+        f"{result['samples_per_second']:,.0f} samples/s, {result['episodes']:,} episodes."
+    ]
+    for p, alive in enumerate(result["alive"]):
+        score = result["score"][p]
+        words = [f"score {score:.1f} (mean return of its last 100 episodes)"] if score is not None else []
+        if evaluated is not None:
+            words.append(
+                f"{evaluated['mean'][p]:.1f} +- {evaluated['std'][p]:.1f} without exploration "
+                f"over {evaluated['episodes']} episodes"
+            )
+        words += [] if alive else ["it stopped: its loss was no longer a number"]
+        lines.append(f"Member {p}: {'; '.join(words)}.")
+    if result["workers_lost"]:
+        lines.append(f"{result['workers_lost']} workers were lost and replaced.")
+    lines.append(f"Weights: {result['weights']}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:

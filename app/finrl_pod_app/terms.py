@@ -33,12 +33,12 @@ def with_terms(
     if not settings:
         return changed
     values = dataclasses.asdict(changed)
-    values["environment"].update(_read(line) for line in settings)
+    values["environment"].update(read_setting(line) for line in settings)
     return parse(values, "--set")
 
 
-def _read(line: str) -> tuple[str, Any]:
-    """delay=2 -> ("delay", 2). What is no TOML value is taken as text."""
+def read_setting(line: str) -> tuple[str, Any]:
+    """delay=2 -> ("delay", 2). What is no TOML value is taken as text. Raises InputError without an equals sign."""
     name, separator, value = line.partition("=")
     if not separator or not name.strip():
         raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")
@@ -46,4 +46,4 @@ def _read(line: str) -> tuple[str, Any]:
         read = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         read = value.strip()
-    return name.strip().removeprefix("environment."), read
+    return name.strip().removeprefix("environment.").removeprefix("agent."), read

@@ -23,7 +23,9 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod_envs.native_gradient import NativeGradient, native_gradient
 from finrl_pod_envs.native_step import NativeStep, can_take, native_step
+from finrl_pod_envs.observation import flat
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 
@@ -100,6 +102,10 @@ class MarketEnv(ABC):
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
         self._native: NativeStep | None = None
+        self._gradient: NativeGradient | None = None
+        # True: a step may write over what the step before the last handed out, state included. For loops that copy
+        # what they keep; making a step's tensors takes as long as stepping a thousand accounts.
+        self.recycles = False
 
     action_size: int
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
@@ -144,25 +150,60 @@ class MarketEnv(ABC):
         )
         return self.observe(self.state)
 
-    def step(self, action: Tensor) -> EnvStep:
+    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
 
+        rows: a tensor [P, E, 1 + N + N F] that receives the flat observation as well (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
+        self._check(action)
+        assert self.state is not None
+        native = self._native
+        if native is not None and can_take(self.state, action):
+            inside = rows if rows is not None and native.can_write(rows) else None
+            self.state, outcome = native(self.state, action, self._starts, RUIN, inside)
+        else:
+            inside = None
+            self.state, outcome = self.transition(self.state, action)
+        if rows is not inside and rows is not None:
+            flat(self.market, outcome.observation, out=rows)
+        return outcome
+
+    def follow(self, action: Tensor) -> EnvStep:
+        """`step` with a memory: rewards and accounts of later steps can be differentiated by these actions.
+
+        Until `detach`. Equity, turnover and cost have no derivative. Raises InputError as `step` does.
+        """
+        self._check(action)
+        assert self.state is not None
+        if self._gradient is None:
+            self.state, outcome = self.transition(self.state, action)
+            return outcome._replace(
+                equity=outcome.equity.detach(), turnover=outcome.turnover.detach(), cost=outcome.cost.detach()
+            )
+        shape = (self.members, self.groups, self.accounts, -1)
+        over = self.state.left <= 1
+        cash, shares, outcome = self._gradient(self.state, action.to(self.dtype).reshape(shape), over, RUIN)
+        reached = self.state._replace(day=self.state.day + 1, left=self.state.left - 1)
+        day, left, rounds = self._next_window(reached, over)
+        self.state = EnvState(day, left, rounds, cash, shares, None)
+        return outcome._replace(observation=outcome.observation._replace(day=day))
+
+    def detach(self) -> None:
+        """Forget how the accounts came about: what follows has no derivative by what was before."""
+        if self.state is not None:
+            self.state = EnvState(*(None if x is None else x.detach() for x in self.state))  # type: ignore[arg-type]
+
+    def _check(self, action: Tensor) -> None:
         if self.state is None:
             raise InputError("call reset(seed) before step(action)")
         expected = (self.members, self.envs, self.action_size)
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
-        if self._native is not None and can_take(self.state, action):
-            self.state, outcome = self._native(self.state, action, self._starts, RUIN)
-        else:
-            self.state, outcome = self.transition(self.state, action)
-        return outcome
 
     def _use_native(self) -> None:
-        """For the project's own environments, whose `trades` and `scale` the kernel knows."""
-        self._native = native_step(self, START_ROUNDS)
+        """For the project's own environments, whose `trades` and `scale` the kernels know."""
+        self._native, self._gradient = native_step(self, START_ROUNDS), native_gradient(self)
 
     # ---------------------------------------------------------------- the pure part
 
@@ -236,20 +277,24 @@ class MarketEnv(ABC):
 
     def _reset_where(self, state: EnvState, over: Tensor, ruined: Tensor) -> EnvState:
         """Groups whose window is over move to their next window; their accounts, and ruined ones, start in cash."""
-        rounds = state.round % START_ROUNDS
-        start = self._starts.gather(1, rounds.unsqueeze(1)).squeeze(1)
+        day, left, rounds = self._next_window(state, over)
         again = over.unsqueeze(-1) | ruined  # [P, G, A]
         memory = None if state.memory is None else torch.where(again, torch.zeros_like(state.memory), state.memory)
         pending = None if state.pending is None else torch.where(again[..., None, None], torch.nan, state.pending)
         return EnvState(
-            torch.where(over, start, state.day),
-            torch.where(over, self.window, state.left),
-            state.round + over,
+            day,
+            left,
+            rounds,
             torch.where(again, self.config.cash, state.cash),
             torch.where(again.unsqueeze(-1), 0.0, state.shares),
             memory,
             pending,
         )
+
+    def _next_window(self, state: EnvState, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Day, steps left and round [P, G] to go on with, where `over` [P, G] says whose window has ended."""
+        start = self._starts.gather(1, (state.round % START_ROUNDS).unsqueeze(1)).squeeze(1)
+        return torch.where(over, start, state.day), torch.where(over, self.window, state.left), state.round + over
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades of an action that was decided `delay - 1` bars ago; none where there was none."""

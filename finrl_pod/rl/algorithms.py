@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, PPOConfig
+from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, OnPolicyConfig, SHACConfig, SimulatorConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl import actor_critic, off_policy_settings, on_policy
+from finrl_pod.rl import actor_critic, off_policy_settings, on_policy, shac, through_market
+from finrl_pod.rl.a2c import A2C
 from finrl_pod.rl.actors import BoundedActor
 from finrl_pod.rl.algorithm import Actor, Algorithm
+from finrl_pod.rl.analytic import Analytic
 from finrl_pod.rl.d3qn import D3QN
 from finrl_pod.rl.ddpg import DDPG
 from finrl_pod.rl.double_dqn import DoubleDQN
@@ -27,9 +29,12 @@ from finrl_pod.rl.q_networks import GreedyActor
 from finrl_pod.rl.ranges import Ranges, check_setting
 from finrl_pod.rl.redq import REDQ
 from finrl_pod.rl.sac import SAC
+from finrl_pod.rl.shac import SHAC
 from finrl_pod.rl.td3 import TD3
+from finrl_pod.rl.through_market import ThroughMarket
 
-ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO}
+ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
+SIMULATOR: Mapping[str, type[ThroughMarket]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "ddpg": DDPG,
     "td3": TD3,
@@ -62,10 +67,16 @@ def make_algorithm(
     if isinstance(config, OffPolicyConfig):
         inputs = inputs_of(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
-    assert isinstance(config, PPOConfig)
+    if not hasattr(env, "market"):  # flat rows alone, and a table of nothing
+        nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
+        assert isinstance(config, OnPolicyConfig)
+        return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
     market = env.market
     decided = market.tradable[env.first : env.last + 2]
     tradable = None if bool(decided.all()) else market.tradable
+    if isinstance(config, SimulatorConfig):
+        return SIMULATOR[config.algorithm](spec, market.features, tradable, config, **terms)
+    assert isinstance(config, OnPolicyConfig)
     return ON_POLICY[config.algorithm](spec, market.features, tradable, config, **terms)
 
 
@@ -84,7 +95,7 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
 
 def ranges_of(algorithm: str) -> Ranges:
     """The settings that a member of this algorithm has of its own."""
-    return (ON_POLICY.get(algorithm) or OFF_POLICY[algorithm]).RANGES
+    return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).RANGES
 
 
 def check(config: AgentConfig, env: Any) -> None:
@@ -98,6 +109,10 @@ def check(config: AgentConfig, env: Any) -> None:
     if isinstance(config, OffPolicyConfig):
         off_policy_settings.check(config, env)
         actor_critic.check(config)
+    elif isinstance(config, SimulatorConfig):
+        through_market.check(config, env)
+        if isinstance(config, SHACConfig):
+            shac.check(config, env)
     else:
         on_policy.check(config, env)
     ranges = ranges_of(config.algorithm)
@@ -109,8 +124,8 @@ def _check_fit(config: AgentConfig, env: Any) -> None:
     """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
     facts = ALGORITHMS[config.algorithm]
     given = "discrete" if env.action_kind == "discrete" else "continuous"
-    if facts.actions != given:
-        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions == given)
+    if facts.actions not in (given, "both"):
+        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions in (given, "both"))
         raise ConfigError(
             f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
             f"ones; choose one of {able}, or another environment.kind"
@@ -121,7 +136,11 @@ def _check_fit(config: AgentConfig, env: Any) -> None:
                 'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
                 'set agent.policy = "mlp"'
             )
-        if facts.kind == "on-policy":
-            raise ConfigError(
-                f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(OFF_POLICY)}"
-            )
+        if config.algorithm in SIMULATOR:
+            able = ", ".join((*ON_POLICY, *OFF_POLICY))
+            raise ConfigError(f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {able}")
+    elif config.algorithm in ON_POLICY and given == "discrete" and config.policy == "equivariant":
+        raise ConfigError(
+            f'agent.policy "equivariant" of {config.algorithm} scores assets and makes no choices; '
+            'set agent.policy = "mlp", or another environment.kind'
+        )

@@ -126,12 +126,13 @@ class Learner:
             version=__version__,
         )
 
-    def checkpoint(self) -> dict[str, Tensor]:
+    def checkpoint(self, since: int = 0) -> dict[str, Tensor]:
         """Everything that a Learner made with the same arguments needs to go on exactly: name -> CPU tensor.
 
-        Beside the members that is what belongs to their slots: random streams, replay, environments.
+        Beside the members that is what belongs to their slots: random streams, replay, environments. since: items of
+        the replay that are kept elsewhere already; those written later are given, as "slot.NAME" [P, n, ...].
         """
-        state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state().items()}
+        state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
         for p in range(self.env.members):
             weights, rest = self.algorithm.member(p)
             state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
@@ -142,23 +143,18 @@ class Learner:
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from `checkpoint`: what follows is what would have followed. Raises RunError when it does not fit."""
-        world = _world(self.worker)
+        worker = self.worker
         try:
             for p in range(self.env.members):
                 self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
             for i, stream in enumerate(self.algorithm.streams()):
                 stream.set_state(state[f"stream.{i}"])
             self.algorithm.load_slot_state(_part(state, "slot."))
-            saved = {name: state[f"world.{name}"].to(x) for name, x in world.items()}
+            worker.observation = _resumed(worker, _part(state, "world."))
             self.samples = [int(n) for n in state["samples"]]
             self.algorithm.alive.copy_(state["alive"])
         except (KeyError, RuntimeError) as error:
             raise RunError(f"the checkpoint does not fit this learner: {error}") from None
-        fields = self.env.state._asdict()
-        self.env.state = self.env.state._replace(**{name: saved.get(name) for name in fields})
-        seen = [x for name, x in saved.items() if name.startswith("observation.")]
-        now = self.worker.observation
-        self.worker.observation = type(now)(*seen) if isinstance(now, tuple) else seen[0]
 
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
         """Continue from a snapshot in slot p (warm start): weights, moments, reward scale, sample count.
@@ -194,6 +190,8 @@ def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _world(worker: Worker) -> dict[str, Tensor]:
     """The environments' state, and the observation that is to be answered. Raises RunError where there is none."""
+    if hasattr(worker.env, "checkpoint"):  # an environment that knows how it is continued
+        return dict(worker.env.checkpoint())
     state = getattr(worker.env, "state", None)
     if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
         raise RunError(f"{type(worker.env).__name__} does not show its state, so it cannot be continued exactly")
@@ -201,3 +199,14 @@ def _world(worker: Worker) -> dict[str, Tensor]:
     parts = now if isinstance(now, tuple) else (now,)
     fields = {name: x for name, x in state._asdict().items() if x is not None}
     return {**fields, **{f"observation.{i}": x for i, x in enumerate(parts)}}
+
+
+def _resumed(worker: Worker, saved: Mapping[str, Tensor]) -> Any:
+    """Put the environments back to what `_world` said; returns the observation that is to be answered."""
+    if hasattr(worker.env, "resume"):
+        return worker.env.resume(saved)
+    world = {name: saved[name].to(x) for name, x in _world(worker).items()}
+    worker.env.state = worker.env.state._replace(**{name: world.get(name) for name in worker.env.state._fields})
+    seen = [x for name, x in world.items() if name.startswith("observation.")]
+    now = worker.observation
+    return type(now)(*seen) if isinstance(now, tuple) else seen[0]

@@ -8,19 +8,21 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import AgentConfig, PPOConfig
+from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithm import Metrics
+from finrl_pod.rl.distribution import Distribution, distribution_of
+from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.parameters import Adam, Parameters
 from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker
-from finrl_pod.types import Observation, Tensor
+from finrl_pod.rl.worker import Worker, as_pair
+from finrl_pod.types import Tensor
 
 
 class MeanActor:
-    """Acts by the mean of a Gaussian policy."""
+    """Acts by the mean of a Gaussian policy, or by the likeliest choice."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.policy = spec, make_policy(spec)
@@ -28,21 +30,24 @@ class MeanActor:
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
-        """[P, K, A, D] scores."""
-        return self.policy.forward(params, features, account, tradable).mean
+        """[P, K, A, D] scores, or choices [P, K, A, 1]."""
+        mean = self.policy.mean(params, features, account, tradable)
+        return distribution_of(self.spec.action).best(mean)
 
 
 class OnPolicy(ABC):
     """Rollout in, update out. A subclass says how it acts, and how it learns from a rollout."""
 
-    config: PPOConfig
+    config: OnPolicyConfig
     spec: PolicySpec
     policy: Policy
+    distribution: Distribution
     parameters: Parameters
     optimiser: Adam
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
+    h_term: HTerm | None = None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -50,9 +55,16 @@ class OnPolicy(ABC):
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
 
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action drawn by noise [P, K, A, D], and its log-probability [P, K, A]."""
+        mean, log_std = self.act(day, account)
+        action = self.distribution.sample(mean, log_std, noise)
+        return action, self.distribution.log_probability(action, mean, log_std)
+
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal [H, P, *shape] from each member's own stream."""
+        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
 
     @abstractmethod
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
@@ -70,15 +82,16 @@ class OnPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         env = worker.env
-        rollout = worker.collect(self.act, self.noise((env.groups, env.accounts, env.action_size)))
+        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, self.spec.action_size)))
         return self.update(rollout, rate_factor)
 
     @torch.no_grad()
-    def greedy(self, observation: Observation) -> Tensor:
-        day, account = observation
+    def greedy(self, observation: Any) -> Tensor:
+        day, account = as_pair(observation)
         p, groups = day.shape
         mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
-        return mean.reshape(p, -1, mean.shape[-1])
+        best = self.distribution.best(mean)
+        return best.reshape(p, -1, best.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
         return {name: view.detach() for name, view in self.parameters.views.items()}
@@ -96,34 +109,48 @@ class OnPolicy(ABC):
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._shuffles, *self._noises]
+        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ())]
 
     @property
     def slot_items(self) -> int:
-        return 0
+        return self.h_term.buffer.capacity if self.h_term else 0
 
-    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}  # nothing is kept between iterations
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        return self.h_term.state(since) if self.h_term else {}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
+        if self.h_term is not None:
+            self.h_term.buffer.load(state, int(state["counts"][0]))
+        elif state:
+            raise RunError(f"{self.config.algorithm} keeps nothing between iterations here, got {min(state)}")
 
 
 def check(config: AgentConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
-    assert isinstance(config, PPOConfig)
-    ranges = {
-        "horizon": config.horizon >= 1,
-        "epochs": config.epochs >= 1,
-        "minibatches": config.minibatches >= 1,
-    }
-    check_ranges("agent", config, ranges)
-    if config.horizon > env.window:
+    assert isinstance(config, OnPolicyConfig)
+    check_ranges("agent", config, {"horizon": config.horizon >= 1})
+    if hasattr(env, "window") and config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
+    if isinstance(config, PPOConfig):
+        _check_minibatches(config, env)
+    _check_h_term(config)
+
+
+def _check_h_term(config: OnPolicyConfig) -> None:
+    names = ("h_steps", "h_trajectories", "h_buffer")
+    check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
+    if config.h_term and config.h_steps > config.horizon:
+        raise ConfigError(
+            f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "
+            f"{config.horizon}; take shorter trajectories or a longer horizon"
+        )
+
+
+def _check_minibatches(config: PPOConfig, env: Any) -> None:
+    check_ranges("agent", config, {"epochs": config.epochs >= 1, "minibatches": config.minibatches >= 1})
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(

@@ -12,12 +12,14 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.agents import PPOConfig
+from finrl_pod.agents import OnPolicyConfig, PPOConfig
 from finrl_pod.rl.advantages import gae
-from finrl_pod.rl.algorithm import settings_of
-from finrl_pod.rl.distribution import entropy, log_probability
+from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
+from finrl_pod.rl.distribution import distribution_of
+from finrl_pod.rl.diversity import bonus, neighbours
+from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.mlp_update import MlpUpdate
-from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
+from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
 from finrl_pod.rl.on_policy import OnPolicy
 from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, share, zero_or_more
@@ -25,19 +27,22 @@ from finrl_pod.rl.rollout import Rollout
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
-RANGES: Ranges = {
+ROLLOUT_RANGES: Ranges = {
     **COMMON,
     "gae_lambda": share,
-    "clip": above_zero,
     "entropy": math.isfinite,
     "value_weight": zero_or_more,
     "max_grad_norm": above_zero,
-    "target_kl": above_zero,
+    "h_term": zero_or_more,
+    "diversity": zero_or_more,
 }
+RANGES: Ranges = {**ROLLOUT_RANGES, "clip": above_zero, "target_kl": above_zero}
 MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
 CACHE_FLOATS = 1_000_000
+DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
+SEEN = 256  # items over which an entropy is taken
 DIAGNOSTICS = (
     "reward",
     "approx_kl",
@@ -53,6 +58,7 @@ DIAGNOSTICS = (
 class PPO(OnPolicy):
     """The learner: parameters, optimiser and settings of P members on one market table."""
 
+    config: OnPolicyConfig
     RANGES: ClassVar[Ranges] = RANGES
 
     def __init__(
@@ -60,7 +66,7 @@ class PPO(OnPolicy):
         spec: PolicySpec,
         features: Tensor,
         tradable: Tensor | None,
-        config: PPOConfig,
+        config: OnPolicyConfig,
         *,
         seed: int = 0,
         members: Sequence[int] = (0,),
@@ -69,18 +75,24 @@ class PPO(OnPolicy):
     ) -> None:
         """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
 
-        hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`).
+        hyperparameters: for each member, values that replace the config's (keys of `RANGES`).
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
         self.device, self.dtype = features.device, dtype
         self.policy: Policy = make_policy(spec)
+        self.distribution = distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
-        self._fused = MlpUpdate.of(self.policy, self.parameters)
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
-        self.settings = settings_of(hyperparameters, config, RANGES, p, dtype=dtype, device=self.device)
+        self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
+        self._diverse = p > 1 and bool(self.settings["diversity"].any())
+        if self.settings["h_term"].any():
+            streams = generators(seed, self.member_ids, "h-term", self.device)
+            self.h_term = HTerm(config, spec.assets + 1, spec.action_size, streams, dtype, self.device)
+        plain = self.h_term is None and not self._diverse  # the kernel knows the loss without additions
+        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -92,28 +104,73 @@ class PPO(OnPolicy):
 
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
-        features, tradable = self.rows(day)
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
-            return self._fused.forward("actor", features, account), views["log_std"]
-        return self.policy.mean(views, features, account, tradable), views["log_std"]
+            return self._fused.mean(day, account), views["log_std"]
+        features, tradable = self.rows(day)
+        mean = self.policy.mean(views, features, account, tradable)
+        return mean, spread_of(views, mean)
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self._fused is not None:
+            return self._fused.draw(day, account.to(self.dtype), noise)
+        return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal [H, P, *shape] from each member's own stream."""
-        horizon = self.config.horizon
-        each = [torch.randn(horizon, *shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        return torch.stack(each, 1)
+        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
+        whole = (self.config.horizon, *shape)
+        return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
 
     # ------------------------------------------------------------------ the update
 
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> dict[str, Tensor]:
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
+        assert isinstance(config, PPOConfig)
+        data, values = self._examples(rollout)
+        target = data[-1]
+        items = target.shape[1]
+        active = self.alive.clone()
+        size = items // config.minibatches
+        log: list[Tensor] = []
+        took_part: list[Tensor] = []
+        # Drawn for every epoch, whether it takes place or not: what stops early must not shift later shuffles.
+        orders = [self._shuffled(items) for _ in range(config.epochs)]
+        for order in orders:
+            for i in range(config.minibatches):
+                chosen = order[:, i * size : (i + 1) * size]
+                step, kl = self._minibatch(data, chosen, active, learning_rate_factor)
+                log.append(step)
+                took_part.append(active)
+                active = active & (kl <= self.settings["target_kl"]) & self.alive
+            if self.device.type == "cpu" and not bool(active.any()):
+                break
+        # Over the minibatches a member took part in; NaN for a member that took part in none, being broken.
+        part = torch.stack(took_part).unsqueeze(1)  # [S, 1, P]
+        means = torch.where(part, torch.stack(log), 0.0).sum(0) / part.sum(0)  # [5, P]
+        return {
+            "approx_kl": means[0],
+            "clip_fraction": means[1],
+            "policy_loss": means[2],
+            "value_loss": means[3],
+            "grad_norm": means[4],
+            "explained_variance": explained(values, target),
+            "entropy": self.entropy(data),
+            "reward": rollout.reward.mean(dim=(0, 2, 3)),
+        }
+
+    def _examples(self, rollout: Rollout) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The rollout as items [P, H * G, A, ...] to learn from, and what the critic said of them [P, H * G, A].
+
+        The items are day, account, action, log-probability, advantage and the value's target.
+        """
         horizon, p, groups, accounts = rollout.reward.shape
-        items = horizon * groups
         values, next_values = self._values(rollout)
-        reward = self._scaled(rollout.reward)
         shape = (horizon, p, groups * accounts)
+        reward = self._scaled(rollout.reward)
+        if self.h_term is not None:
+            self.h_term.remember(rollout, reward, self.settings["discount"], self.gradient_steps)
         advantage = gae(
             reward.reshape(shape),
             values.reshape(shape),
@@ -124,56 +181,55 @@ class PPO(OnPolicy):
             self.settings["gae_lambda"],
         ).view(horizon, p, groups, accounts)
         target = advantage + values
-        if config.group_baseline and accounts > 1:
+        if self.config.group_baseline and accounts > 1:
             # The accounts of a group lived through the same days: what they have in common no action caused.
             advantage = advantage - advantage.mean(-1, keepdim=True)
 
         def by_item(x: Tensor) -> Tensor:
             """[H, P, G, ...] -> [P, H * G, ...]"""
-            return x.transpose(0, 1).reshape(p, items, *x.shape[3:])
+            return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
 
-        data = tuple(
-            by_item(x)
-            for x in (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
-        )
-        active = self.alive.clone()
-        member = torch.arange(p, device=self.device).unsqueeze(1)
-        size = items // config.minibatches
-        log: list[Tensor] = []
-        took_part: list[Tensor] = []
-        # Drawn for every epoch, whether it takes place or not: what stops early must not shift later shuffles.
-        orders = [self._shuffled(items) for _ in range(config.epochs)]
-        for order in orders:
-            for i in range(config.minibatches):
-                chosen = order[:, i * size : (i + 1) * size]
-                batch = [x[member, chosen] if p > 1 else x[0].index_select(0, chosen[0]).unsqueeze(0) for x in data]
-                step, kl = self._minibatch(batch, active, learning_rate_factor)
-                log.append(step)
-                took_part.append(active)
-                active = active & (kl <= self.settings["target_kl"]) & self.alive
-            if self.device.type == "cpu" and not bool(active.any()):
-                break
-        # Over the minibatches a member took part in; NaN for a member that took part in none, being broken.
-        part = torch.stack(took_part).unsqueeze(1)  # [S, 1, P]
-        means = torch.where(part, torch.stack(log), 0.0).sum(0) / part.sum(0)  # [5, P]
-        variance = target.var(dim=(0, 2, 3)).clamp(min=1e-12)
-        explained = 1 - (target - values).var(dim=(0, 2, 3)) / variance
-        return {
-            "approx_kl": means[0],
-            "clip_fraction": means[1],
-            "policy_loss": means[2],
-            "value_loss": means[3],
-            "grad_norm": means[4],
-            "explained_variance": explained,
-            "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
-            "reward": rollout.reward.mean(dim=(0, 2, 3)),
-        }
+        each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
+        return tuple(by_item(x) for x in each), by_item(values)
 
-    def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
-        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
-        *rest, advantage, target = batch  # [P, M], [P, M, A, ...]
-        batch = (*rest, _normalised(advantage), target)
-        gradient, figures = self._gradient(batch) if self._fused is None else self._fused_gradient(batch)
+    def _added(self, day: Tensor, account: Tensor) -> Tensor | float:
+        """The gradient [P, D] of what is added to the loss. day, account: some of the states to be learned from."""
+        if self.h_term is None and not self._diverse:
+            return 0.0
+        loss, views = torch.zeros_like(self.reward_scale), self.parameters.views
+
+        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
+            features, tradable = self.rows(day)
+            mean = self.policy.mean(views, features, account, tradable)
+            return self.distribution.log_probability(action, mean, spread_of(views, mean))
+
+        if self.h_term is not None:
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
+        if self._diverse:
+            few = max(1, day.shape[1] // DIVERSITY_PART)
+            features, tradable = self.rows(day[:, :few])
+            seen = account[:, :few]
+            sound = self.alive & torch.isfinite(self.parameters.flat).all(1)
+            others = neighbours(sound.tolist())
+            more = bonus(views, lambda params: self.policy.mean(params, features, seen, tradable), others)
+            loss = loss - self.settings["diversity"] * more
+        return self.parameters.gradient(loss.sum(), partial=True)
+
+    def _minibatch(
+        self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
+
+        data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
+        """
+        if self._fused is not None:
+            settings = {**self.settings, "learning_rate": self.settings["learning_rate"] * rate_factor}
+            self.alive = self.alive.clone()
+            figures = self._fused.step(data, chosen, settings, self.optimiser, active, self.alive)
+            return figures, figures[0]
+        day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
+        gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
+        gradient = gradient + self._added(day, account)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
@@ -184,11 +240,30 @@ class PPO(OnPolicy):
         self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
         return torch.stack([kl, outside, policy_loss, value_loss, norm]), kl
 
+    @torch.no_grad()
+    def entropy(self, data: Sequence[Tensor]) -> Tensor:
+        """[P]: of the policy as it is now; where that depends on what it sees, over a minibatch of the rollout."""
+        day, account = (x[:, :SEEN] for x in data[:2])
+        mean, log_std = self.act(day, account)
+        return self.distribution.entropy(mean, log_std)
+
+    @property
+    def gradient_steps(self) -> int:
+        """Of an iteration in which no member stops early."""
+        assert isinstance(self.config, PPOConfig)
+        return self.config.epochs * self.config.minibatches
+
+    @property
+    def clip(self) -> Tensor:
+        """[P]: how far a ratio of probabilities may move and still be learned from."""
+        return self.settings["clip"]
+
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
-        p, items, _ = batch[-1].shape
-        parts = [torch.split(x, self._piece(batch[-1]), dim=1) for x in batch]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(batch[-1])
+        target = batch[-1]  # [P, M, A]
+        p, items, _ = target.shape
+        parts = [torch.split(x, self._piece(target), dim=1) for x in batch]
+        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
         for piece in zip(*parts, strict=True):
             share = piece[0].shape[1] / items
             loss, seen = self._loss(piece)
@@ -196,25 +271,18 @@ class PPO(OnPolicy):
             figures += seen * share
         return gradient, figures
 
-    def _fused_gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The same through the kernel that knows this policy."""
-        assert self._fused is not None
-        day, *numbers = batch
-        settings = [self.settings[name] for name in ("clip", "value_weight", "entropy")]
-        return self._fused(self.features[day], numbers, settings)
-
     def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The loss [P] over some items, and (KL, share clipped, policy loss, value loss) [4, P], all means."""
         day, account, action, old, advantage, target = piece
         features, tradable = self.rows(day)
         out = self.policy.forward(self.parameters.views, features, account, tradable)
-        log_ratio = log_probability(action, out.mean, out.log_std) - old
+        log_ratio = self.distribution.log_probability(action, out.mean, out.log_std) - old
         ratio = log_ratio.exp()
-        clip = self.settings["clip"].view(-1, 1, 1)
+        clip = self.clip.view(-1, 1, 1)
         clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (out.value - target).square().mean(dim=(1, 2))
-        spread = entropy(out.log_std, self.spec.action_size)
+        spread = self.distribution.entropy(out.mean, out.log_std)
         loss = policy_loss + self.settings["value_weight"] * value_loss - self.settings["entropy"] * spread
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
@@ -238,30 +306,47 @@ class PPO(OnPolicy):
         horizon, p, groups, accounts = rollout.reward.shape
 
         def value(day: Tensor, account: Tensor) -> Tensor:
-            features, tradable = self.rows(day)
             if self._fused is not None:
-                return self._fused.forward("critic", features, account).squeeze(-1)
+                return self._fused.value(day, account)
+            features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
-        days = torch.cat([rollout.day, rollout.last.day.unsqueeze(0), rollout.ends.day.unsqueeze(0)])
+        after = (rollout.last, *rollout.ends)
+        days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in after)])
         wide = (1, p, groups, accounts, -1)
         accounts_all = torch.cat(
-            [rollout.account, rollout.last.account.view(wide), rollout.ends.account.view(wide)]
-        )  # [H + 2, P, G, A, 1 + N]
+            [rollout.account, *(x.account.view(wide) for x in after)]
+        )  # [H + 1 + rounds of ends, P, G, A, 1 + N]
         flat = value(
             days.transpose(0, 1).reshape(p, -1), accounts_all.transpose(0, 1).reshape(p, -1, *accounts_all.shape[3:])
         )
-        all_values = flat.view(p, horizon + 2, groups, accounts).transpose(0, 1)
-        ends = all_values[-1].unsqueeze(0)
-        following = torch.where(rollout.over.unsqueeze(-1), ends, all_values[1:-1])
+        all_values = flat.view(p, horizon + len(after), groups, accounts).transpose(0, 1)
+        following, nth = all_values[1 : horizon + 1], rollout.over.cumsum(0)
+        for r, ends in enumerate(all_values[horizon + 1 :]):
+            ended = (rollout.over & (nth == r + 1)).unsqueeze(-1)
+            following = torch.where(ended, ends, following)
         return all_values[:horizon], following
 
     @torch.no_grad()
     def _scaled(self, reward: Tensor) -> Tensor:
         """Rewards over their standard deviation in the first rollout, so that values are of order one."""
-        first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
+        if not self.config.scale_rewards:
+            return reward
+        first = scale_of_rewards(reward.std(dim=(0, 2, 3)))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
+
+
+def explained(values: Tensor, target: Tensor) -> Tensor:
+    """Share of the targets' variance that the critic explains: [P, K, A] both -> [P]."""
+    return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=1e-12)
+
+
+def _items(x: Tensor, chosen: Tensor) -> Tensor:
+    """x [P, I, ...] at chosen [P, M]: [P, M, ...]."""
+    if x.shape[0] == 1:
+        return x[0].index_select(0, chosen[0]).unsqueeze(0)
+    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), chosen]
 
 
 def _normalised(advantage: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from finrl_pod_app.cli.main import run
 
 from finrl_pod.agents import ALGORITHMS
 from finrl_pod.errors import RunError
-from finrl_pod.rl.algorithms import OFF_POLICY, ON_POLICY, make_actor, ranges_of
+from finrl_pod.rl.algorithms import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, ranges_of
 from tests.rl.zoo import NAMES, everything, small_config, small_learner
 
 MEMBERS = (0, 1, 2, 3)
@@ -148,7 +148,7 @@ def test_the_learning_rate_factor_scales_every_step(name: str) -> None:
 
 
 def test_every_name_has_its_implementation_and_its_facts() -> None:
-    assert set(ON_POLICY) | set(OFF_POLICY) == set(NAMES)
+    assert set(ON_POLICY) | set(OFF_POLICY) | set(SIMULATOR) == set(NAMES)
     for name, facts in ALGORITHMS.items():
         assert facts.name == name
         assert facts.summary

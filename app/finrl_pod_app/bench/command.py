@@ -15,6 +15,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
+from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
@@ -29,13 +30,20 @@ SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
     "env": lambda settings, device: [env_row(settings, device)],
     "ppo": lambda settings, device: [ppo_row(settings, device)],
     "population": population_rows,
+    "analytic": lambda settings, device: [analytic_row(settings, device)],
 }
 # What is measured when nothing is said: env at the size at which others report it, with their flat rows.
 DEFAULTS = {
     "env": SpeedSettings(envs=8192, observation="flat"),
     "ppo": SpeedSettings(),
     "population": SpeedSettings(policy="equivariant", members=32),
+    "analytic": SpeedSettings(
+        envs=4096, group=64, assets=20, features=2, horizon=8, hidden=(32, 32), policy="equivariant", kind="portfolio"
+    ),
 }
+# Flags that say nothing about a benchmark.
+WITHOUT: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
+COMMANDS = ("backtest", *SPEED, "learn", "gate")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,8 +83,8 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
             options.edge or list(STRENGTHS), options.learner or LEARNERS[:1], options.worlds, options.first,
             options.keep, device,
         )  # fmt: skip
-    names = DEFAULTS[options.what].plain()
-    settings = SpeedSettings(**{name: getattr(options, name) for name in names})
+    defaults = DEFAULTS[options.what].plain()
+    settings = SpeedSettings(**{name: getattr(options, name, value) for name, value in defaults.items()})
     return SPEED[options.what](settings, device)
 
 
@@ -89,14 +97,15 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn|gate")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="|".join(COMMANDS))
     for name, summary in (
         ("env", "steps/s of an environment"),
         ("ppo", "samples/s of PPO, end to end"),
         ("population", "samples/s of many members against one, with the same samples in all"),
+        ("analytic", "samples/s of the analytic policy gradient, end to end"),
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        _add_speed(command, DEFAULTS[name])
+        _add_speed(command, DEFAULTS[name], WITHOUT.get(name, ()))
         _add_common(command)
     backtest = commands.add_parser("backtest", help="backtests/s of many variations", allow_abbrev=False)
     for field in fields(BacktestSettings):
@@ -125,8 +134,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="file that keeps the JSON")
 
 
-def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None:
+def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without: Sequence[str]) -> None:
     for name in ("envs", "assets", "features", "days", "horizon", "minibatch", "epochs", "group", "members", "runs"):
+        if name in without:
+            continue
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help="default %(default)s")
     parser.add_argument("--hidden", type=_widths, default=defaults.hidden, metavar="64,64")
     for name, choices in (
@@ -135,6 +146,8 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None
         ("order", ("proportional", "sequential")),
         ("observation", ("flat", "table")),
     ):
+        if name in without:
+            continue
         parser.add_argument(f"--{name}", choices=choices, default=getattr(defaults, name), help="default %(default)s")
 
 

@@ -11,7 +11,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row, placebo_row
 from finrl_pod_app.bench.noise import TOURNAMENT, noise_row
 from finrl_pod_app.bench.planted import RECIPE, planted_row
-from finrl_pod_app.bench.recipes import OFF_POLICY, recipe
+from finrl_pod_app.bench.recipes import NAMES, recipe
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import Recipe
 
@@ -50,7 +50,7 @@ def _noise(settings: LearnSettings) -> Row:
 BENCHMARKS: Mapping[str, Callable[[LearnSettings], Row]] = {
     "leaked_ppo": _captures("leaked_ppo", EQUIVARIANT, 3),
     "leaked_ppo_mlp": _captures("leaked_ppo_mlp", MLP, 1),
-    **{f"leaked_{name}": _captures(f"leaked_{name}", recipe(name), 3) for name in OFF_POLICY},
+    **{f"leaked_{name}": _captures(f"leaked_{name}", recipe(name), 3) for name in NAMES},
     "placebo_shifted_ppo": _placebo("placebo_shifted_ppo", "shifted", 1),
     "placebo_shuffled_ppo": _placebo("placebo_shuffled_ppo", "shuffled", 1),
     "planted_ppo": _planted,

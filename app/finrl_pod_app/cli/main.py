@@ -12,7 +12,18 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import algorithms, backtest_commands, data, doctor, evaluation, init, paper, run_commands
+from finrl_pod_app.cli import (
+    algorithms,
+    backtest_commands,
+    dashboard,
+    data,
+    doctor,
+    evaluation,
+    init,
+    paper,
+    run_commands,
+    train,
+)
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -33,7 +44,9 @@ app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     run_commands.tournament
 )
-app.command("train", epilog="Example: finrl-pod train mine.toml --out runs/one")(run_commands.train)
+app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
+    train.train
+)
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest_commands.backtest
 )
@@ -46,6 +59,7 @@ app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --fo
 )
 app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
+app.add_typer(dashboard.app, name="dashboard")
 app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(algorithms.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
 app.command(

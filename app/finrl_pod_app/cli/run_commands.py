@@ -27,6 +27,7 @@ class Device(StrEnum):
 class Bench(StrEnum):
     """What to measure."""
 
+    analytic = "analytic"
     backtest = "backtest"
     env = "env"
     gate = "gate"
@@ -52,7 +53,7 @@ def demo(
     """Train on the sample prices and backtest the champion. The whole line, in about 5 minutes on two cores."""
     from finrl_pod_app.presets import preset
 
-    _run(preset("quick" if quick else "laptop"), out or _new_folder("demo"), seed, as_json=as_json)
+    run_config(preset("quick" if quick else "laptop"), out or _new_folder("demo"), seed, as_json=as_json)
 
 
 def tournament(
@@ -67,30 +68,14 @@ def tournament(
     from finrl_pod.config import load
 
     settings = load(config)
-    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
-
-
-def train(
-    config: ConfigFile,
-    out: Out = None,
-    seed: Seed = None,
-    resume: Resume = False,
-    device: OnDevice = Device.auto,
-    as_json: Json = False,
-) -> None:
-    """The same with one agent. It goes on through all generations."""
-    from finrl_pod.config import load
-
-    loaded = load(config)
-    single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
-    settings = dataclasses.replace(loaded, tournament=single)
-    _run(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
+    run_config(settings, folder_of(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json)
 
 
 def bench(
     context: typer.Context,
     what: Annotated[
-        Bench, typer.Argument(help="Speed: backtest, env, ppo, population. What agents learn: learn. Errors: gate.")
+        Bench,
+        typer.Argument(help="Speed: analytic, backtest, env, ppo, population. What agents learn: learn; errors: gate."),
     ],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
@@ -104,7 +89,7 @@ def print_json(document: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(document, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
 
 
-def _run(
+def run_config(
     config: RunConfig,
     out: Path,
     seed: int | None,
@@ -113,6 +98,7 @@ def _run(
     device: Device = Device.auto,
     as_json: bool = False,
 ) -> None:
+    """Run the tournament of a config and show what came of it."""
     from finrl_pod_app import console, wiring
 
     if seed is not None:

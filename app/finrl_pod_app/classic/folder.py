@@ -1,0 +1,105 @@
+"""A run's folder: config.json, what is needed to go on exactly, and at the end weights and result.
+
+The replay is kept in segments, each written once: a save writes what is new. state.json is renamed into place last
+and names the files that belong together, so that a kill at any moment leaves the previous save whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.types import Tensor
+
+CONFIG, STATE, RESULT, WEIGHTS = "config.json", "state.json", "result.json", "weights.safetensors"
+SLOT, COUNTS = "slot.", "slot.counts"
+
+
+class RunFolder:
+    """written: items of the replay that are on disk or have been."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.written = path, 0
+        self._segments: list[dict[str, Any]] = []
+        self._saves = 0
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """A new run. Raises RunError where there is one already."""
+        if (self.path / CONFIG).exists():
+            raise RunError(f"{self.path} holds a run already; add --resume to go on with it, or name another folder")
+        write_json(self.path / CONFIG, config)
+
+    def config(self) -> dict[str, Any]:
+        """What the run was begun with. Raises RunError where there is none."""
+        if not (self.path / CONFIG).exists():
+            raise RunError(f"{self.path} holds no run to resume; leave --resume out to begin one")
+        return read_json(self.path / CONFIG)
+
+    def result(self) -> dict[str, Any] | None:
+        """Of a run that is finished, else None."""
+        return read_json(self.path / RESULT) if (self.path / RESULT).exists() else None
+
+    def save(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], capacity: int) -> None:
+        """tensors: a checkpoint with the replay's items since `written`; values: what state.json keeps beside it."""
+        from safetensors.torch import save as to_bytes
+
+        self._saves += 1
+        items = {k: x.contiguous() for k, x in tensors.items() if k.startswith(SLOT) and k != COUNTS}
+        rest = {k: x.contiguous() for k, x in tensors.items() if k not in items}
+        written = int(tensors[COUNTS][0]) if COUNTS in tensors else 0
+        if items and written > self.written:
+            name = f"replay-{self._saves:06d}.safetensors"
+            write_bytes(self.path / name, to_bytes(items))
+            self._segments.append({"file": name, "from": self.written, "to": written})
+        self._segments = [segment for segment in self._segments if segment["to"] > written - capacity]
+        name = f"learner-{self._saves:06d}.safetensors"
+        write_bytes(self.path / name, to_bytes(rest))
+        state = {**values, "learner": name, "segments": self._segments, "saves": self._saves, "written": written}
+        write_json(self.path / STATE, state)
+        self.written = written
+        self._sweep({name, *(segment["file"] for segment in self._segments)})
+
+    def load(self, capacity: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last save: a whole checkpoint and the values. None where nothing was saved yet."""
+        if not (self.path / STATE).exists():
+            return None
+        state = read_json(self.path / STATE)
+        tensors = self._read(state["learner"])
+        self.written, self._segments, self._saves = state["written"], list(state["segments"]), state["saves"]
+        parts = [self._read(segment["file"]) for segment in self._segments]
+        if parts:
+            kept = min(self.written, capacity)
+            tensors |= {name: torch.cat([part[name] for part in parts], 1)[:, -kept:] for name in parts[0]}
+        return tensors, state
+
+    def finish(self, weights: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
+        """Keep the trained weights and the result, and forget what was only needed to go on."""
+        from safetensors.torch import save as to_bytes
+
+        write_bytes(self.path / WEIGHTS, to_bytes({name: x.contiguous() for name, x in weights.items()}))
+        write_json(self.path / RESULT, result)
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / STATE).unlink()
+        self._sweep(set())
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load as from_bytes
+
+        try:
+            return from_bytes((self.path / name).read_bytes())
+        except (OSError, SafetensorError):
+            raise RunError(f"{self.path / name} is missing or damaged; begin the run anew in another folder") from None
+
+    def _sweep(self, wanted: set[str]) -> None:
+        """Delete the files of earlier saves."""
+        for kind in ("replay", "learner"):
+            for path in self.path.glob(f"{kind}-*.safetensors"):
+                if path.name not in wanted:
+                    path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Gymnasium's environments, stepped in this process or by a pool of worker processes, as one batched environment."""

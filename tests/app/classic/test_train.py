@@ -1,0 +1,164 @@
+"""`finrl-pod train --env`: what it writes, exact continuation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from finrl_pod_app.cli.main import run
+from safetensors.torch import load_file
+
+SMALL = ["--set", "hidden=[16]", "--evaluate", "2", "--json"]
+REPLAY = ["--set", "batch=16", "--set", "warmup=20"]
+
+
+def arguments(out: Path, *more: str, env: str = "gym:Pendulum-v1", steps: int = 120) -> list[str]:
+    replay = [] if "ppo" in more else REPLAY
+    return ["train", "--env", env, "--steps", str(steps), "--seed", "3", "--out", str(out), *SMALL, *replay, *more]
+
+
+def start(out: Path, *more: str, **terms: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, **terms)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def result(capsys: pytest.CaptureFixture[str], out: Path, *more: str, **terms: Any) -> dict[str, Any]:
+    code = run(arguments(out, *more, **terms))
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    document: dict[str, Any] = json.loads(said.out)
+    return document
+
+
+def told(document: dict[str, Any]) -> dict[str, Any]:
+    """All but clocks and places."""
+    return {k: x for k, x in document.items() if k not in ("seconds", "samples_per_second", "weights")}
+
+
+def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = result(capsys, tmp_path / "a", "--algorithm", "td3", "--envs", "2", "--members", "2", steps=600)
+    assert (document["env"], document["algorithm"], document["steps"]) == ("gym:Pendulum-v1", "td3", 600)
+    assert document["episodes"] == 4  # three times 200 steps of two members in two environments, the third unfinished
+    assert len(document["score"]) == len(document["evaluation"]["mean"]) == 2
+    assert document["updates"] == 600 - 20 + 2
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["agent"]["hidden"] == [16]
+    assert config["agent"]["discount"] == 0.99
+    weights = load_file(tmp_path / "a" / "weights.safetensors")
+    assert weights["1.w0"].shape == (3, 16)
+    assert json.loads((tmp_path / "a" / "result.json").read_text()) == document
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"config.json", "result.json", "weights.safetensors"}
+
+
+def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    terms = ("--algorithm", "d3qn", "--envs", "2")
+    alone = result(capsys, tmp_path / "a", *terms, env="gym:CartPole-v1")
+    pool = result(capsys, tmp_path / "b", *terms, "--workers", "2", env="gym:CartPole-v1")
+    assert told(alone) == told(pool)
+    one, two = (load_file(tmp_path / x / "weights.safetensors") for x in "ab")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGKILL at some moment between two saves; the ring of the replay has come round before it."""
+    terms = ("--algorithm", "sac", "--envs", "2", "--set", "replay=64", "--save-every", "0.1")
+    whole = result(capsys, tmp_path / "whole", *terms, steps=300)
+    out = tmp_path / "killed"
+    with start(out, *terms, "--workers", "2", steps=300) as process:
+        until = time.monotonic() + 60
+        while not _saved(out) and time.monotonic() < until:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    kept = json.loads((out / "state.json").read_text())
+    assert kept["written"] >= 66
+    assert not (out / "result.json").exists()
+    again = result(capsys, out, *terms, "--resume", steps=300)
+    assert told(again) == told(whole)
+    one, two = (load_file(tmp_path / x / "weights.safetensors") for x in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is told again"
+
+
+def _saved(out: Path) -> bool:
+    try:
+        return bool(json.loads((out / "state.json").read_text())["written"] >= 66)
+    except (OSError, ValueError):
+        return False
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: bool) -> None:
+    """whole_group: as a terminal sends it, to every process of the group."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, "--workers", "2", steps=10_000_000)]
+    command += ["--save-every", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        until = time.monotonic() + 60
+        while not (out / "state.json").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert len(workers) == 2
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 130
+    assert "all is saved" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert not any(worker.is_running() for worker in workers)
+    assert json.loads((out / "state.json").read_text())["written"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--workers", "0"], "--workers must be 1 or more, got 0"),
+        (["--workers", "2", "--envs", "3"], "--workers must divide the 3 environments, got 2"),
+        (["--algorithm", "sacc"], "there is no algorithm 'sacc'; did you mean sac?"),
+        (["--algorithm", "dqn"], "dqn drives discrete actions and this environment takes continuous ones"),
+        (["--set", "batch=500"], "agent.batch must be at most agent.replay, got 500 and"),
+        (["--set", "clip=0.1"], "it is a setting of ppo, and sac has no such setting"),
+        (["--set", "replay=1000000000000"], "GiB are free; lower it to"),
+        (["--set", "batch"], "--set takes name=value"),
+        (["--steps", "0"], "--steps must be 1 or more, got 0"),
+        (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async is for algorithms that learn from a replay"),
+        (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
+        (["config.toml"], "train takes a config file or --env gym:NAME, one of the two"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert run(arguments(tmp_path / "run", *more)) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_overwritten_and_another_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments(tmp_path / "nothing", "--resume")) == 2
+    assert "holds no run to resume" in capsys.readouterr().err
+    result(capsys, tmp_path / "a")
+    assert run(arguments(tmp_path / "a")) == 2
+    assert "holds a run already; add --resume" in capsys.readouterr().err
+    assert run(arguments(tmp_path / "a", "--resume", "--set", "batch=8")) == 2
+    assert "a run with batch 16, and now it is 8" in capsys.readouterr().err
+
+
+def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.toml").write_text("")
+    assert run(["train", str(tmp_path / "x.toml"), "--workers", "2"]) == 2
+    assert "--workers goes with --env" in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""The kernel of the differentiable step against `MarketEnv.transition` under autograd, which is the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs import market_env
+from finrl_pod_envs.market_env import EnvState
+from finrl_pod_envs.portfolio import PortfolioEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.native.library import find_compiler
+from finrl_pod.types import EnvStep
+from tests.markets import random_market
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
+
+STEPS, BARS = 9, 30
+RUIN_SEEN = 0.97  # accounts are ruined early, so that resets are seen
+configs = st.builds(
+    EnvironmentConfig,
+    fill=st.sampled_from(["next", "same_close"]),
+    reward=st.sampled_from(["log_return", "change"]),
+    cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
+    turbulence_limit=st.sampled_from([0.0, 0.5]),
+    window=st.just(6),
+    envs=st.just(30),
+    group=st.sampled_from([1, 10, 15]),
+)
+
+
+def made(seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool):  # type: ignore[no-untyped-def]
+    market = random_market(
+        seed,
+        bars=BARS,
+        assets=assets,
+        fill=config.fill,
+        gaps=0.1 if gaps else 0.0,
+        starts={1: 6} if gaps and assets > 1 else None,
+        ends={0: 15} if gaps and assets > 1 else None,
+        volatility=0.03,
+        turbulence=np.random.default_rng(seed).random(BARS),
+    )
+    return PortfolioEnv(market, config, members=members, dtype=dtype)
+
+
+def path(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvStep], list[EnvState]]:
+    """The steps of a fresh environment, and the states they led to."""
+    env.reset(seed)
+    steps, states = [], []
+    for action in actions:
+        steps.append(env.follow(action))
+        assert env.state is not None
+        states.append(env.state)
+    return steps, states
+
+
+def weighed(steps: list[EnvStep], states: list[EnvState], stream: torch.Generator) -> torch.Tensor:
+    """One number that depends on everything that has a derivative."""
+    total = torch.zeros((), dtype=steps[0].reward.dtype)
+    for step in steps:
+        for x in (step.reward * 100, step.observation.account, step.final_observation.account):
+            total = total + (x * torch.randn(x.shape, generator=stream, dtype=x.dtype)).sum()
+    last = states[-1]
+    for x in (last.cash * 1e-6, last.shares * 1e-4):
+        total = total + (x * torch.randn(x.shape, generator=stream, dtype=x.dtype)).sum()
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    config=configs,
+    assets=st.sampled_from([1, 3, 8, 11, 20]),
+    members=st.sampled_from([(0,), (0, 5)]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    gaps=st.booleans(),
+)
+def test_values_and_derivatives_are_those_of_the_definition(
+    seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
+) -> None:
+    kernel, plain = (made(seed, config, assets, members, dtype, gaps) for _ in range(2))
+    assert kernel._gradient is not None
+    plain._gradient = None
+    stream = torch.Generator().manual_seed(seed)
+    actions = torch.randn(STEPS, len(members), 30, assets + 1, generator=stream, dtype=dtype) * 2
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        for env in (kernel, plain):
+            mine = actions.clone().requires_grad_()
+            steps, states = path(env, seed, mine)
+            total = weighed(steps, states, torch.Generator().manual_seed(1))
+            results.append((steps, states, torch.autograd.grad(total, mine)[0]))
+    (steps, states, gradient), (steps_plain, states_plain, wanted) = results
+    exact = 1e-9 if dtype == torch.float64 else 3e-4
+    for one, other in zip(states, states_plain, strict=True):
+        assert torch.equal(one.day, other.day)
+        assert torch.equal(one.left, other.left)
+        assert torch.equal(one.round, other.round)
+        torch.testing.assert_close(one.cash, other.cash, rtol=exact, atol=exact * 1e6)
+        torch.testing.assert_close(one.shares, other.shares, rtol=exact, atol=exact * 1e4)
+    for one, other in zip(steps, steps_plain, strict=True):
+        assert torch.equal(one.truncated, other.truncated)
+        assert torch.equal(one.terminated, other.terminated)
+        assert torch.equal(one.observation.day, other.observation.day)
+        assert torch.equal(one.final_observation.day, other.final_observation.day)
+        for mine, theirs in zip(_numbers(one), _numbers(other), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=exact, atol=exact)
+        assert not one.equity.requires_grad
+        assert not other.cost.requires_grad
+    if dtype == torch.float64:  # in float32 a rounding may decide whether an asset is bought or sold
+        torch.testing.assert_close(gradient, wanted, rtol=1e-7, atol=1e-9)
+    else:
+        assert float((gradient - wanted).norm()) <= 0.02 * float(wanted.norm()) + 1e-3
+    assert torch.isfinite(gradient).all()
+
+
+def _numbers(step: EnvStep) -> list[torch.Tensor]:
+    accounts = (step.observation.account, step.final_observation.account)
+    return [*accounts, step.reward, step.turnover, step.equity * 1e-6, step.cost * 1e-6]
+
+
+@pytest.mark.parametrize("reward", ["log_return", "change"])
+def test_the_derivative_matches_finite_differences(reward: str) -> None:
+    config = EnvironmentConfig(window=30, envs=2, group=2, cost_bps=30.0, reward=reward)  # type: ignore[arg-type]
+    env = made(0, config, 3, (0,), torch.float64, gaps=False)
+    assert env._gradient is not None
+
+    def total(actions: torch.Tensor) -> torch.Tensor:
+        steps, _ = path(env, 0, actions)
+        return torch.stack([step.reward for step in steps])
+
+    actions = 0.5 * torch.randn(3, 1, 2, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.autograd.gradcheck(total, actions.requires_grad_(), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+def test_what_is_detached_is_forgotten() -> None:
+    env = made(0, EnvironmentConfig(window=30, envs=4, group=2), 3, (0,), torch.float64, gaps=False)
+    env.reset(0)
+    action = torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_()
+    env.follow(action)
+    env.detach()
+    later = env.follow(torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_())
+    (gradient,) = torch.autograd.grad(later.reward.sum(), action, allow_unused=True)
+    assert gradient is None

@@ -1,0 +1,69 @@
+"""A2C's step against the policy gradient written out with torch.distributions, and against torch.optim.Adam."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Independent, Normal
+
+from finrl_pod.agents import A2CConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.a2c import A2C
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.worker import Worker
+from tests.markets import random_market
+from tests.rl.learners import small_env
+from tests.rl.plain_gae import Path, plain_gae
+
+RATE, LIMIT = 1e-2, 0.05
+SETTINGS = {"discount": 0.9, "gae_lambda": 0.8, "entropy": 0.02, "value_weight": 0.7}
+
+
+@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("baseline", [False, True])
+def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) -> None:
+    env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))
+    shape = {"policy": policy, "hidden": (6, 5), "horizon": 8, "group_baseline": baseline}
+    config = A2CConfig(**{**shape, **SETTINGS, "learning_rate": RATE, "max_grad_norm": LIMIT})
+    learner = Learner(env, config, seed=3, dtype=torch.float64)
+    a2c = learner.algorithm
+    assert isinstance(a2c, A2C)
+    rollout = Worker(env, 0).collect(a2c.explore, a2c.noise((env.groups, env.accounts, env.action_size)))
+    assert rollout.truncated.any()
+
+    weights = {name: x.unsqueeze(0).requires_grad_() for name, x in a2c.parameters.member(0).items()}
+    before = [x.detach().clone() for x in weights.values()]
+    values, following = a2c._values(rollout)  # checked in test_rollout
+    scaled = rollout.reward / rollout.reward.std()
+    parts = (scaled, values, following, rollout.terminated, rollout.truncated)
+    path = Path(*(x.flatten(2) for x in parts))
+    each = [plain_gae(path, 0, e, 0.9, 0.8) for e in range(env.envs)]
+    advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
+    target = advantage + values
+    if baseline:
+        advantage = advantage - advantage.mean(-1, keepdim=True)
+    features, tradable = a2c.rows(rollout.day.reshape(1, -1))
+    account = rollout.account.reshape(1, 8 * env.groups, env.accounts, -1)
+    out = a2c.policy.forward(weights, features, account, tradable)
+    mean = out.mean.view(rollout.action.shape)
+    chance = Independent(Normal(mean, weights["log_std"][0].exp().expand_as(mean)), 1)
+    loss = -(chance.log_prob(rollout.action) * advantage).mean()
+    loss = loss + 0.7 * ((out.value.view(target.shape) - target) ** 2).mean() - 0.02 * chance.entropy().mean()
+
+    adam = torch.optim.Adam(list(weights.values()), lr=RATE)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), LIMIT)
+    assert norm > LIMIT
+    adam.step()
+    metrics = a2c.update(rollout)
+    assert float(metrics["grad_norm"][0]) == pytest.approx(float(norm), rel=1e-9)
+    for (name, wanted), old in zip(weights.items(), before, strict=True):
+        torch.testing.assert_close(a2c.parameters.views[name], wanted, rtol=1e-7, atol=1e-8)
+        assert name == "log_std" or not torch.equal(wanted, old)
+
+
+def test_ppos_settings_are_not_its_own() -> None:
+    with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip'"):
+        Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip": 0.1}])
+    with pytest.raises(ConfigError, match=r"agent.horizon must be at most the episode's window of 8 bars, got 9"):
+        Learner(small_env(), A2CConfig(horizon=9))
