@@ -71,7 +71,7 @@ class FollowedClock:
                 values = json.loads(self._path.read_text(encoding="utf-8"))
                 windows = tuple((float(a), float(b)) for a, b in values["windows"])
                 pace = Pace(float(values["slow"]), float(values["fast"]), windows)
-                self._anchor = Anchor(float(values["real"]), float(values["simulated"]), pace)
+                self._anchor = Anchor(float(values["real"]), float(values["simulated"]), pace, float(values["lease"]))
                 self._seen = seen
         except (OSError, ValueError, KeyError, TypeError):
             raise _no_clock(self._path) from None

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.rl.distribution import entropy
 from finrl_pod.rl.parameters import clip_by_member
 from finrl_pod.rl.ppo import PPO, ROLLOUT_RANGES, explained
 from finrl_pod.rl.ranges import Ranges
@@ -53,6 +52,6 @@ class A2C(PPO):
             "value_loss": value_loss,
             "grad_norm": norm,
             "explained_variance": explained(values, data[-1]),
-            "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
+            "entropy": self.entropy(data),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
         }

@@ -67,7 +67,7 @@ class MlpUpdate:
         hidden, at = policy.spec.hidden, parameters.starts
         batch = _Batch()
         batch.members, batch.parameters = parameters.flat.shape
-        batch.own, batch.actions, batch.layers = policy.spec.assets + 1, policy.spec.action_size, len(hidden) + 1
+        batch.own, batch.actions, batch.layers = policy.spec.own, policy.spec.action_size, len(hidden) + 1
         batch.table = self._features[0].numel()
         batch.width[: len(hidden) + 1] = (*hidden, policy.spec.action_size)
         for t, tower in enumerate(TOWERS):
@@ -82,7 +82,11 @@ class MlpUpdate:
     @classmethod
     def of(cls, policy: Policy, parameters: Parameters, features: Tensor) -> MlpUpdate | None:
         """The kernel for these, or None where autograd must do."""
-        if not isinstance(policy, MlpPolicy) or len(policy.spec.hidden) >= MOST_LAYERS:
+        if (
+            not isinstance(policy, MlpPolicy)
+            or policy.spec.action == "discrete"
+            or len(policy.spec.hidden) >= MOST_LAYERS
+        ):
             return None
         if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in (parameters.flat, features)):
             return None

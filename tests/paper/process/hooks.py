@@ -27,8 +27,14 @@ def die_at_write(where: Mapping[str, Any]) -> None:
     """
     from finrl_pod.paper.followed_clock import FollowedClock
     from finrl_pod.paper.journal.store import Store
+    from finrl_pod.paper.scaled_clock import Sleeper
 
     clock, write, seen = FollowedClock(Path(where["clock"])), Store.write, [0]
+
+    def die() -> None:
+        # The write may be another thread's: time must not fly on to where the loop would have woken up.
+        Sleeper.found(Path(where["clock"])).mark(0.0)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     @contextlib.contextmanager
     def deadly(store: Store) -> Iterator[Connection]:
@@ -38,9 +44,9 @@ def die_at_write(where: Mapping[str, Any]) -> None:
         with write(store) as connection:
             yield connection
             if fatal and where["before"]:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
         if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if counts and where.get("counts"):
             Path(where["counts"]).write_text(str(seen[0]))
 
