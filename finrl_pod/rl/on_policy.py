@@ -142,18 +142,12 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
-    _check_additions(config, env)
+    _check_h_term(config)
 
 
-def _check_additions(config: OnPolicyConfig, env: Any) -> None:
+def _check_h_term(config: OnPolicyConfig) -> None:
     names = ("h_steps", "h_trajectories", "h_buffer")
     check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
-    discrete = getattr(env, "action_kind", "") == "discrete"
-    if discrete and (config.h_term or config.diversity):
-        raise ConfigError(
-            "agent.h_term and agent.diversity are for continuous actions, and this environment's are choices; set them "
-            "to 0"
-        )
     if config.h_term and config.h_steps > config.horizon:
         raise ConfigError(
             f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "

@@ -85,11 +85,9 @@ class PPO(OnPolicy):
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        sizes = (spec.own, spec.action_size)
-        self.additions = Additions.of(config, self.settings, self._mean, self.parameters, sizes, seed, self.member_ids)
-        # The kernel knows the loss without additions.
-        whole = self.additions is None
-        self._fused = fused(self.policy, self.parameters, self.features, tradable) if whole else None
+        self.additions = Additions.of(config, self.settings, self.parameters, self._scores, spec, seed, self.member_ids)
+        plain = self.additions is None  # the kernels know the loss without additions
+        self._fused = fused(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -104,10 +102,11 @@ class PPO(OnPolicy):
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
             return self._fused.mean(day, account), views["log_std"]
-        mean = self._mean(views, day, account)
+        mean = self._scores(views, day, account)
         return mean, spread_of(views, mean)
 
-    def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+    def _scores(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+        """The mean [P, K, A, D] by these weights: day [P, K], account [P, K, A, 1 + N]."""
         features, tradable = self.rows(day)
         return self.policy.mean(views, features, account, tradable)
 
