@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo check test test-legacy soak clean
+.PHONY: help setup demo paper-demo dashboard check test test-legacy soak clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 
@@ -47,6 +47,9 @@ demo: setup ## train a tournament on the sample prices and backtest its champion
 
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)
+
+dashboard: setup ## see runs, compare them, train and watch paper trading in a browser
+	$(BIN)/finrl-pod dashboard $(ARGS)
 
 check: setup ## ruff, mypy strict, and who may import whom
 	$(BIN)/ruff check .

@@ -31,7 +31,9 @@ class OnPolicyConfig(AgentConfig):
 
     group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
     environment.group): the market's noise, which no action caused. scale_rewards: divide rewards by their standard
-    deviation in the first rollout.
+    deviation in the first rollout. h_term: weight of the H-term (`rl/h_term.py`), 0 is off, over `h_trajectories`
+    trajectories of `h_steps` steps out of a buffer of `h_buffer` good ones. diversity: weight of a bonus for acting
+    unlike the next member (`rl/diversity.py`), 0 is off.
     """
 
     horizon: int = 32
@@ -41,6 +43,11 @@ class OnPolicyConfig(AgentConfig):
     entropy: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
+    h_term: float = 0.0
+    h_steps: int = 8
+    h_trajectories: int = 32
+    h_buffer: int = 512
+    diversity: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -181,17 +188,32 @@ class AnalyticConfig(SimulatorConfig):
 
 
 @dataclass(frozen=True)
+class SHACConfig(SimulatorConfig):
+    """Short-horizon actor-critic: the same, with a critic that says what the last state is worth.
+
+    epochs, minibatches: of the critic on each path. gae_lambda: of its TD(lambda) returns. target_rate: share of the
+    way that the target critic moves towards the critic in every iteration.
+    """
+
+    algorithm: Literal["shac"] = "shac"
+    epochs: int = 2
+    minibatches: int = 4
+    gae_lambda: float = 0.95
+    target_rate: float = 0.5
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a list of algorithms says of one.
 
     kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
-    derivative; an "add-on" goes with the algorithms whose settings it has. actions: "continuous", "discrete" or "both".
+    derivative. actions: "continuous", "discrete" or "both".
     """
 
     name: str
     summary: str
     source: str
-    kind: Literal["on-policy", "off-policy", "simulator", "add-on"]
+    kind: Literal["on-policy", "off-policy", "simulator"]
     actions: Literal["continuous", "discrete", "both"]
     record: type[AgentConfig]
 
@@ -286,6 +308,55 @@ ALGORITHMS: Mapping[str, Facts] = {
             "simulator",
             "continuous",
             AnalyticConfig,
+        ),
+        Facts(
+            "shac",
+            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "Xu et al. 2022, arXiv:2204.07137",
+            "simulator",
+            "continuous",
+            SHACConfig,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class AddOn:
+    """What goes with an algorithm. settings: those of the algorithm's that turn it on and shape it."""
+
+    name: str
+    summary: str
+    source: str
+    algorithms: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+_POLICY_GRADIENTS = ("ppo", "a2c")
+_CRITICS = ("ddpg", "td3", "sac", "redq")
+ADD_ONS: Mapping[str, AddOn] = {
+    part.name: part
+    for part in (
+        AddOn(
+            "h-term",
+            "a regulariser of the policy gradient that keeps good trajectories likely",
+            "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation, OpenReview LVum7knUA7g",
+            _POLICY_GRADIENTS,
+            ("h_term", "h_steps", "h_trajectories", "h_buffer"),
+        ),
+        AddOn(
+            "kl-diversity",
+            "a bonus for members of a population that act unlike each other",
+            "compare Parker-Holder et al. 2020, arXiv:2002.00632",
+            _POLICY_GRADIENTS,
+            ("diversity",),
+        ),
+        AddOn(
+            "critic-ensemble",
+            "several critics: the least, the mean, or the least of a random subset of their values",
+            "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",
+            _CRITICS,
+            ("critics", "critic_rule", "subset"),
         ),
     )
 }

@@ -13,16 +13,18 @@ from typing import Any
 from finrl_pod.errors import RunError
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step, or leave what was there. Raises OSError; the folder must exist."""
+def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `data` in one step, or leave what was there. Raises OSError; the folder must exist.
+
+    mode: who may read it. A run is for whoever may read its folder.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files for their owner alone; a run is for whoever may read the folder.
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -29,6 +29,7 @@ from finrl_pod.pod import snapshots
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.learner import Callback, Learner
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
+from finrl_pod_app.looks import log_look, object_subject
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import make_market, pick_device, training_env
 
@@ -95,7 +96,8 @@ def load(*paths: str | Path) -> PolicyStrategy:
 
 
 def backtest(setup: Setup, strategy: Strategy | str, split: str = "validation") -> BacktestResult:
-    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end."""
+    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end: a
+    strategy that looks is logged in the register, and the verdicts that come later ask for more."""
     spans: dict[str, Span] = {
         "train": setup.splits.train,
         "validation": setup.splits.validation,
@@ -107,6 +109,7 @@ def backtest(setup: Setup, strategy: Strategy | str, split: str = "validation") 
     terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, setup.market, *terms)
+    log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
     return run_strategy(strategy, setup.panel, setup.market, *terms)
 
 

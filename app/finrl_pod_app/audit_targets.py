@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 from finrl_pod_envs.make import KINDS
-from finrl_pod_strategies.baselines import make
 from finrl_pod_strategies.index import index_panel
 
 from finrl_pod.config import DataConfig, RunConfig
@@ -20,6 +19,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app.audit import YARDSTICK, Audit, Tell, audit_champion, builder, examine, small_env
+from finrl_pod_app.backtests import find_strategy
 from finrl_pod_app.champions import saved_members
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import make_market, training_env
@@ -50,15 +50,17 @@ def audit_strategy(
     warm_up_bars: int = WARM_UP,
     tell: Tell = lambda _: None,
 ) -> Audit:
-    """A baseline on a panel of the store, under the default rules."""
-    strategy = make(name)
+    """A baseline, or a user's `file.py:Class`, on a panel of the store, under the default rules."""
+    strategy = find_strategy(name)
     config, panel, span = _grounds(data)
     if name == "index":
         panel = index_panel(panel)
+    features, fill = strategy.feature_names, config.environment.fill
+    frozen = build_market(panel, features, (0, span[0] - 1), fill).normaliser if features else None
     pipeline = Pipeline(
         name=name,
         panel=panel,
-        build=lambda prices: build_market(prices, (), (0, len(prices.times) - 1), config.environment.fill),
+        build=lambda prices: build_market(prices, features, frozen or (0, len(prices.times) - 1), fill),
         rules=rules_of(config.environment),
         cash=config.environment.cash,
         settled=span[0],

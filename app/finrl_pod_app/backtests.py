@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_strategies.baselines import make, run_baseline
-from finrl_pod_strategies.user import load_user_strategy, names_a_file
+from finrl_pod_strategies.user import fingerprint, load_user_strategy, names_a_file
 
 from finrl_pod.config import RunConfig
+from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError
 from finrl_pod.evaluate.backtest import backtest
@@ -20,6 +21,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.doctor import installed_versions
+from finrl_pod_app.looks import champion_subject, log_look
 from finrl_pod_app.period import backtest_period
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report.columns import CHAMPION
@@ -34,7 +36,8 @@ YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A strategy with the prices, the market and the bars that it is tested on."""
+    """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
+    of looks, None for a baseline."""
 
     name: str
     strategy: Strategy
@@ -43,11 +46,18 @@ class Prepared:
     market: MarketTensor
     first: int
     last: int
+    subject: str | None = None
 
     @property
     def terms(self) -> tuple[int, int, ExecutionRules, float]:
         """The last four arguments of `backtest`."""
         return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
+
+    def log_look(self) -> int | None:
+        """Log that its bars are looked at; returns the number of looks at them, None for a baseline."""
+        if self.subject is None:
+            return None
+        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.name}")
 
 
 def run_backtest(
@@ -70,6 +80,7 @@ def run_backtest(
     the bars as Parquet and CSV.
     """
     asked = prepare(target, data, start, end, cost_bps, cash, settings, seed)
+    looks = asked.log_look()
     strategy = Recording(asked.strategy)
     results: dict[str, BacktestResult] = {}
     if asked.name != "index":
@@ -91,6 +102,8 @@ def run_backtest(
         versions=installed_versions(),
         cost_curve=curve,
     )
+    if looks is not None:
+        document["looks"] = looks
     if out is not None:
         from finrl_pod_app.report.html import write_report
         from finrl_pod_app.report.sheet import band_of
@@ -128,7 +141,8 @@ def prepare(
     market = build_market(panel, names, fit, config.environment.fill)
     # A user's strategy may carry a name that means another one here.
     name = strategy.name if not names_a_file(target) or strategy.name not in (*YARDSTICKS, CHAMPION) else target
-    return Prepared(name, strategy, config, panel, market, first, last)
+    subject = fingerprint(target, seed) if names_a_file(target) else None
+    return Prepared(name, strategy, config, panel, market, first, last, subject)
 
 
 def find_strategy(name: str, seed: int | None = None) -> Strategy:
@@ -156,5 +170,6 @@ def _prepared_run(
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
-    champion = load_champion(run, saved_members(run))
-    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last)
+    members = saved_members(run)
+    champion, subject = load_champion(run, members), champion_subject(run.config, run, members)
+    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last, subject)

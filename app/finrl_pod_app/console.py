@@ -58,6 +58,9 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print("The index is by its price alone, without dividends.")
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
+    elif looks := document.get("looks"):
+        count = "1 look" if looks == 1 else f"{looks} looks"
+        console.print(f"The register counts {count} at these bars; every one more asks more of a verdict on them.")
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
 

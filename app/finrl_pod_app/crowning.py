@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from finrl_pod_strategies.baselines import make, run_baselines
 
-from finrl_pod import __version__
 from finrl_pod.config import GateConfig, RunConfig
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
-from finrl_pod.evaluate.audit.sensitivity import recorded, sensitivity
+from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
 from finrl_pod.evaluate.gate import check as check_gate
 from finrl_pod.evaluate.registry import Look, Registry
-from finrl_pod.evaluate.replay import Recording
+from finrl_pod.evaluate.replay import recorded
 from finrl_pod.evaluate.sensitivity import cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers
@@ -26,6 +23,7 @@ from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.audit import Audit, audit_champion
 from finrl_pod_app.champions import load_champion, market_of
+from finrl_pod_app.looks import champion_subject
 from finrl_pod_app.trial_log import TrialLog, dates
 from finrl_pod_app.verdict import Judged, verdict, write_verdict
 
@@ -88,7 +86,7 @@ def crown(
     }
     log.champion(validation[CHAMPION])
     first, last = dates(panel, splits.test)
-    look = Look(panel.sha256, _subject(config, run, members), first, last, f"champion of seed {config.seed}")
+    look = Look(panel.sha256, champion_subject(config, run, members), first, last, f"champion of seed {config.seed}")
     kept = registry.verdict(look)
     audit = None
     if kept is None:
@@ -97,8 +95,7 @@ def crown(
     stage("testing the champion beside the baselines")
     looks = registry.look(look)
     span = (splits.test.first, splits.test.last)
-    watched = Recording(champion)
-    result, decided = recorded(watched, panel, market, *span, *terms)
+    result, watched = recorded(champion, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
     if kept is None:
         _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
@@ -109,7 +106,7 @@ def crown(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=sensitivity(decided, yardstick, panel, market, *span, *terms, delays=()).break_even,
+            break_even=break_even_of(watched, yardstick, market, *span, *terms),
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
         )
@@ -117,14 +114,3 @@ def crown(
     judged = Judged.from_plain(kept)
     write_verdict(run.path, judged)
     return Crowned(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
-
-
-def _subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
-    """What names a champion: its config, its version, and its very weights."""
-    digest = hashlib.sha256(repr((config.sha256, __version__, members.shares)).encode())
-    for agent in members.ids:
-        weights = run.snapshot(agent).weights
-        for name in sorted(weights):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
-    return digest.hexdigest()

@@ -18,12 +18,13 @@ from finrl_pod.config import RunConfig
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.audit.sensitivity import recorded, sensitivity
+from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence
 from finrl_pod.evaluate.metrics import simple_returns, summary, to_json
 from finrl_pod.evaluate.registry import Look, Registry
+from finrl_pod.evaluate.replay import recorded
 from finrl_pod.evaluate.seeds import improvement, interquartile_mean, seeds_interval
 from finrl_pod.files import write_text
 from finrl_pod.market.rules import rules_of
@@ -76,7 +77,7 @@ def stitched(
     audits = [] if kept else _audit(legs, tell)
     tell("stitching the champions of all folds")
     looks = registry.look(look)
-    result, decided = recorded(_relay(panel, [_together(legs, fold) for fold in _folds(legs)]), *terms)
+    result, watched = recorded(_relay(panel, [_together(legs, fold) for fold in _folds(legs)]), *terms)
     alone = {
         seed: backtest(_relay(panel, [(leg.fold, leg.champion()) for leg in legs if leg.seed == seed]), *terms)
         for seed in seeds
@@ -90,7 +91,7 @@ def stitched(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=sensitivity(decided, recorded(make(REFERENCE), *terms)[1], *terms, delays=()).break_even,
+            break_even=break_even_of(watched, recorded(make(REFERENCE), *terms)[1], *terms[1:]),
             faults=tuple(audits),
             seed=config.seed,
             where=WHERE,

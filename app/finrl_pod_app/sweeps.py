@@ -30,8 +30,9 @@ MOST = 100_000  # combinations: beyond it a slip of the pen is likelier than a p
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Asked:
-    """What a strategy decided with one seed in one period."""
+class Asked:
+    """What a strategy decided with one seed in one period. table: [T, N] as `Recording.table`, on the bars of `market`,
+    which is the index's own market for the index."""
 
     prepared: Prepared
     market: MarketTensor
@@ -66,15 +67,15 @@ def run_sweep(
     base = _config_of_first_run(targets)
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
-    asked: list[_Asked] = []
+    asked: list[Asked] = []
     for target in targets:
         for seed in seeds or (None,):
             for start, end in periods or ((None, None),):
                 prepared = prepare(target, data, start, end, None, cash, settings, seed, base)
-                asked.append(_ask(prepared, seed))
+                asked.append(ask(prepared, seed))
     decided = time.perf_counter()
     # Different strategies share the books where they share the prices: all do but the index, and runs on other data.
-    for group in _by_prices(asked):
+    for group in by_prices(asked):
         rows += _rows(group, costs)
     rows.sort(key=lambda row: (row["strategy"], row["seed"] or 0, row["start"], row["end"], row["cost_bps"]))
     document = {
@@ -100,7 +101,9 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
     return RunDirectory.open(runs[0]).config
 
 
-def _ask(prepared: Prepared, seed: int | None) -> _Asked:
+def ask(prepared: Prepared, seed: int | None = None) -> Asked:
+    """Have the strategy decide at every bar, on an account under the config's own costs; that is a look at them."""
+    prepared.log_look()
     panel, market = prepared.panel, prepared.market
     first, last, rules, cash = prepared.terms
     if prepared.name == "index":
@@ -108,11 +111,12 @@ def _ask(prepared: Prepared, seed: int | None) -> _Asked:
         rules = index_rules(rules)
     strategy = Recording(prepared.strategy)
     backtest(strategy, panel, market, first, last, rules, cash)
-    return _Asked(prepared, market, strategy.table(market.times), seed)
+    return Asked(prepared, market, strategy.table(market.times), seed)
 
 
-def _by_prices(asked: Sequence[_Asked]) -> list[list[_Asked]]:
-    groups: dict[tuple[str, tuple[str, ...], str, float], list[_Asked]] = {}
+def by_prices(asked: Sequence[Asked]) -> list[list[Asked]]:
+    """Those that share prices, fill rule and starting cash together: one replay does each group."""
+    groups: dict[tuple[str, tuple[str, ...], str, float], list[Asked]] = {}
     for one in asked:
         cash = one.prepared.config.environment.cash
         key = (one.prepared.panel.sha256, one.market.symbols, one.market.fill_rule, cash)
@@ -120,15 +124,20 @@ def _by_prices(asked: Sequence[_Asked]) -> list[list[_Asked]]:
     return list(groups.values())
 
 
-def _rows(group: Sequence[_Asked], costs: Sequence[float]) -> list[dict[str, Any]]:
+def job_of(asked: Asked, place: int, cost_bps: float) -> Job:
+    """The books of its decisions under another cost. place: of its table among those that are replayed."""
+    prepared = asked.prepared
+    rules = rules_of(with_terms(prepared.config, cost_bps=cost_bps).environment)
+    return Job(place, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
+
+
+def _rows(group: Sequence[Asked], costs: Sequence[float]) -> list[dict[str, Any]]:
     tables = torch.from_numpy(np.stack([one.table for one in group]))
     jobs, heads = [], []
     for place, one in enumerate(group):
         prepared = one.prepared
         for cost in costs or (prepared.config.environment.cost_bps,):
-            rules = rules_of(with_terms(prepared.config, cost_bps=cost).environment)
-            rules = index_rules(rules) if prepared.name == "index" else rules
-            jobs.append(Job(place, prepared.first, prepared.last, rules))
+            jobs.append(job_of(one, place, cost))
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
             heads.append(dict(zip(KEYS, (prepared.name, one.seed, start, end, cost), strict=True)))
     done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)

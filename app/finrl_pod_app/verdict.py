@@ -43,11 +43,11 @@ class Judged(Verdict):
 
 
 def verdict(evidence: Evidence, gate: GateConfig) -> Judged:
-    """The gate's judgement as a report shows it."""
+    """The gate's judgement as a report shows it. reasons: of a refusal, the rules that are not met; else all."""
     judgement = judge(evidence, gate)
     return Judged(
         promoted=judgement.promoted,
-        reasons=tuple(rule.sentence for rule in judgement.rules),
+        reasons=tuple(rule.sentence for rule in judgement.rules if judgement.promoted or not rule.passed),
         rules=tuple(dataclasses.asdict(rule) for rule in judgement.rules),
         trials=dataclasses.asdict(evidence.counts),
         looks=evidence.looks,

@@ -28,6 +28,7 @@ from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.crowning import Crowned, Ground, crown
 from finrl_pod_app.crowning import check as check_verdict
 from finrl_pod_app.doctor import installed_versions
+from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report import build_document, write_report
 from finrl_pod_app.report.document import Champion, Timing
@@ -45,8 +46,7 @@ def run_tournament(
     Returns the object of report.json. Raises Interrupted when the user stopped it: what was reached is on disk.
     """
     began = time.perf_counter()
-    stage = _stages(progress)
-    stage("reading prices and features")
+    _stages(progress)("reading prices and features")
     chosen = pick_device(device)
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
@@ -57,24 +57,26 @@ def run_tournament(
     run = opener(out, config, panel.sha256)
     ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
-        outcome, members, crowned = compete(ground, run, Registry(), chosen, progress)
-        stage("writing the report", outcome)
-        document = build_document(
-            config=config,
-            panel=panel,
-            splits=splits.dates(),
-            results=crowned.test,
-            versions=installed_versions(),
-            champion=_described(config, members, outcome),
-            leaderboard=outcome.leaderboard.scores,
-            verdict=crowned.judged,
-            timing=_timing(outcome, time.perf_counter() - began),
-            cost_curve=crowned.cost_curve,
-        )
-        strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
-        document["validation"] = {"strategies": strategies}
-        document["test"]["band"] = band_of(crowned.test, config.seed)
-        write_report(out, document, crowned.test)
+        with live(out) as onlookers:
+            told = _both(progress, onlookers)
+            outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
+            _stages(told)("writing the report", outcome)
+            document = build_document(
+                config=config,
+                panel=panel,
+                splits=splits.dates(),
+                results=crowned.test,
+                versions=installed_versions(),
+                champion=_described(config, members, outcome),
+                leaderboard=outcome.leaderboard.scores,
+                verdict=crowned.judged,
+                timing=_timing(outcome, time.perf_counter() - began),
+                cost_curve=crowned.cost_curve,
+            )
+            strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
+            document["validation"] = {"strategies": strategies}
+            document["test"]["band"] = band_of(crowned.test, config.seed)
+            write_report(out, document, crowned.test)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
@@ -162,6 +164,14 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
 def _timing(outcome: Outcome, total: float) -> Timing:
     rate = outcome.samples / max(outcome.train_seconds, 1e-9)
     return Timing(outcome.samples, outcome.train_seconds, rate, total)
+
+
+def _both(first: Report, second: Report) -> Report:
+    def report(progress: Progress) -> None:
+        first(progress)
+        second(progress)
+
+    return report
 
 
 def _stages(progress: Report) -> Callable[..., None]:

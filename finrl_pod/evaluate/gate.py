@@ -115,7 +115,7 @@ def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement
     draws = _draws(gate, evidence.looks, draws)
     best = best_baseline(evidence.validation)
     rules = (
-        _ahead(evidence, best),
+        _undominated(evidence),
         _deflated(evidence, gate, figures),
         _overfitted(evidence, gate, figures),
         _probable(evidence, gate, figures),
@@ -150,14 +150,31 @@ def excess_returns(results: Results, over: str = REFERENCE) -> Floats:
 # ---------------------------------------------------------------------- on validation
 
 
-def _ahead(evidence: Evidence, best: str) -> Rule:
-    ours, theirs = (sharpe(evidence.validation[name].equity) for name in (CHAMPION, best))
-    passed = bool(ours > theirs)
-    sentence = (
-        f"{evidence.where[0]} its Sharpe ratio of {ours:.2f} is {'above' if passed else 'not above'} every baseline's "
-        f"(the best is {_words(best)} with {theirs:.2f})"
-    )
-    return Rule("baselines", _number(ours), _number(theirs) or 0.0, passed, sentence)
+def _undominated(evidence: Evidence) -> Rule:
+    """Whoever minimises risk beats on the ratio what grows faster, and the other way round; to be beaten on both has
+    no excuse."""
+    where, own = evidence.where[0], _standing(evidence.validation[CHAMPION])
+    if own is None:
+        text = f"{where} its Sharpe ratio is undefined, so that no baseline can be beaten on it"
+        return Rule("baselines", None, 0, passed=False, sentence=text)
+    standings = {name: _standing(result) for name, result in evidence.validation.items() if name != CHAMPION}
+    better = [name for name, at in standings.items() if at is not None and at[0] >= own[0] and at[1] >= own[1]]
+    if not better:
+        text = f"{where} no baseline reaches both its Sharpe ratio of {own[0]:.2f} and its growth"
+    else:
+        others = f", like {len(better) - 1} more baselines," if len(better) > 1 else ""
+        first = standings[better[0]] or own
+        text = (
+            f"{where} {_words(better[0])}{others} reaches both its Sharpe ratio and its growth: {first[0]:.2f} against "
+            f"{own[0]:.2f}, and {first[1]:.2f} against {own[1]:.2f} basis points a bar"
+        )
+    return Rule("baselines", len(better), 0, not better, text)
+
+
+def _standing(result: BacktestResult) -> tuple[float, float] | None:
+    """(Sharpe ratio, log growth in basis points a bar); None without a ratio."""
+    ratio = sharpe(result.equity)
+    return (ratio, float(log_returns(result).mean()) / BASIS_POINT) if math.isfinite(ratio) else None
 
 
 def _deflated(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
@@ -311,7 +328,8 @@ def _audited(evidence: Evidence) -> Rule:
     faults = evidence.faults
     if faults is None:
         return Rule("audit", None, 0, passed=False, sentence="it was not audited")
-    text = f"the audit finds {len(faults)} faults, the first: {faults[0]}" if faults else "the audit finds no fault"
+    count = "a fault" if len(faults) == 1 else f"{len(faults)} faults, the first"
+    text = f"the audit finds {count}: {faults[0]}" if faults else "the audit finds no fault"
     return Rule("audit", len(faults), 0, not faults, text)
 
 

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
 from finrl_pod.evaluate.replay_native import keep_books, kernel_of, proportional_rate
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
-from finrl_pod.types import Floats, MarketTensor, Positions, Tensor, Times, Window
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
 
 
 class Recording:
@@ -53,6 +54,20 @@ class Recording:
         for when, weights in made:
             table[np.searchsorted(times, when)] = weights
         return table
+
+
+def recorded(
+    strategy: Strategy,
+    panel: Panel,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+) -> tuple[BacktestResult, Recording]:
+    """A backtest, and what was decided in it."""
+    record = Recording(strategy)
+    return backtest(record, panel, market, first, last, rules, cash), record
 
 
 class Job(NamedTuple):

@@ -73,16 +73,17 @@ def cache_folder() -> Path:
 
 def _open(source: Path, compiler: str) -> ctypes.CDLL:
     """The library that is named after all that it was made from; compiled if it is not there yet."""
-    header = Path(__file__).with_name("simd.h")
+    headers = sorted({*Path(__file__).parent.glob("*.h"), *source.parent.glob("*.h")})
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    made_from = [source.read_bytes(), header.read_bytes(), version, _processor(), " ".join(FLAGS).encode()]
+    texts = [path.read_bytes() for path in (source, *headers)]
+    made_from = [*texts, version, _processor(), " ".join(FLAGS).encode()]
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(made_from)).hexdigest()[:20]}.so"
     kept = cache_folder() / name
     if kept.exists():
         return ctypes.CDLL(str(kept))
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / name
-        command = [compiler, *FLAGS, f"-I{header.parent}", str(source), "-o", str(fresh)]
+        command = [compiler, *FLAGS, f"-I{Path(__file__).parent}", str(source), "-o", str(fresh)]
         subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -15,6 +15,7 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.reconcile import Reconciler
 from finrl_pod.paper.risk import Risk
 from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.stream_watch import StreamWatch
 from finrl_pod.paper.trader import Parts, StrategySource
 
 
@@ -31,10 +32,13 @@ def assemble(
         tell(level, kind, message)
 
     waits: list[Callable[[float], None]] = []
-    desk = Desk(broker, book, risk, time, config.timing, alert, lambda seconds: waits[0](seconds))
+    stream = StreamWatch(broker, time, config.timing.stale_stream, alert)
+    desk = Desk(
+        broker, book, risk, time, config.timing, alert, lambda seconds: waits[0](seconds), stream.found_by_polling
+    )
     reconciler = Reconciler(desk, config.name)
     control = Control(desk, risk, reconciler, config.name, config.timing.shutdown)
-    parts = Parts(config, broker, feed, source, book, risk, desk, reconciler, time, alert)
+    parts = Parts(config, broker, feed, source, book, risk, desk, reconciler, stream, time, alert)
     daemon = Daemon(parts, time, watch, control)
     waits.append(daemon.idle)
     return daemon

@@ -52,8 +52,8 @@ class Clock(Protocol):
         """Seconds of this clock since some moment; never runs backwards."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Wait that many of this clock's seconds; none for zero or less."""
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+        """Wait that many of this clock's seconds, but `most` on the wall at most; none for zero or less."""
         ...
 
     def real_seconds(self, seconds: float) -> float:
@@ -112,7 +112,11 @@ class Broker(Protocol):
         ...
 
     def stream(self) -> StreamState:
-        """Health of the stream. A broker without one says connected=False."""
+        """Health of the stream. A broker without one says offered=False."""
+        ...
+
+    def renew_stream(self) -> None:
+        """Give the stream's connection up for another one, without waiting for it."""
         ...
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:

@@ -23,7 +23,7 @@ def open_clock(settings: BrokerSettings) -> Clock:
             f"broker.clock {settings.clock!r} is the clock of a server on this machine, but broker.url is "
             f"{settings.url or PAPER!r}: name that server, or leave the clock empty"
         )
-    from finrl_pod.paper.scaled_clock import FollowedClock
+    from finrl_pod.paper.followed_clock import FollowedClock
 
     return FollowedClock(Path(settings.clock))
 

@@ -19,9 +19,9 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:
         if seconds > 0:
-            time.sleep(seconds)
+            time.sleep(min(seconds, most))
 
     def real_seconds(self, seconds: float) -> float:
         return max(seconds, 0.0)
@@ -40,7 +40,7 @@ class ManualClock:
     def monotonic(self) -> float:
         return (self._now - self._start).total_seconds()
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:  # noqa: ARG002
         if seconds > 0:
             self._now += max(timedelta(seconds=seconds), _TICK)
 
@@ -73,8 +73,8 @@ class BrokerTime:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def sleep(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+        self._clock.sleep(seconds, most)
 
     def real_seconds(self, seconds: float) -> float:
         return self._clock.real_seconds(seconds)

@@ -23,7 +23,7 @@ from finrl_pod.paper.schedule import Calendar, Round
 from finrl_pod.paper.trader import Parts, Trader
 
 SLICE = 0.2  # real seconds between two looks at the commands while waiting
-BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction; the stream is faster
+BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction, where the stream is alive
 CLOCK_CHECK = timedelta(hours=6)
 
 
@@ -93,8 +93,7 @@ class Daemon:
             self._watch.beat(trading=self.trading)
             if self._urgent() and wakeful:
                 return
-            real = self._time.real_seconds(left)
-            self._time.sleep(left if real <= SLICE else left * SLICE / real)
+            self._time.sleep(left, SLICE)
 
     # ------------------------------------------------------------------ one turn
 
@@ -113,8 +112,8 @@ class Daemon:
         if self._p.book.open:
             if not self._p.reconciler.differences:
                 self.trader.send_due()
-            self._p.desk.listen()
             self._p.desk.refresh()
+        self._p.stream.look()
         if now < round_.opens:
             return self._wait_for(round_)
         if not self.trader.decided(round_):
@@ -131,17 +130,18 @@ class Daemon:
         poll, now = self._p.config.timing.poll, self._time.now()
         if not self.trader.decided(round_):
             return poll
-        if not self._p.book.open:
+        if not self._p.book.open and not self._p.stream.doubtful:
             return max((round_.ends - now).total_seconds(), 0.0) + 1.0
         in_auction = all(t.live is not None and t.intent.ends <= round_.ends for t in self._p.book.open.values())
-        if in_auction and now < round_.auction:
+        if in_auction and now < round_.auction and not self._p.stream.stale:
             return min((round_.auction - now).total_seconds() + 1.0, max(poll, BEFORE_AUCTION))
         return poll
 
     def _wait_for(self, round_: Round) -> None:
         """Until the round begins; with open orders only until the next look at them."""
         seconds = (round_.opens - self._time.now()).total_seconds()
-        self.idle(min(seconds, self._p.config.timing.poll) if self._p.book.open else seconds, wakeful=True)
+        soon = self._p.book.open or self._p.stream.doubtful
+        self.idle(min(seconds, self._p.config.timing.poll) if soon else seconds, wakeful=True)
 
     def _recover(self) -> None:
         p = self._p

@@ -7,7 +7,7 @@ with its intent until a look-up settles it; nothing else is sent for that intent
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from finrl_pod.errors import BrokerUnavailable, KeysRefused
@@ -32,7 +32,7 @@ class Desk:
 
     def __init__(
         self, broker: Broker, book: Book, risk: Risk, clock: Clock, timing: TimingSettings, alert: Alert,
-        idle: Callable[[float], None],
+        idle: Callable[[float], None], found_by_polling: Callable[[datetime], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.broker = broker
         self.book = book
@@ -41,6 +41,8 @@ class Desk:
         self.timing = timing
         self.alert = alert
         self.idle = idle
+        self._found_by_polling = found_by_polling
+        self._listened = clock.now()
 
     # ------------------------------------------------------------------ sending
 
@@ -168,6 +170,7 @@ class Desk:
 
     def listen(self) -> int:
         """Take in what the stream brought; returns how many messages."""
+        self._listened = self.clock.now()
         updates = self.broker.updates()
         for update in updates:
             order = self.book.find(client_order_id=update.order.client_order_id)
@@ -179,7 +182,8 @@ class Desk:
         return len(updates)
 
     def refresh(self) -> None:
-        """Ask the broker for our live orders and for new fills, and book what is new. Raises BrokerError."""
+        """Hear the stream, ask for our live orders and for new fills, and book what is new. Raises BrokerError."""
+        self.listen()
         live = self.book.live_orders()
         seen: dict[str, Order] = {}
         if live:
@@ -197,6 +201,7 @@ class Desk:
             if found is not None:
                 self._heard(order, order_state.saw_order(order.view, found, settle=True), "rest")
         for tracked in list(self.book.open.values()):
+            self._follow(tracked)
             self.finish(tracked)
 
     def take_fills(self) -> None:
@@ -208,7 +213,7 @@ class Desk:
             if order is None:
                 at_broker = self.broker.order(fill.order_id)
                 if at_broker is not None:
-                    order = self.book.find(client_order_id=at_broker.client_order_id)
+                    order = self.book.find(client_order_id=at_broker.client_order_id) or self._adopted(at_broker)
             if order is None:
                 self.book.foreign_fill(fill, self.clock.now())
             else:
@@ -236,7 +241,45 @@ class Desk:
 
     # ------------------------------------------------------------------ inside
 
+    def _follow(self, tracked: TrackedIntent) -> None:
+        """Where the last order of an intent was replaced, and not by us, its replacement is ours if it is the same."""
+        last = tracked.orders[-1].view if tracked.orders else None
+        if last is None or last.status is not OrderStatus.REPLACED:
+            return
+        replaced = self.broker.order(last.broker_id)
+        found = None if replaced is None or replaced.replaced_by is None else self.broker.order(replaced.replaced_by)
+        order = None if found is None else self._adopted(found)
+        if order is not None and found is not None:
+            self._heard(order, order_state.saw_order(order.view, found, settle=True), "rest")
+
+    def _adopted(self, found: Order) -> TrackedOrder | None:
+        """Take an order over that replaces one of an open intent, by way of others too; None for anything else."""
+        if found.replaces is None:
+            return None
+        tracked = self.book.owner(found.replaces)
+        if tracked is None:
+            before = self.broker.order(found.replaces)
+            if before is None or self._adopted(before) is None:
+                return None
+            tracked = self.book.owner(found.replaces)
+        if tracked is None or (found.symbol, found.side) != (tracked.intent.symbol, tracked.intent.side):
+            return None
+        wanted = tracked.remaining
+        order = self.book.adopt_order(tracked, found, self.clock.now())
+        self.alert(
+            "warning",
+            "replaced",
+            f"somebody replaced our order for {found.symbol} by {found.client_order_id}, which is followed as ours",
+        )
+        self._heard(order, order_state.saw_order(order.view, found, settle=False), "replaced")
+        if found.live and found.quantity - found.filled_quantity > wanted:
+            self.alert("warning", "replaced", f"{found.quantity} of it are more than the {wanted} wanted: cancelled")
+            self.cancel(order)
+        return order
+
     def _heard(self, order: TrackedOrder, change: Change, source: str, detail: str = "") -> None:
+        if source in ("rest", "fills") and (change.bookings or change.view.state is not order.view.state):
+            self._found_by_polling(self._listened)
         self.book.record(order, change, self.clock.now(), source, detail)
         for alarm in change.alarms:
             self.alert("warning", "order", alarm)

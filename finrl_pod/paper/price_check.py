@@ -62,6 +62,13 @@ def check_prices(
     return CheckedPrices(_panel(adjusted, tradable, row), closes, problems, frozenset(halted))
 
 
+def sound_panel(table: BarTable) -> Panel:
+    """All bars that are sound, as a checked panel. Raises DataError where there are none."""
+    if not len(table.times):
+        raise DataError("the feed has no bars of these symbols: check their names and the feed")
+    return _panel(table, _sound(table), len(table.times) - 1)
+
+
 def _row(table: BarTable, bar: date, name: str) -> int:
     if not len(table.times) or table.times[-1].astype("datetime64[D]") < np.datetime64(bar):
         newest = str(table.times[-1].astype("datetime64[D]")) if len(table.times) else "none"

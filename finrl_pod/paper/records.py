@@ -174,12 +174,16 @@ class OrderUpdate:
 
 @dataclass(frozen=True)
 class StreamState:
-    """Health of the stream. last_message: last update or reply to a listen; pings do not count. refusals: in a row."""
+    """Health of the stream. last_message: last update or reply to a listen; pings do not count. refusals: in a row.
+
+    offered: False where this broker's client has no stream at all.
+    """
 
     connected: bool
     last_message: datetime | None = None
     refusals: int = 0
     detail: str = ""
+    offered: bool = True
 
 
 @dataclass(frozen=True)

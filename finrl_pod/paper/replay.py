@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -13,6 +14,7 @@ from finrl_pod.paper.assembly import assemble
 from finrl_pod.paper.clocks import ManualClock
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.kept_settings import keep
 from finrl_pod.paper.schedule import SETTLE, Calendar, round_of
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.simulated import SimulatedBroker
@@ -62,6 +64,9 @@ def replay(
     broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost)
     store = Store.create_or_open(journal)
     try:
+        # A replay shows no sign of life: the heartbeat in the config is that of the daemon itself.
+        outside = dataclasses.replace(config.outside, heartbeat="")
+        keep(store, dataclasses.replace(config, journal=str(journal), outside=outside), clock.now())
         daemon = assemble(config, store, broker, broker, source, clock, _NoWatch(), lambda *_: None)
         seen: list[date] = []
 

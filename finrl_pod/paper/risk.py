@@ -49,8 +49,7 @@ class Risk:
     @property
     def state(self) -> RiskState:
         """What was written last; ACTIVE in a new journal."""
-        row = self._store.last(schema.risk_states)
-        return RiskState.ACTIVE if row is None else RiskState(row.state)
+        return state_in(self._store)
 
     @property
     def reason(self) -> str:
@@ -64,11 +63,7 @@ class Risk:
 
     def tighten(self, state: RiskState, reason: str, at: datetime) -> bool:
         """Write a stricter state; False where the present one is as strict already."""
-        order = list(RiskState)
-        if order.index(state) <= order.index(self.state):
-            return False
-        self.set(state, reason, at)
-        return True
+        return tighten(self._store, state, reason, at)
 
     def refusal(self, request: OrderRequest, reference: Decimal, exposure: Exposure) -> str | None:
         """Why the order must not be sent, in words with the figures, or None. reference: the decision's price."""
@@ -126,6 +121,21 @@ class Risk:
                 share = value / exposure.equity
                 return f"its {name} would be {share:.1%} of equity, the limit is {limit:.1%}"
         return None
+
+
+def state_in(store: Store) -> RiskState:
+    """What a journal says; ACTIVE in a new one."""
+    row = store.last(schema.risk_states)
+    return RiskState.ACTIVE if row is None else RiskState(row.state)
+
+
+def tighten(store: Store, state: RiskState, reason: str, at: datetime) -> bool:
+    """Write a stricter state into a journal; False where the present one is as strict already."""
+    order = list(RiskState)
+    if order.index(state) <= order.index(state_in(store)):
+        return False
+    store.add(schema.risk_states, at, state=state.value, reason=reason)
+    return True
 
 
 def reduces(held: Decimal, change: Decimal) -> bool:

@@ -3,12 +3,15 @@
 Between now and a moment in the past lies a number of real seconds, measured on the machine's monotonic clock, which all
 of its processes share. `Pace` turns them into simulated seconds: fast when nothing happens, slow in windows around the
 opening and the close of the exchange. A year passes in minutes, and a daemon still finds time to act in the windows.
+`FollowedClock` is the side of the other processes.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import struct
 import threading
 import time
 from bisect import bisect_right
@@ -18,7 +21,7 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError
 
-_LOOK = 0.02  # real seconds after which a sleeper looks whether the clock was changed
+_MARK = struct.Struct("<d")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class ScaledClock:
     """The owner's side: tells the time, and may jump ahead or change its pace. Safe to use from several threads.
 
     path: where to keep the anchor for other processes (`FollowedClock` reads it), or None.
+    sleeper: until when the follower has said to sleep; of a clock without a path nobody ever does.
     """
 
     def __init__(self, start: datetime, pace: Pace, path: Path | None = None) -> None:
@@ -99,6 +103,7 @@ class ScaledClock:
         self._path = path
         self._anchor = Anchor(time.monotonic(), start.timestamp(), pace)
         self._write()
+        self.sleeper = Sleeper() if path is None else Sleeper.made(path)
 
     @property
     def pace(self) -> Pace:
@@ -106,7 +111,7 @@ class ScaledClock:
 
     def seconds(self) -> float:
         """The simulated moment, UTC epoch seconds."""
-        return _seconds(self._anchor)
+        return seconds_of(self._anchor)
 
     def now(self) -> datetime:
         """The same, aware and in UTC."""
@@ -152,59 +157,41 @@ class ScaledClock:
         os.replace(temporary, self._path)
 
 
-class FollowedClock:
-    """Another process's side, a `Clock` of paper trading: reads the anchor that a `ScaledClock` keeps in a file.
+class Sleeper:
+    """A moment in memory that owner and follower of a clock share: until when the follower sleeps, 0 while it is awake.
 
-    least: real seconds below which `real_seconds` does not go, however fast simulated time runs.
+    A process that was killed in its sleep leaves its mark behind.
     """
 
-    def __init__(self, path: Path, least: float = 0.005) -> None:
-        self._path = path
-        self._least = least
-        self._seen: tuple[int, int] = (-1, -1)
-        self._anchor = self._read()
-        self._start = self.seconds()
+    def __init__(self, memory: mmap.mmap | None = None) -> None:
+        self._memory = bytearray(_MARK.size) if memory is None else memory
 
-    def seconds(self) -> float:
-        """The simulated moment, UTC epoch seconds. Raises InputError when the file is gone or damaged."""
-        return _seconds(self._read())
+    @classmethod
+    def made(cls, clock: Path) -> Sleeper:
+        """The owner's, beside the file of the clock; nobody sleeps."""
+        path = _mark_beside(clock)
+        path.write_bytes(_MARK.pack(0.0))
+        return cls.found(clock)
 
-    def now(self) -> datetime:
-        """The same, aware and in UTC."""
-        return datetime.fromtimestamp(self.seconds(), UTC)
+    @classmethod
+    def found(cls, clock: Path) -> Sleeper:
+        """The follower's. Raises OSError and ValueError where there is none."""
+        with _mark_beside(clock).open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), _MARK.size))
 
-    def monotonic(self) -> float:
-        """Simulated seconds since this side of the clock was made."""
-        return self.seconds() - self._start
+    @property
+    def until(self) -> float:
+        """UTC epoch seconds."""
+        return float(_MARK.unpack_from(self._memory)[0])
 
-    def sleep(self, seconds: float) -> None:
-        """Wait until that many simulated seconds have passed, whatever its owner does to the clock meanwhile."""
-        end = self.seconds() + seconds
-        while (now := self.seconds()) < end:
-            time.sleep(min(self._read().pace.real_between(now, end), _LOOK))
-
-    def real_seconds(self, seconds: float) -> float:
-        """How long that lasts on the wall at the present pace, `least` at least."""
-        now = self.seconds()
-        real = self._read().pace.real_between(now, now + max(seconds, 0.0))
-        return max(min(real, seconds), self._least)
-
-    def _read(self) -> Anchor:
-        try:
-            status = os.stat(self._path)
-            seen = (status.st_ino, status.st_mtime_ns)
-            if seen != self._seen:
-                values = json.loads(self._path.read_text(encoding="utf-8"))
-                windows = tuple((float(a), float(b)) for a, b in values["windows"])
-                pace = Pace(float(values["slow"]), float(values["fast"]), windows)
-                self._anchor = Anchor(float(values["real"]), float(values["simulated"]), pace)
-                self._seen = seen
-        except (OSError, ValueError, KeyError, TypeError):
-            raise InputError(
-                f"{self._path} holds no clock: is the fake server running, and was it started with it?"
-            ) from None
-        return self._anchor
+    def mark(self, until: float) -> None:
+        """0 wakes it up."""
+        _MARK.pack_into(self._memory, 0, until)
 
 
-def _seconds(anchor: Anchor) -> float:
+def _mark_beside(clock: Path) -> Path:
+    return clock.with_name(f"{clock.name}.asleep")
+
+
+def seconds_of(anchor: Anchor) -> float:
     return anchor.pace.after(anchor.simulated, time.monotonic() - anchor.real)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,8 +85,9 @@ class DataSettings:
 @dataclass(frozen=True)
 class TimingSettings:
     """Seconds of the daemon's clock. poll: between looks at open orders. lookup: how long an order of unknown fate is
-    looked for before it counts as not accepted. stale_stream: silence of the stream that raises an alarm.
-    shutdown: for cancels at the end. drift: of the host's clock from the broker's that raises an alarm.
+    looked for before it counts as not accepted. stale_stream: silence of the stream after polling has found what it
+    should have told; then an alarm is raised and the stream connected anew. shutdown: for cancels at the end. drift: of
+    the host's clock from the broker's that raises an alarm.
     """
 
     poll: float = 5.0
@@ -164,6 +166,21 @@ def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
         raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
     _check(config, where)
     return config
+
+
+def plain(config: PaperConfig) -> dict[str, Any]:
+    """What `parse` takes, for the journal: whole paths, and no webhook, whose address may hold a secret."""
+    outside = dataclasses.replace(config.outside, webhook="")
+    if outside.heartbeat:
+        outside = dataclasses.replace(outside, heartbeat=str(Path(outside.heartbeat).absolute()))
+    run = str(Path(config.run).absolute()) if config.run else ""
+    journal = str(Path(config.journal).absolute())
+    return dataclasses.asdict(dataclasses.replace(config, outside=outside, run=run, journal=journal))
+
+
+def unpack(content: str) -> PaperConfig:
+    """`plain` as JSON, which the journal keeps. Raises ConfigError for settings that this version does not know."""
+    return parse(json.loads(content), "the settings in the journal")
 
 
 def _check(config: PaperConfig, where: str) -> None:

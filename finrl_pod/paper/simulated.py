@@ -165,6 +165,9 @@ class SimulatedBroker:
     def stream(self) -> StreamState:
         return StreamState(connected=True, last_message=self._clock.now())
 
+    def renew_stream(self) -> None:
+        """It never breaks."""
+
     # ------------------------------------------------------------------ facts
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:

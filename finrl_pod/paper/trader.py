@@ -26,6 +26,7 @@ from finrl_pod.paper.records import CorporateAction, Side
 from finrl_pod.paper.risk import Exposure, Risk, RiskState
 from finrl_pod.paper.schedule import Round
 from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.stream_watch import StreamWatch
 from finrl_pod.protocols import Strategy
 
 ZERO = Decimal(0)
@@ -60,6 +61,7 @@ class Parts:
     risk: Risk
     desk: Desk
     reconciler: Reconciler
+    stream: StreamWatch
     clock: Clock
     alert: Alert
 

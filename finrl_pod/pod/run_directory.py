@@ -4,7 +4,8 @@ config.json            every setting, with the hashes of config and data
 state.json             the last finished generation; renamed into place after all it speaks of was written
 snapshots/ID.json + ID.safetensors
 replay/0003-1.safetensors  what the slots of cohort 1 saw in generation 3, of algorithms that learn from a replay
-metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}
+metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
+                       agents with their scores, parents and settings: {"agents": [...]}
 tensorboard/           the same for TensorBoard, a run a slot
 report.json report.html  written by the application
 """

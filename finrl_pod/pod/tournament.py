@@ -200,7 +200,7 @@ class Tournament:
         for place, cohort in enumerate(cohorts):
             if seen := cohort.seen():
                 self.run_directory.save_replay(state.generation, place, seen)
-        metrics = learning_curves(cohorts)
+        metrics = {**learning_curves(cohorts), "agents": _finite(plain["current"])}
         self.run_directory.save_generation(state.generation, agents, keep, metrics, _finite(plain))
         for place, first in self._oldest.items():  # no resumed run can ask for what lies before
             self.run_directory.forget_replay(first - 1, place)

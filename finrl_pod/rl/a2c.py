@@ -2,7 +2,7 @@
 
 It is PPO with one epoch over the whole rollout (Huang et al. 2022, arXiv:2205.09123): at the policy that collected the
 data every ratio of probabilities is 1, nothing is clipped, and the gradient of ratio x advantage is that of
-log-probability x advantage. So rollout, advantages and gradients are PPO's, kernels included; what differs stands here.
+log-probability x advantage. So rollout, advantages and gradients are PPO's; what differs stands here.
 Advantages are not normalised and the optimiser is Adam, where the paper has RMSProp.
 """
 
@@ -27,6 +27,10 @@ class A2C(PPO):
     RANGES: ClassVar[Ranges] = ROLLOUT_RANGES
 
     @property
+    def gradient_steps(self) -> int:
+        return 1
+
+    @property
     def clip(self) -> Tensor:
         """[P]: beyond any ratio."""
         return torch.full_like(self.settings["learning_rate"], NEVER)
@@ -34,7 +38,8 @@ class A2C(PPO):
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> dict[str, Tensor]:
         """One step up the rollout's policy gradient and down its value loss; returns diagnostics, [P] each."""
         data, values = self._examples(rollout)
-        gradient, figures = self._gradient(data) if self._fused is None else self._fused_gradient(data)
+        gradient, figures = self._gradient(data)
+        gradient = gradient + self._added(data[0], data[1])
         policy_loss, value_loss = figures[2], figures[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had.

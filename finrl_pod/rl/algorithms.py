@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, OnPolicyConfig, SimulatorConfig
+from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, OnPolicyConfig, SHACConfig, SimulatorConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl import actor_critic, off_policy_settings, on_policy, through_market
+from finrl_pod.rl import actor_critic, off_policy_settings, on_policy, shac, through_market
 from finrl_pod.rl.a2c import A2C
 from finrl_pod.rl.actors import BoundedActor
 from finrl_pod.rl.algorithm import Actor, Algorithm
@@ -29,11 +29,12 @@ from finrl_pod.rl.q_networks import GreedyActor
 from finrl_pod.rl.ranges import Ranges, check_setting
 from finrl_pod.rl.redq import REDQ
 from finrl_pod.rl.sac import SAC
+from finrl_pod.rl.shac import SHAC
 from finrl_pod.rl.td3 import TD3
 from finrl_pod.rl.through_market import ThroughMarket
 
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
-SIMULATOR: Mapping[str, type[ThroughMarket]] = {"analytic": Analytic}
+SIMULATOR: Mapping[str, type[ThroughMarket]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "ddpg": DDPG,
     "td3": TD3,
@@ -110,6 +111,8 @@ def check(config: AgentConfig, env: Any) -> None:
         actor_critic.check(config)
     elif isinstance(config, SimulatorConfig):
         through_market.check(config, env)
+        if isinstance(config, SHACConfig):
+            shac.check(config, env)
     else:
         on_policy.check(config, env)
     ranges = ranges_of(config.algorithm)

@@ -1,125 +1,156 @@
-"""The gradient of PPO's loss for an `MlpPolicy` in float32 on a CPU, through `mlp_update.cpp`.
+"""An `MlpPolicy` in float32 on a CPU through `mlp_update.cpp`: its values, actions drawn from it, a step of PPO.
 
-What it computes is what PPO computes through autograd, which is the definition; on two cores it takes a third of the
-time. Without a compiler `MlpUpdate.of` gives None and autograd does the work.
+What it computes is what PPO computes through autograd, which is the definition; on two cores an update takes a quarter
+of the time. Without a compiler `MlpUpdate.of` gives None and autograd does the work.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from finrl_pod.native.library import load
 from finrl_pod.rl.networks import MlpPolicy, Policy
-from finrl_pod.rl.parameters import Parameters
+from finrl_pod.rl.parameters import ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON, Adam, Parameters
 from finrl_pod.types import Tensor
 
 SOURCE = Path(__file__).with_name("mlp_update.cpp")
+SETTINGS = ("clip", "value_weight", "entropy", "learning_rate", "max_grad_norm", "target_kl")
 TOWERS = ("actor", "critic")
+ACTOR, CRITIC = range(2)
 MOST_LAYERS = 9
-_PAIR, _LAYERS = ctypes.c_void_p * 2, ctypes.c_int64 * MOST_LAYERS
+FIGURES = 5
+_LAYERS = ctypes.c_int64 * MOST_LAYERS
 
 
 class _Batch(ctypes.Structure):
     """`struct Batch` of the kernel."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "own", "actions", "layers")),
-        ("parameters", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
+        *((name, ctypes.c_int64) for name in ("layers", "parameters")),
         ("width", _LAYERS),
+        ("table_at", ctypes.c_int64 * 2),
         ("weight_at", _LAYERS * 2),
         ("bias_at", _LAYERS * 2),
         ("log_std_at", ctypes.c_int64),
-        ("flat", ctypes.c_void_p),
-        ("base", _PAIR),
+        *((name, ctypes.c_void_p) for name in ("flat", "features", "day", "chosen")),
         *((name, ctypes.c_void_p) for name in ("account", "action", "old", "advantage", "target")),
-        *((name, ctypes.c_void_p) for name in ("clip", "value_weight", "entropy", "gradient")),
-        ("grad_base", _PAIR),
-        ("figures", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("clip", "value_weight", "entropy")),
+    ]
+
+
+class _Step(ctypes.Structure):
+    """`struct Step` of the kernel."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("flat", "first", "second", "steps", "rate", "most_norm", "most_kl")),
+        *((name, ctypes.c_void_p) for name in ("active", "alive", "figures")),
+        *((name, ctypes.c_double) for name in ("decay_1", "decay_2", "epsilon")),
     ]
 
 
 class MlpUpdate:
-    """Called with a minibatch; gives the gradient of the loss of every member, and the figures PPO reports."""
+    """Holds where everything lies: the parameters of P members and the market table [T, N, F]."""
 
-    def __init__(self, library: ctypes.CDLL, policy: MlpPolicy, parameters: Parameters) -> None:
-        self._run, self._forward, self._parameters = library.mlp_update, library.mlp_forward, parameters
-        self._run.restype, self._run.argtypes = None, [ctypes.c_void_p]
-        self._forward.restype = None
-        self._forward.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
-        hidden = policy.spec.hidden
-        at = parameters.starts
+    def __init__(self, library: ctypes.CDLL, policy: MlpPolicy, parameters: Parameters, features: Tensor) -> None:
+        pointer = ctypes.c_void_p
+        self._step, self._forward, self._draw = library.mlp_step, library.mlp_forward, library.mlp_draw
+        self._step.restype = self._forward.restype = self._draw.restype = None
+        self._step.argtypes = [pointer] * 2
+        self._forward.argtypes = [pointer, ctypes.c_int64, pointer]
+        self._draw.argtypes = [pointer] * 4
+        self._flat, self._features = parameters.flat, features.contiguous()
+        hidden, at = policy.spec.hidden, parameters.starts
         batch = _Batch()
         batch.members, batch.parameters = parameters.flat.shape
         batch.own, batch.actions, batch.layers = policy.spec.own, policy.spec.action_size, len(hidden) + 1
+        batch.table = self._features[0].numel()
         batch.width[: len(hidden) + 1] = (*hidden, policy.spec.action_size)
         for t, tower in enumerate(TOWERS):
-            batch.weight_at[t][0] = at[f"{tower}_own_w"]
+            batch.table_at[t], batch.weight_at[t][0] = at[f"{tower}_table_w"], at[f"{tower}_own_w"]
+            batch.bias_at[t][0] = at[f"{tower}_b0"]
             for i in range(1, len(hidden) + 1):
                 batch.weight_at[t][i], batch.bias_at[t][i] = at[f"{tower}_w{i}"], at[f"{tower}_b{i}"]
         batch.log_std_at = at["log_std"]
-        self._batch = batch
+        batch.flat, batch.features = self._flat.data_ptr(), self._features.data_ptr()
+        self._batch, self._at = batch, ctypes.addressof(batch)
 
     @classmethod
-    def of(cls, policy: Policy, parameters: Parameters) -> MlpUpdate | None:
+    def of(cls, policy: Policy, parameters: Parameters, features: Tensor) -> MlpUpdate | None:
         """The kernel for these, or None where autograd must do."""
-        flat = parameters.flat
-        if (
-            not isinstance(policy, MlpPolicy)
-            or policy.spec.action == "discrete"
-            or len(policy.spec.hidden) >= MOST_LAYERS
-        ):
+        if not isinstance(policy, MlpPolicy) or len(policy.spec.hidden) >= MOST_LAYERS:
             return None
-        if flat.device.type != "cpu" or flat.dtype != torch.float32:
+        if policy.spec.action == "discrete":
+            return None
+        if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in (parameters.flat, features)):
             return None
         library = load(SOURCE)
-        return None if library is None else cls(library, policy, parameters)
+        return None if library is None else cls(library, policy, parameters, features)
 
     @torch.no_grad()
-    def __call__(
-        self, features: Tensor, numbers: Sequence[Tensor], settings: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Gradient [P, D], and KL, share clipped, policy loss and value loss as [4, P], all means over the batch.
+    def step(
+        self,
+        data: Sequence[Tensor],
+        chosen: Tensor,
+        settings: Mapping[str, Tensor],
+        optimiser: Adam,
+        active: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
+        """One minibatch: moves parameters and `optimiser`; KL, share clipped, policy and value loss, norm: [5, P].
 
-        features: [P, M, N, F]; numbers: account [P, M, A, 1 + N], action [P, M, A, D], then the old log-probability,
-        the normalised advantage and the value's target [P, M, A]; settings: clip, value weight, entropy weight [P].
+        data: day [P, I], account [P, I, A, 1 + N], action [P, I, A, D], then the old log-probability, the advantage,
+        which is normalised here, and the value's target [P, I, A]; chosen: the items of the minibatch [P, M];
+        settings: PPO's by name [P]; active: who takes part, [P] bool; alive: changed in place.
         """
-        flat, batch = self._parameters.flat, self._batch
-        p, items, accounts, _ = numbers[0].shape
-        rows = features.flatten(2)
-        base = [self._base(rows, tower) for tower in TOWERS]
-        numbers, settings = [x.contiguous() for x in numbers], [x.contiguous() for x in settings]
-        gradient, figures = torch.empty_like(flat), torch.empty(p, 4, dtype=torch.float64)
-        grad_base = [torch.empty_like(x) for x in base]
-        batch.items, batch.accounts = items, accounts
-        batch.flat, batch.gradient, batch.figures = flat.data_ptr(), gradient.data_ptr(), figures.data_ptr()
-        batch.account, batch.action, batch.old, batch.advantage, batch.target = (x.data_ptr() for x in numbers)
-        batch.clip, batch.value_weight, batch.entropy = (x.data_ptr() for x in settings)
-        batch.base[:], batch.grad_base[:] = [x.data_ptr() for x in base], [x.data_ptr() for x in grad_base]
-        self._run(ctypes.byref(batch))
-        into = self._parameters.views_of(gradient)
-        for tower, back in zip(TOWERS, grad_base, strict=True):
-            into[f"{tower}_table_w"].copy_(torch.bmm(rows.transpose(1, 2), back))
-            into[f"{tower}_b0"].copy_(back.sum(1))
-        return gradient, figures.t().to(flat.dtype)
+        data, chosen = [x.contiguous() for x in data], chosen.contiguous()
+        of = {name: settings[name].contiguous() for name in SETTINGS}
+        batch, members = self._batch, self._flat.shape[0]
+        _, batch.total, batch.accounts = data[-1].shape
+        batch.items, batch.chosen = chosen.shape[1], chosen.data_ptr()
+        batch.day, batch.account, batch.action, batch.old, batch.advantage, batch.target = (x.data_ptr() for x in data)
+        batch.clip, batch.value_weight = of["clip"].data_ptr(), of["value_weight"].data_ptr()
+        batch.entropy = of["entropy"].data_ptr()
+        figures = torch.empty(FIGURES, members)
+        moments = (optimiser.first, optimiser.second, optimiser.steps)
+        limits = (of["learning_rate"], of["max_grad_norm"], of["target_kl"])
+        pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, figures)]
+        self._step(self._at, ctypes.byref(_Step(*pointers, ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON)))
+        return figures
 
-    @torch.no_grad()
-    def forward(self, tower: str, features: Tensor, account: Tensor) -> Tensor:
-        """What the actor or the critic says: features [P, K, N, F], account [P, K, A, 1 + N] -> [P, K, A, D or 1]."""
-        batch, account = self._batch, account.contiguous()
-        p, items, accounts, _ = account.shape
-        base = self._base(features.flatten(2), tower)
-        t = TOWERS.index(tower)
-        out = torch.empty(p, items, accounts, 1 if t else batch.actions)
-        batch.items, batch.accounts, batch.flat = items, accounts, self._parameters.flat.data_ptr()
-        batch.account, batch.base[t] = account.data_ptr(), base.data_ptr()
-        self._forward(ctypes.byref(batch), t, out.data_ptr())
+    def mean(self, day: Tensor, account: Tensor) -> Tensor:
+        """Mean scores: day [P, K], account [P, K, A, 1 + N] -> [P, K, A, D]."""
+        return self._say(ACTOR, day, account, self._batch.actions)
+
+    def value(self, day: Tensor, account: Tensor) -> Tensor:
+        """[P, K, A]."""
+        return self._say(CRITIC, day, account, 1).squeeze(-1)
+
+    def draw(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [P, K, A, D] drawn with standard normal noise of that shape, and their log-probability [P, K, A]."""
+        kept = self._states(day, account)
+        noise = noise.contiguous()
+        action, chance = torch.empty_like(noise), torch.empty(noise.shape[:-1])
+        self._draw(self._at, noise.data_ptr(), action.data_ptr(), chance.data_ptr())
+        del kept
+        return action, chance
+
+    def _say(self, tower: int, day: Tensor, account: Tensor, size: int) -> Tensor:
+        kept = self._states(day, account)
+        out = torch.empty(*account.shape[:-1], size)
+        self._forward(self._at, tower, out.data_ptr())
+        del kept
         return out
 
-    def _base(self, rows: Tensor, tower: str) -> Tensor:
-        """The table's part of a tower's first sum: rows [P, K, N F] -> [P, K, H]."""
-        views = self._parameters.views
-        return torch.baddbmm(views[f"{tower}_b0"].unsqueeze(1), rows, views[f"{tower}_table_w"]).contiguous()
+    def _states(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Points the kernel to these states, all in order; what is returned must live until it has run."""
+        batch = self._batch
+        day, account = day.contiguous(), account.contiguous()
+        _, batch.items, batch.accounts, _ = account.shape
+        batch.total, batch.chosen = batch.items, None
+        batch.day, batch.account = day.data_ptr(), account.data_ptr()
+        return day, account

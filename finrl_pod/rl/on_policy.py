@@ -13,6 +13,7 @@ from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.distribution import Distribution, distribution_of
+from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.parameters import Adam, Parameters
 from finrl_pod.rl.rollout import Rollout
@@ -46,12 +47,20 @@ class OnPolicy(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
+    h_term: HTerm | None = None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
     @abstractmethod
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action drawn by noise [P, K, A, D] of the distribution, and its log-probability [P, K, A]."""
+        mean, log_std = self.act(day, account)
+        action = self.distribution.sample(mean, log_std, noise)
+        return action, self.distribution.log_probability(action, mean, log_std)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -73,8 +82,7 @@ class OnPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         env = worker.env
-        noise = self.noise((env.groups, env.accounts, self.spec.action_size))
-        rollout = worker.collect(self.act, noise, self.distribution)
+        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, self.spec.action_size)))
         return self.update(rollout, rate_factor)
 
     @torch.no_grad()
@@ -101,18 +109,20 @@ class OnPolicy(ABC):
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._shuffles, *self._noises]
+        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ())]
 
     @property
     def slot_items(self) -> int:
-        return 0
+        return self.h_term.buffer.capacity if self.h_term else 0
 
-    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}  # nothing is kept between iterations
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        return self.h_term.state(since) if self.h_term else {}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
+        if self.h_term is not None:
+            self.h_term.buffer.load(state, int(state["counts"][0]))
+        elif state:
+            raise RunError(f"{self.config.algorithm} keeps nothing between iterations here, got {min(state)}")
 
 
 def check(config: AgentConfig, env: Any) -> None:
@@ -126,6 +136,22 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
+    _check_h_term(config)
+    if config.diversity and env.action_kind == "discrete":
+        raise ConfigError(
+            f"agent.diversity compares the scores of members and this environment takes choices, got {config.diversity}; "
+            "set it to 0"
+        )
+
+
+def _check_h_term(config: OnPolicyConfig) -> None:
+    names = ("h_steps", "h_trajectories", "h_buffer")
+    check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
+    if config.h_term and config.h_steps > config.horizon:
+        raise ConfigError(
+            f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "
+            f"{config.horizon}; take shorter trajectories or a longer horizon"
+        )
 
 
 def _check_minibatches(config: PPOConfig, env: Any) -> None:

@@ -37,9 +37,13 @@ class Parameters:
             for name, start in self.starts.items()
         }
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix."""
-        grads = torch.autograd.grad(loss, list(self.views.values()))
+    def gradient(self, loss: Tensor, *, partial: bool = False) -> Tensor:
+        """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix.
+
+        partial: the loss may depend on some of them only; the rest gets zeros.
+        """
+        leaves = list(self.views.values())
+        grads = torch.autograd.grad(loss, leaves, allow_unused=partial, materialize_grads=partial)
         return torch.cat([grad.flatten(1) for grad in grads], 1)
 
     def member(self, p: int) -> dict[str, Tensor]:

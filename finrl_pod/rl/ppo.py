@@ -16,6 +16,8 @@ from finrl_pod.agents import OnPolicyConfig, PPOConfig
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
 from finrl_pod.rl.distribution import distribution_of
+from finrl_pod.rl.diversity import bonus, neighbours
+from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.mlp_update import MlpUpdate
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
 from finrl_pod.rl.on_policy import OnPolicy
@@ -31,6 +33,8 @@ ROLLOUT_RANGES: Ranges = {
     "entropy": math.isfinite,
     "value_weight": zero_or_more,
     "max_grad_norm": above_zero,
+    "h_term": zero_or_more,
+    "diversity": zero_or_more,
 }
 RANGES: Ranges = {**ROLLOUT_RANGES, "clip": above_zero, "target_kl": above_zero}
 MEMBER_SETTINGS = tuple(RANGES)
@@ -38,6 +42,7 @@ MEMBER_SETTINGS = tuple(RANGES)
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
 CACHE_FLOATS = 1_000_000
 SEEN = 256  # items over which an entropy is taken
+DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
 DIAGNOSTICS = (
     "reward",
     "approx_kl",
@@ -79,10 +84,15 @@ class PPO(OnPolicy):
         self.distribution = distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
-        self._fused = MlpUpdate.of(self.policy, self.parameters)
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
+        self._diverse = p > 1 and bool(self.settings["diversity"].any())
+        if self.settings["h_term"].any():
+            streams = generators(seed, self.member_ids, "h-term", self.device)
+            self.h_term = HTerm(config, spec.assets + 1, spec.action_size, streams, dtype, self.device)
+        plain = self.h_term is None and not self._diverse  # the kernel knows the loss without additions
+        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -94,12 +104,18 @@ class PPO(OnPolicy):
 
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
-        features, tradable = self.rows(day)
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
-            return self._fused.forward("actor", features, account), views["log_std"]
+            return self._fused.mean(day, account), views["log_std"]
+        features, tradable = self.rows(day)
         mean = self.policy.mean(views, features, account, tradable)
         return mean, spread_of(views, mean)
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self._fused is not None:
+            return self._fused.draw(day, account.to(self.dtype), noise)
+        return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
@@ -114,9 +130,8 @@ class PPO(OnPolicy):
         assert isinstance(config, PPOConfig)
         data, values = self._examples(rollout)
         target = data[-1]
-        p, items, _ = target.shape
+        items = target.shape[1]
         active = self.alive.clone()
-        member = torch.arange(p, device=self.device).unsqueeze(1)
         size = items // config.minibatches
         log: list[Tensor] = []
         took_part: list[Tensor] = []
@@ -125,8 +140,7 @@ class PPO(OnPolicy):
         for order in orders:
             for i in range(config.minibatches):
                 chosen = order[:, i * size : (i + 1) * size]
-                batch = [x[member, chosen] if p > 1 else x[0].index_select(0, chosen[0]).unsqueeze(0) for x in data]
-                step, kl = self._minibatch(batch, active, learning_rate_factor)
+                step, kl = self._minibatch(data, chosen, active, learning_rate_factor)
                 log.append(step)
                 took_part.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
@@ -154,8 +168,11 @@ class PPO(OnPolicy):
         horizon, p, groups, accounts = rollout.reward.shape
         values, next_values = self._values(rollout)
         shape = (horizon, p, groups * accounts)
+        reward = self._scaled(rollout.reward)
+        if self.h_term is not None:
+            self.h_term.remember(rollout, reward, self.settings["discount"], self.gradient_steps)
         advantage = gae(
-            self._scaled(rollout.reward).reshape(shape),
+            reward.reshape(shape),
             values.reshape(shape),
             next_values.reshape(shape),
             rollout.terminated.reshape(shape),
@@ -175,11 +192,44 @@ class PPO(OnPolicy):
         each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
         return tuple(by_item(x) for x in each), by_item(values)
 
-    def _minibatch(self, batch: Sequence[Tensor], active: Tensor, rate_factor: float) -> tuple[Tensor, Tensor]:
-        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step."""
-        *rest, advantage, target = batch  # [P, M], [P, M, A, ...]
-        batch = (*rest, _normalised(advantage), target)
-        gradient, figures = self._gradient(batch) if self._fused is None else self._fused_gradient(batch)
+    def _added(self, day: Tensor, account: Tensor) -> Tensor | float:
+        """The gradient [P, D] of what is added to the loss. day, account: some of the states to be learned from."""
+        if self.h_term is None and not self._diverse:
+            return 0.0
+        loss, views = torch.zeros_like(self.reward_scale), self.parameters.views
+
+        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
+            features, tradable = self.rows(day)
+            mean = self.policy.mean(views, features, account, tradable)
+            return self.distribution.log_probability(action, mean, spread_of(views, mean))
+
+        if self.h_term is not None:
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
+        if self._diverse:
+            few = max(1, day.shape[1] // DIVERSITY_PART)
+            features, tradable = self.rows(day[:, :few])
+            seen = account[:, :few]
+            sound = self.alive & torch.isfinite(self.parameters.flat).all(1)
+            others = neighbours(sound.tolist())
+            more = bonus(views, lambda params: self.policy.mean(params, features, seen, tradable), others)
+            loss = loss - self.settings["diversity"] * more
+        return self.parameters.gradient(loss.sum(), partial=True)
+
+    def _minibatch(
+        self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
+
+        data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
+        """
+        if self._fused is not None:
+            settings = {**self.settings, "learning_rate": self.settings["learning_rate"] * rate_factor}
+            self.alive = self.alive.clone()
+            figures = self._fused.step(data, chosen, settings, self.optimiser, active, self.alive)
+            return figures, figures[0]
+        day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
+        gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
+        gradient = gradient + self._added(day, account)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
@@ -198,28 +248,28 @@ class PPO(OnPolicy):
         return self.distribution.entropy(mean, log_std)
 
     @property
+    def gradient_steps(self) -> int:
+        """Of an iteration in which no member stops early."""
+        assert isinstance(self.config, PPOConfig)
+        return self.config.epochs * self.config.minibatches
+
+    @property
     def clip(self) -> Tensor:
         """[P]: how far a ratio of probabilities may move and still be learned from."""
         return self.settings["clip"]
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
-        p, items, _ = batch[-1].shape
-        parts = [torch.split(x, self._piece(batch[-1]), dim=1) for x in batch]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(batch[-1])
+        target = batch[-1]  # [P, M, A]
+        p, items, _ = target.shape
+        parts = [torch.split(x, self._piece(target), dim=1) for x in batch]
+        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
         for piece in zip(*parts, strict=True):
             share = piece[0].shape[1] / items
             loss, seen = self._loss(piece)
             gradient += self.parameters.gradient((loss * share).sum())
             figures += seen * share
         return gradient, figures
-
-    def _fused_gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The same through the kernel that knows this policy."""
-        assert self._fused is not None
-        day, *numbers = batch
-        settings = [self.clip, *(self.settings[name] for name in ("value_weight", "entropy"))]
-        return self._fused(self.features[day], numbers, settings)
 
     def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The loss [P] over some items, and (KL, share clipped, policy loss, value loss) [4, P], all means."""
@@ -256,9 +306,9 @@ class PPO(OnPolicy):
         horizon, p, groups, accounts = rollout.reward.shape
 
         def value(day: Tensor, account: Tensor) -> Tensor:
-            features, tradable = self.rows(day)
             if self._fused is not None:
-                return self._fused.forward("critic", features, account).squeeze(-1)
+                return self._fused.value(day, account)
+            features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
         after = (rollout.last, *rollout.ends)
@@ -290,6 +340,13 @@ class PPO(OnPolicy):
 def explained(values: Tensor, target: Tensor) -> Tensor:
     """Share of the targets' variance that the critic explains: [P, K, A] both -> [P]."""
     return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=1e-12)
+
+
+def _items(x: Tensor, chosen: Tensor) -> Tensor:
+    """x [P, I, ...] at chosen [P, M]: [P, M, ...]."""
+    if x.shape[0] == 1:
+        return x[0].index_select(0, chosen[0]).unsqueeze(0)
+    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), chosen]
 
 
 def _normalised(advantage: Tensor) -> Tensor:

@@ -21,8 +21,20 @@ class Replay:
     written: items a member has ever written; count: how many of them are there.
     """
 
-    def __init__(self, fields: Fields, members: int, capacity: int, device: torch.device, accounts: int = 1) -> None:
+    def __init__(
+        self,
+        fields: Fields,
+        members: int,
+        capacity: int,
+        device: torch.device,
+        accounts: int = 1,
+        *,
+        setting: str = "agent.replay",
+        what: str = "transitions",
+    ) -> None:
         """fields: name -> (shape of an item, dtype). capacity: items a member. accounts: transitions of an item.
+
+        setting, what: what sets the capacity, and what it counts.
 
         Raises ConfigError, before anything is allocated, when it would not fit into memory.
         """
@@ -30,7 +42,7 @@ class Replay:
         free = available_bytes(device)
         if size > free:
             raise ConfigError(
-                f"agent.replay of {capacity * accounts:,} transitions for {members} "
+                f"{setting} of {capacity * accounts:,} {what} for {members} "
                 f"member{'s' if members > 1 else ''} takes {size / GIB:.1f} GiB and {free / GIB:.1f} GiB are free; "
                 f"lower it to {int(capacity * accounts * free * 0.8 / size):,} or less"
             )

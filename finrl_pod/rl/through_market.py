@@ -32,17 +32,17 @@ NOT_LEARNED = "log_std"  # exploration is a setting here: its gradient would onl
 class Path(NamedTuple):
     """H steps of P members, G groups, A accounts, with gradients.
 
-    day: [H, P, G]; account: [H, P, G, A, 1 + N] that was decided on; reward, ended (the step was the episode's last),
-    terminated: [H, P, G, A]; reached_day, reached: the observation that each step led to, before any reset.
+    day: [H, P, G]; account: H times [P, G, A, 1 + N], what was decided on; reward, terminated and ended (the step was
+    the episode's last): [H, P, G, A]; reached: the account that each step led to, before any reset; the day it is seen
+    on is the next one.
     """
 
     day: Tensor
-    account: Tensor
+    account: Sequence[Tensor]
     reward: Tensor
-    ended: Tensor
     terminated: Tensor
-    reached_day: Tensor
-    reached: Tensor
+    ended: Tensor
+    reached: Sequence[Tensor]
 
 
 class ThroughMarket(ABC):
@@ -74,6 +74,7 @@ class ThroughMarket(ABC):
         self.trained = Trained(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = generators(seed, members, "actions", self.device)
+        self._shuffles = generators(seed, members, "minibatches", self.device)
         initial = [self.policy.init(s, dtype) for s in generators(seed, members, "initial weights")]
         actor = [{k: x for k, x in tensors.items() if not k.startswith((*CRITIC, NOT_LEARNED))} for tensors in initial]
         self.trained.add("actor", actor)
@@ -105,20 +106,25 @@ class ThroughMarket(ABC):
         env = worker.env
         shape = (env.members, env.groups, env.accounts)
         noise = self._noise((env.groups, env.accounts, env.action_size))
-        views, columns = self.trained.views("actor"), []
+        views = self.trained.views("actor")
+        days, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
         for h in range(self.config.horizon):
             day, account = worker.observation
             account = account.view(*shape, -1).to(self.dtype)
             action = self._mean(views, day, account) + noise[h]
             out = env.follow(action.view(env.members, env.envs, -1))
-            reward, terminated = out.reward.view(shape).to(self.dtype), out.terminated.view(shape)
-            ended = terminated | out.truncated.view(shape)
-            reached = out.final_observation.account.view(*shape, -1).to(self.dtype)
-            columns.append((day, account, reward, ended, terminated, out.final_observation.day, reached))
+            days.append(day)
+            accounts.append(account)
+            reached.append(out.final_observation.account.view(*shape, -1))
+            rewards.append(out.reward.view(shape).to(self.dtype))
+            terminated.append(out.terminated.view(shape))
+            truncated.append(out.truncated.view(shape))
             worker.observation = out.observation
         env.detach()
         worker.observation = Observation(worker.observation.day, worker.observation.account.detach())
-        return Path(*(torch.stack(column) for column in zip(*columns, strict=True)))
+        ruined = torch.stack(terminated)
+        ended = ruined | torch.stack(truncated)
+        return Path(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
 
     def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise: day [P, K], account [P, K, A, 1 + N]."""
@@ -141,7 +147,7 @@ class ThroughMarket(ABC):
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
     def _weights_of_steps(self, ended: Tensor) -> Tensor:
-        """discount^k, k the steps since the path or the episode began: [H, P, G, A]."""
+        """discount^k, k the steps since the path or the episode began: [H + 1, P, G, A]."""
         discount = self.settings["discount"].view(-1, 1, 1)
         weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
         for over in ended:
@@ -183,7 +189,7 @@ class ThroughMarket(ABC):
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._noises]
+        return [*self._noises, *self._shuffles]
 
     @property
     def slot_items(self) -> int:
@@ -200,6 +206,11 @@ class ThroughMarket(ABC):
 def check(config: SimulatorConfig, env: Any) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
     check_ranges("agent", config, {"horizon": config.horizon >= 1})
+    if config.horizon > env.window:
+        raise ConfigError(
+            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            "shorten the horizon or lengthen environment.window"
+        )
     if not hasattr(env, "follow"):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} differentiates the market, and {type(env).__name__} has no "

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from finrl_pod.rl.distribution import GAUSSIAN, Distribution
 from finrl_pod.rl.rollout import Rollout
 from finrl_pod.types import Observation, Tensor
 
-Act = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Worker:
@@ -22,8 +21,8 @@ class Worker:
         self.observation: Any = env.reset(seed)
 
     @torch.no_grad()
-    def collect(self, act: Act, noise: Tensor, distribution: Distribution = GAUSSIAN) -> Rollout:
-        """act(day [P, G], account [P, G, A, 1 + N]) -> (mean [P, G, A, D], log_std [P, D or 1]).
+    def collect(self, explore: Explore, noise: Tensor) -> Rollout:
+        """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
         noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
         environment's.
@@ -35,9 +34,7 @@ class Worker:
         for h in range(horizon):
             day, account = as_pair(self.observation)
             account = account.view(*shape, -1).to(dtype)
-            mean, log_std = act(day, account)
-            action = distribution.sample(mean, log_std, noise[h])
-            chance = distribution.log_probability(action, mean, log_std)
+            action, chance = explore(day, account, noise[h])
             out = env.step(action.view(env.members, env.envs, -1))
             over = out.truncated.view(shape).any(-1)
             ends.keep(over, as_pair(out.final_observation))

@@ -6,9 +6,12 @@ What a backtest does guarantee is that the object is handed copies of the past a
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,20 @@ class UserStrategy:
     name: the object's, else its class's. Attributes `feature_names` (default none) and `lookback` (bars; default all).
     """
 
-    def __init__(self, inner: Any, name: str) -> None:
-        self.inner, self.name = inner, str(getattr(inner, "name", name))
+    def __init__(self, make: Callable[[], Any], name: str) -> None:
+        self._make = make
+        self.inner = inner = make()
+        self.name = str(getattr(inner, "name", name))
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
         self.lookback: int | None = getattr(inner, "lookback", None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         weights: Floats | None = self.inner.target_weights(window, positions)
         return weights
+
+    def again(self) -> UserStrategy:
+        """A new one that has seen nothing yet, with the same settings."""
+        return UserStrategy(self._make, self.name)
 
 
 def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
@@ -54,12 +63,17 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
     takes_seed = "seed" in inspect.signature(made).parameters
     if seed is not None and not takes_seed:
         raise InputError(f"class {name} in {file} takes no seed; leave the seeds out or give its __init__ one")
+    factory: Any = made
     try:
-        factory: Any = made
-        inner = factory() if seed is None else factory(seed=seed)
+        return UserStrategy(factory if seed is None else functools.partial(factory, seed=seed), name)
     except Exception as error:
         raise InputError(f"{name} of {file} could not be made: {_words(error)}") from error
-    return UserStrategy(inner, name)
+
+
+def fingerprint(text: str, seed: int | None = None) -> str:
+    """What names a user's strategy: the text of its file, its class and its seed, hashed."""
+    file, _, name = text.rpartition(":")
+    return hashlib.sha256(Path(file).read_bytes() + repr((name, seed)).encode()).hexdigest()
 
 
 def _module(path: Path, text: str) -> Any:

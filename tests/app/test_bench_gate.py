@@ -107,7 +107,8 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     (row,) = gate.gate_rows([2.0], ["ppo"], 1, 7, kept, CPU)
     assert (row.name, row.config["worlds"]) == ("gate_ppo_2", 1)
     first = kept.read_text()
-    record = json.loads(first)
+    assert json.loads(first.splitlines()[0]) == {"config": gate.settings()}
+    record = json.loads(first.splitlines()[1])
     assert record["rules"].keys() == {
         *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
         *("excess", "drawdown", "break_even", "audit"),
@@ -118,7 +119,7 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     rows = gate.gate_rows([2.0], ["ppo", "untrained"], 1, 7, kept, CPU)
     assert [row.name for row in rows] == ["gate_ppo_2", "gate_untrained_2"]
     assert kept.read_text().startswith(first)
-    assert len(kept.read_text().splitlines()) == 2
+    assert len(kept.read_text().splitlines()) == 3
     again = gate.run_world(2.0, "ppo", 7, CPU)
     assert {**again, "seconds": 0} == {**record, "seconds": 0}
     assert "edge 2, untrained, seed 7: " in capsys.readouterr().err
@@ -127,13 +128,17 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
 def line(**changes: Any) -> str:
     rules = {"audit": {"value": 0, "limit": 0, "passed": True}}
     record = {"edge": 0.0, "learner": "ppo", "seed": 1, "promoted": False, "rules": rules, "seconds": 1.0}
-    record["config_sha256"] = gate.config_of(str(changes.get("learner", "ppo")), 0).sha256
     return json.dumps({**record, **changes}) + "\n"
+
+
+def begun(**changes: Any) -> str:
+    return json.dumps({"config": {**gate.settings(), **changes}}) + "\n"
 
 
 def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "gate.jsonl"
-    kept.write_text("".join(line(seed=i, promoted=i < 3) for i in range(100)) + line(edge=2.0, promoted=True))
+    worlds = "".join(line(seed=i, promoted=i < 3) for i in range(100))
+    kept.write_text(begun() + worlds + line(edge=2.0, promoted=True))
     assert main(["gate", "--worlds", "0", "--keep", str(kept), "--json", "--device", "cpu"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     from scipy import stats
@@ -147,11 +152,13 @@ def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     kept = tmp_path / "gate.jsonl"
-    kept.write_text(line() + "{not json\n")
-    with pytest.raises(RunError, match="line 2 is no record of a world"):
-        gate.read(kept)
-    kept.write_text(line(config_sha256="other"))
-    with pytest.raises(RunError, match="another config or other thresholds"):
+    for text, number in ((begun() + line() + "{not json\n", 3), (begun() + line(learner="sac"), 2), (line(), 1)):
+        kept.write_text(text)
+        with pytest.raises(RunError, match=f"line {number} is no record of a world"):
+            gate.read(kept)
+    loose = {**gate.settings()["gate"], "deflated_sharpe": 0.1}
+    kept.write_text(begun(gate=loose) + line())
+    with pytest.raises(RunError, match=r"other thresholds \(gate\.deflated_sharpe\): begin a new file"):
         gate.read(kept)
     with pytest.raises(ConfigError, match=r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"):
         gate.gate_rows([3.0], ["ppo"], 1, 0, tmp_path / "x", CPU)
@@ -159,6 +166,14 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
         gate.gate_rows([0.0], ["ppo"], -1, 0, tmp_path / "x", CPU)
     with pytest.raises(ConfigError, match="--learner must be one of ppo, untrained"):
         gate.gate_rows([0.0], ["sac"], 1, 0, tmp_path / "x", CPU)
+
+
+def test_a_setting_that_came_later_leaves_a_study_whole(tmp_path: Path) -> None:
+    then = gate.settings()
+    del then["agent"]["group_baseline"]
+    (tmp_path / "gate.jsonl").write_text(json.dumps({"config": then}) + "\n" + line())
+    assert len(gate.read(tmp_path / "gate.jsonl")) == 1
+    assert gate.changed({**then, "gone": 1}, gate.settings()) == "gone"
 
 
 def test_both_sides_train_alike() -> None:

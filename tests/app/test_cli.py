@@ -93,7 +93,7 @@ def test_the_commands_are_those_that_were_promised() -> None:
     top = {words[0] for words in commands()}
     trained = {"demo", "tournament", "train", "walkforward", "algorithms"}
     judged = {"backtest", "sweep", "audit", "promote", "trials"}
-    assert top == {*trained, *judged, "init", "data", "doctor", "bench", "paper"}
+    assert top == {*trained, *judged, "init", "data", "doctor", "bench", "paper", "dashboard"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.audit_targets import audit_env, audit_run, audit_strategy
+from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run as command
+from finrl_pod_app.sweeps import run_sweep
 from finrl_pod_app.verdict import read_verdict
 from finrl_pod_app.wiring import run_tournament
 
@@ -108,6 +110,24 @@ def test_a_verdict_stands_whatever_comes_later(finished: Path, room: Path) -> No
     assert registry(room).counts(made_panel().sha256).raw == 2 * (AGENTS + 1)
 
 
+def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, room: Path, tmp_path: Path) -> None:
+    def looks() -> int:
+        data = RunDirectory.open(finished).data_sha256
+        return sum(len(entry["looks"]) for entry in registry(room).data_sets() if entry["data_sha256"] == data)
+
+    before = looks()
+    assert run_backtest(finished)["looks"] >= 1
+    assert looks() == before  # the verdict has looked already
+    run_backtest("equal_weight", data="made")
+    assert looks() == before
+    (tmp_path / "own.py").write_text(OWN)
+    first = run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"]
+    run_sweep([f"{tmp_path / 'own.py'}:Patient"], costs=(0.0, 10.0), data="made")
+    assert looks() == before + 1  # its costs are no further looks, and it has looked at these bars before
+    (tmp_path / "own.py").write_text(OWN + "# changed")
+    assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"] == first + 1
+
+
 def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:
     looser = dataclasses.replace(made_config(generations=1), gate=GateConfig(deflated_sharpe=0.1, overfitting=1.0))
     looks = run_tournament(looser, room / "looser", device="cpu")["verdict"]["looks"]
@@ -164,6 +184,37 @@ def test_baselines_and_environments_are_clean() -> None:
         assert audit_strategy(name, "made", probes=2, warm_up_bars=100).clean
     for kind in ("portfolio", "stock_trading"):
         assert audit_env(kind, "made", probes=2, warm_up_bars=320).clean
+
+
+OWN = """
+import numpy as np
+
+class Patient:
+    feature_names = ("return_5",)
+
+    def __init__(self):
+        self.asked = 0
+
+    def target_weights(self, window, positions):
+        self.asked += 1  # what it remembers of other bars must not tell
+        if self.asked % 3:
+            return None
+        score = np.exp(np.nan_to_num(window.features[:, 0]))
+        return score / score.sum()
+
+class Restless:
+    def target_weights(self, window, positions):
+        weights = np.random.rand(len(window.symbols))
+        return weights / weights.sum()
+"""
+
+
+def test_a_strategy_of_ones_own_is_audited(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    assert audit_strategy(f"{tmp_path / 'own.py'}:Patient", "made", probes=2, warm_up_bars=100).clean
+    found = audit_strategy(f"{tmp_path / 'own.py'}:Restless", "made", probes=2, warm_up_bars=100)
+    # What is not the same twice is one fault: it would move whether or not the future did.
+    assert [f.check for f in found.findings if f.status == "fail"] == ["determinism"]
 
 
 def test_bad_subjects_are_refused() -> None:

@@ -321,7 +321,7 @@ def test_sections_without_a_record_are_absent_and_those_with_one_are_shown() -> 
         for cost in (0.0, 10.0)
     ]
     shown = Page(render(whole, made))
-    assert ["deflated sharpe", "0.41", "0.95", "no"] in shown.rows
+    assert ["deflated sharpe", "0.41", "0.95", "no", "no"] in shown.rows
     assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
     for words in ("1,234 raw, 17 clustered", "this one included: 3", "overfitting 43%", "What costs do to it"):
         assert words in shown.text

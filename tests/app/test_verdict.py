@@ -22,6 +22,8 @@ def test_it_says_what_the_gate_says(judged: Judged) -> None:
     judgement = judge(evidence(), GATE)
     assert judged.promoted == judgement.promoted
     assert judged.reasons == tuple(rule.sentence for rule in judgement.rules)
+    refused = verdict(evidence(faults=("it sees the future.",)), GATE)
+    assert refused.reasons == ("the audit finds a fault: it sees the future.",)  # not what it does meet
     assert [rule["name"] for rule in judged.rules] == [rule.name for rule in judgement.rules]
     assert judged.trials == {"raw": 40, "clustered": 6, "runs": 2}
     assert judged.looks == 1

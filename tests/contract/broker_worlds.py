@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.broker import Broker, Clock, DataFeed
-from finrl_pod.paper.scaled_clock import FollowedClock
+from finrl_pod.paper.followed_clock import FollowedClock
 from tests.contract.fake_server import serve
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -48,8 +48,8 @@ class Impatient:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def sleep(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+        self._clock.sleep(seconds, most)
 
     def real_seconds(self, seconds: float) -> float:
         return min(seconds, PATIENCE)

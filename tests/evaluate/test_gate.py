@@ -163,13 +163,29 @@ def test_a_margin_that_is_enough_for_one_look_is_not_for_the_tenth() -> None:
     assert "probabilistic_sharpe" in failed(judged(evidence(near, looks=10), GATE))
 
 
+def test_a_baseline_has_to_be_better_in_both_to_refuse() -> None:
+    bars = np.arange(BARS)
+    calm = 1e6 * np.exp(1e-5 * bars + 1e-6 * (bars % 2))  # hardly grows, without any risk to speak of
+    validation = {**results(1, 1.6e-3), "momentum_12_1": result("momentum_12_1", 1, equity=calm)}
+    assert sharpe(calm) > sharpe(validation["champion"].equity)
+    assert "baselines" not in failed(judged(evidence(validation=validation), GATE))
+    same = {**results(1, 0.0), "champion": result("equal_weight", 1)}
+    told = rule(judged(evidence(validation=same), GATE), "baselines")
+    assert (told.value or 0) >= 1
+    assert not told.passed
+    assert "equal weight reaches both" in told.sentence
+    assert rule(judged(evidence(validation={**validation, "champion": still()}), GATE), "baselines").value is None
+
+
+def still() -> BacktestResult:
+    return result("champion", 1, equity=1e6 * 1.001 ** np.arange(BARS))
+
+
 def test_an_equal_ratio_is_not_above_and_an_undefined_one_is_the_lowest() -> None:
     same = result("champion", 1)
     validation = {"champion": same, "equal_weight": same}
     assert "baselines" in failed(judged(evidence(validation=validation), GATE))
-    rising = 1e6 * 1.001 ** np.arange(BARS)  # without any risk there is no ratio
-    still = result("momentum_12_1", 1, equity=rising)
-    assert best_baseline({**results(1, 0.0), "momentum_12_1": still}) == "equal_weight"
+    assert best_baseline({**results(1, 0.0), "momentum_12_1": still()}) == "equal_weight"
 
 
 def test_a_champion_that_is_equal_weight_is_refused_in_words() -> None:

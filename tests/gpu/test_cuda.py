@@ -62,7 +62,7 @@ def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str) -> Non
 
     env = cpu.env
     rollout = Worker(env, 1).collect(
-        cpu.algorithm.act, cpu.algorithm.noise((env.groups, env.accounts, env.action_size))
+        cpu.algorithm.explore, cpu.algorithm.noise((env.groups, env.accounts, env.action_size))
     )
     moved = type(rollout)(
         *(x.to(DEVICE) if torch.is_tensor(x) else type(x)(*(y.to(DEVICE) for y in x)) for x in rollout)

@@ -13,9 +13,14 @@ from sqlalchemy import Connection, text
 
 from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName, ask, pending
 from finrl_pod.paper.journal.lease import Lease
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.journal.version import VERSION
+from finrl_pod.paper.kept_settings import keep
+from finrl_pod.paper.settings import PaperConfig
 
+CREATE_RESULTS = "CREATE TABLE command_results (id INTEGER PRIMARY KEY, at TEXT, command_id INTEGER, outcome TEXT)"
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 
 
@@ -70,8 +75,28 @@ def test_an_older_journal_is_brought_up_to_date_with_its_rows(path: Path) -> Non
     store = Store.create_or_open(path, (*schema.MIGRATIONS, second))
     with store.read() as connection:
         assert connection.execute(text("SELECT message, more FROM alerts")).one() == ("kept", None)
-        assert connection.execute(text("PRAGMA user_version")).scalar_one() == 2
+        assert connection.execute(text("PRAGMA user_version")).scalar_one() == 1 + VERSION
     store.close()
+
+
+def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its_rows(path: Path) -> None:
+    first = text("CREATE TABLE commands (id INTEGER PRIMARY KEY, at TEXT NOT NULL, name TEXT, arguments TEXT)")
+    Store.create_or_open(path, (lambda connection: connection.execute(first),)).close()  # type: ignore[arg-type, return-value]
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO commands VALUES (1, '2024-01-02T00:00:00+00:00', 'halt', '{}')")
+        connection.execute(CREATE_RESULTS)
+    store = Store.create_or_open(path)
+    ask(store, CommandName.RESUME, NOW, user="Ann", address="192.0.2.7")
+    assert [(c.name, c.user, c.address) for c in pending(store)] == [
+        (CommandName.HALT, "", ""),
+        (CommandName.RESUME, "Ann", "192.0.2.7"),
+    ]
+    keep(store, PaperConfig(name="kept", strategy="buy_and_hold", symbols=("A",)), NOW)
+    store.close()
+
+
+def test_the_version_is_the_number_of_migrations() -> None:
+    assert len(schema.MIGRATIONS) == VERSION
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path) -> None:

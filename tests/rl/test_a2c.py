@@ -28,7 +28,7 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
     learner = Learner(env, config, seed=3, dtype=torch.float64)
     a2c = learner.algorithm
     assert isinstance(a2c, A2C)
-    rollout = Worker(env, 0).collect(a2c.act, a2c.noise((env.groups, env.accounts, env.action_size)))
+    rollout = Worker(env, 0).collect(a2c.explore, a2c.noise((env.groups, env.accounts, env.action_size)))
     assert rollout.truncated.any()
 
     weights = {name: x.unsqueeze(0).requires_grad_() for name, x in a2c.parameters.member(0).items()}

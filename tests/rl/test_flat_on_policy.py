@@ -76,7 +76,7 @@ def test_behind_a_cut_off_stands_the_value_of_the_final_observation() -> None:
     env.step = noting  # type: ignore[method-assign]
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
-    rollout = worker.collect(algorithm.act, algorithm.noise((2, 1, 1)), algorithm.distribution)
+    rollout = worker.collect(algorithm.explore, algorithm.noise((2, 1, 1)))
     assert [int(n) for n in rollout.over.sum(0).flatten()] == [2, 2]
     assert not torch.equal(rollout.over[:, 0, 0], rollout.over[:, 0, 1])
     _, following = algorithm._values(rollout)

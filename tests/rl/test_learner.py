@@ -179,7 +179,7 @@ def test_a_restored_member_continues_exactly(policy: str) -> None:
 
     env = learner.env
     noise = learner.algorithm.noise((env.groups, env.accounts, env.action_size))
-    rollout = Worker(env, 12).collect(learner.algorithm.act, noise)
+    rollout = Worker(env, 12).collect(learner.algorithm.explore, noise)
     learner.algorithm.update(rollout)
     heir.algorithm.update(doubled(rollout))
     one, other = learner.snapshot(), heir.snapshot(1)

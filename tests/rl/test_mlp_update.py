@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from finrl_pod.config import PPOConfig
 from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.on_policy import OnPolicy
+from finrl_pod.rl.ppo import PPO
 from finrl_pod.types import Tensor
 from tests.markets import random_market
 from tests.rl.learners import small_env
@@ -17,9 +20,9 @@ from tests.rl.learners import small_env
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
 
-def learner(group: int, members: int, hidden: tuple[int, ...], kind: str) -> Learner:
+def learner(group: int, members: int, hidden: tuple[int, ...], kind: str, assets: int = 5) -> Learner:
     env = small_env(
-        market=random_market(0, bars=80, assets=5, features=3),
+        market=random_market(0, bars=80, assets=assets, features=3),
         kind=kind,
         envs=2 * group,
         group=group,
@@ -34,44 +37,105 @@ def learner(group: int, members: int, hidden: tuple[int, ...], kind: str) -> Lea
     )
 
 
+def state(ppo: PPO) -> list[Tensor]:
+    optimiser = ppo.optimiser
+    return [x.clone() for x in (ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps, ppo.alive)]
+
+
+def put(ppo: PPO, kept: Sequence[Tensor]) -> None:
+    optimiser = ppo.optimiser
+    for there, x in zip((ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps), kept, strict=False):
+        there.copy_(x)
+    ppo.alive = kept[-1].clone()
+
+
+def watched(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
+    """Every minibatch both ways from the same state; both say the same, and leave the same behind."""
+    seen: list[list[Tensor]] = []
+    minibatch, fused = type(ppo)._minibatch, ppo._fused
+    assert fused is not None
+
+    def both(*arguments: Any) -> tuple[Tensor, Tensor]:
+        before = state(ppo)
+        ppo._fused = None
+        plain, _ = minibatch(ppo, *arguments)
+        expected = state(ppo)
+        put(ppo, before)
+        ppo._fused = fused
+        figures, kl = minibatch(ppo, *arguments)
+        found = state(ppo)
+        torch.testing.assert_close(figures, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(figures[0], kl, rtol=0, atol=0, equal_nan=True)
+        for name, x, y in zip(("weights", "first", "second"), found, expected, strict=False):
+            assert torch.equal(x.isnan(), y.isnan())
+            x, y = x.nan_to_num(), y.nan_to_num()
+            scale = y.abs().amax(1, keepdim=True) + 1e-30
+            # A weight whose gradient is all but zero moves by its sign, which a rounding may turn.
+            torch.testing.assert_close(x / scale, y / scale, rtol=0, atol=2e-3 if name == "weights" else 4e-5)
+            assert (x - y).abs().median() <= 1e-6 * scale.max(), name
+        assert torch.equal(found[3], expected[3]), "steps"
+        assert torch.equal(found[4], expected[4]), "alive"
+        seen.append(found)
+        return figures, kl
+
+    monkeypatch.setattr(ppo, "_minibatch", both)
+    return seen
+
+
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize(
-    ("group", "members", "hidden"), [(1, 1, (8,)), (4, 3, (16, 10)), (70, 1, (8, 8, 24)), (33, 2, (64, 64))]
+    ("group", "members", "hidden"),
+    [(1, 1, (8,)), (4, 3, (16, 10)), (70, 1, (8, 8, 24)), (33, 2, (64, 64)), (2, 8, (1, 5))],
 )
-def test_gradient_is_that_of_autograd(
+def test_steps_are_those_of_autograd_and_adam(
     group: int, members: int, hidden: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = learner(group, members, hidden, kind)
-    ppo = subject.algorithm
-    assert ppo._fused is not None
-    seen = 0
-
-    def compare(batch: Any) -> tuple[Tensor, Tensor]:
-        nonlocal seen
-        gradient, figures = type(ppo)._fused_gradient(ppo, batch)
-        plain, plain_figures = ppo._gradient(batch)
-        scale = plain.abs().amax(1, keepdim=True)
-        torch.testing.assert_close(gradient / scale, plain / scale, rtol=0, atol=2e-5)
-        torch.testing.assert_close(figures, plain_figures, rtol=1e-4, atol=1e-5)
-        seen += 1
-        return gradient, figures
-
-    monkeypatch.setattr(ppo, "_fused_gradient", compare)
+    seen = watched(subject.algorithm, monkeypatch)
     subject.learn(3 * 8 * 2 * group)
-    assert seen >= 6
+    assert len(seen) >= 6
+    assert not torch.equal(seen[0][0], seen[-1][0])
 
 
-def test_towers_say_what_the_policy_says() -> None:
-    subject = learner(4, 2, (16, 10), "portfolio")
+@pytest.mark.parametrize("members", [1, 8])
+def test_one_asset_alone(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tower with a single output is another branch of the kernel: here the actor has one as well."""
+    subject = learner(3, members, (8, 4), "stock_trading", assets=1)
+    seen = watched(subject.algorithm, monkeypatch)
+    subject.learn(3 * 8 * 6)
+    assert len(seen) >= 6
+
+
+@pytest.mark.parametrize("members", [3, 8])  # shared by threads, and one a thread
+def test_who_stops_and_who_breaks_is_the_same(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member whose KL is too large sits out, one whose parameters are no numbers stops, the gradient is cut."""
+    subject = learner(4, members, (16, 16), "portfolio")
+    ppo = subject.algorithm
+    ppo.settings["target_kl"][0], ppo.settings["max_grad_norm"][1] = 1e-9, 1e-3
+    ppo.parameters.flat[2, 7] = torch.nan
+    seen = watched(ppo, monkeypatch)
+    subject.learn(8 * 8)
+    steps = seen[-1][3]
+    assert subject.alive == [p != 2 for p in range(members)]
+    assert steps[2] == 0
+    assert 1 <= steps[0] < steps[1] == len(seen)
+
+
+@pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
+def test_towers_and_draws_are_those_of_the_policy(group: int, members: int) -> None:
+    subject = learner(group, members, (16, 10), "portfolio")
     ppo, (day, account) = subject.algorithm, subject.env.reset(0)
     assert ppo._fused is not None
     features, _ = ppo.rows(day)
-    account = account.view(2, 2, 4, -1)
+    account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
     out = ppo.policy.forward(ppo.parameters.views, features, account, None)
-    torch.testing.assert_close(ppo._fused.forward("actor", features, account), out.mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(
-        ppo._fused.forward("critic", features, account).squeeze(-1), out.value, rtol=1e-5, atol=1e-6
-    )
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(ppo._fused.mean(day, account), out.mean.detach(), **close)
+    torch.testing.assert_close(ppo._fused.value(day, account), out.value.detach(), **close)
+    noise = ppo.noise((2, group, subject.env.action_size))[0]
+    ppo.parameters.views["log_std"].data.uniform_(-1, 1, generator=torch.Generator().manual_seed(2))
+    for drawn, plain in zip(ppo.explore(day, account, noise), OnPolicy.explore(ppo, day, account, noise), strict=True):
+        torch.testing.assert_close(drawn, plain, rtol=1e-5, atol=1e-5)
 
 
 def test_float64_and_other_policies_take_autograd() -> None:

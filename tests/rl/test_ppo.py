@@ -53,7 +53,7 @@ def prepared(rollouts: int = 1, **settings: Any) -> tuple[Learner, list[Rollout]
     learner = small_learner(env=env, **settings)
     worker, shape = Worker(env, 0), (env.groups, env.accounts, env.action_size)
     with easily_ruined(0.65):
-        parts = [worker.collect(learner.algorithm.act, learner.algorithm.noise(shape)) for _ in range(rollouts)]
+        parts = [worker.collect(learner.algorithm.explore, learner.algorithm.noise(shape)) for _ in range(rollouts)]
     assert all(part.terminated.any() and part.truncated.any() for part in parts)
     return learner, parts
 
@@ -160,7 +160,7 @@ def test_the_group_baseline_changes_the_gradient(monkeypatch: pytest.MonkeyPatch
 def test_a_lone_account_has_no_group_to_be_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     env = small_env(envs=4, group=1)
     learner = small_learner(env=env, minibatches=1, epochs=1, horizon=8, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((4, 1, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((4, 1, env.action_size)))
     steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=False)
     learner.algorithm.update(rollout)
     torch.testing.assert_close(steps.gradients[0][0], plain.gradient(steps.weights[0]), rtol=1e-6, atol=1e-8)
@@ -214,7 +214,7 @@ def test_a_member_that_moved_too_far_sits_out_the_rest(monkeypatch: pytest.Monke
     assert float(plain.terms(learner.algorithm.parameters.member(0))["approx_kl"]) > 0.01
     assert float(metrics["approx_kl"]) > 0.01 / 6
     noise = learner.algorithm.noise(tuple(rollout.action.shape[2:]))
-    learner.algorithm.update(Worker(learner.env, 1).collect(learner.algorithm.act, noise))
+    learner.algorithm.update(Worker(learner.env, 1).collect(learner.algorithm.explore, noise))
     assert bool(steps.moves[len(moved)]), "the next iteration starts afresh"
 
 
@@ -223,13 +223,13 @@ def test_a_member_that_sits_out_is_not_judged_by_what_it_would_have_lost(sits_ou
     """Alone, it would not have met these samples: beside others, an overflow there must not break it."""
     env = small_env((0, 1))
     learner = small_learner(env=env)
-    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((2, 3, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
     items = (rollout.day[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
     advantage, target = rollout.reward[0], torch.zeros_like(rollout.reward[0])
     target[1, 0, 0] = torch.inf
     batch = (*items, advantage, target)
     before = learner.algorithm.parameters.flat.clone()
-    learner.algorithm._minibatch(batch, torch.tensor([True, not sits_out]), 1.0)
+    learner.algorithm._minibatch(batch, torch.arange(2).expand(2, 2), torch.tensor([True, not sits_out]), 1.0)
     assert learner.alive == [True, sits_out]
     assert torch.equal(learner.algorithm.parameters.flat[1], before[1])
     assert not torch.equal(learner.algorithm.parameters.flat[0], before[0])
@@ -239,7 +239,7 @@ def test_the_kl_estimate_is_the_kl_divergence_of_the_policies() -> None:
     """Of the policy that collected the data from the one that it became: k3 of Schulman (2020), over many samples."""
     env = small_env(envs=1200, group=6)
     learner = small_learner(env=env, epochs=2, minibatches=1, learning_rate=0.02, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((200, 6, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((200, 6, env.action_size)))
     plain = PlainPPO(learner.algorithm, rollout, baseline=True)
     learner.algorithm.update(rollout)
     shrunk = learner.algorithm.parameters.member(0)
@@ -261,7 +261,7 @@ def test_advantages_are_normalised_for_each_member() -> None:
     """A member with rewards a thousand times another's has the same policy loss."""
     env = small_env((0, 0))
     learner = small_learner(env=env, epochs=1, minibatches=1)
-    rollout = Worker(env, 0).collect(learner.algorithm.act, learner.algorithm.noise((2, 3, env.action_size)))
+    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
     loud = rollout.reward * torch.tensor([1.0, 1000.0], dtype=torch.float64).view(1, 2, 1, 1)
     learner.algorithm.reward_scale = torch.ones(2, dtype=torch.float64)
     flat = {
@@ -279,4 +279,4 @@ def test_advantages_are_normalised_for_each_member() -> None:
 def test_an_unknown_hyperparameter_is_refused() -> None:
     with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, discount"):
         small_learner(hyperparameters=[{"momentum": 0.9}])
-    assert len(MEMBER_SETTINGS) == 8
+    assert len(MEMBER_SETTINGS) == 10

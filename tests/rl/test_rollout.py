@@ -51,7 +51,7 @@ def collected(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, R
         env.log = []
         with easily_ruined(0.65):
             rollout = worker.collect(
-                learner.algorithm.act, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
+                learner.algorithm.explore, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
             )
         kept = Recorder(env.env)
         kept.log = env.log

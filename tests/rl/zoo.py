@@ -13,7 +13,7 @@ from finrl_pod.config import EnvironmentConfig
 from finrl_pod.rl.learner import Learner
 from tests.markets import random_market
 
-NAMES = tuple(name for name, facts in ALGORITHMS.items() if facts.kind != "add-on")
+NAMES = tuple(ALGORITHMS)
 SMALL: Mapping[type, dict[str, Any]] = {
     PPOConfig: {"horizon": 6, "epochs": 2, "minibatches": 2},
     A2CConfig: {"horizon": 6},
@@ -25,6 +25,8 @@ SMALL: Mapping[type, dict[str, Any]] = {
 def small_config(name: str, **settings: Any) -> AgentConfig:
     record = ALGORITHMS[name].record
     small = next(values for kind, values in SMALL.items() if issubclass(record, kind))
+    if name == "shac":
+        small = {**small, "epochs": 1, "minibatches": 2}
     if name == "redq":
         small = {**small, "critics": 4, "policy_delay": 2}
     return record(**{"algorithm": name, "hidden": (5, 6), "learning_rate": 1e-2, **small, **settings})

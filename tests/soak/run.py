@@ -2,8 +2,9 @@
 
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
-Server, daemon, timeouts and limiter share one clock: slow around each opening, slower while requests come in, fast for
-the rest of the day. A killed daemon is missing for some minutes, and a few random ones more.
+Server, daemon, timeouts and limiter share one clock. It runs at AWAKE simulated seconds a second while the daemon works
+or waits for an answer, and flies while it sleeps: a slow machine makes the soak longer and changes nothing else. A
+killed daemon is missing for some minutes, and a few random ones more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -32,27 +34,26 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-BUSY, SLOW, FAST = 300.0, 5400.0, 800_000.0  # simulated seconds a second
+AWAKE, ASLEEP = 30.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
-BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 17  # seconds around each opening in which time is slow
-HANG = 0.3  # real seconds
+BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # seconds around each opening in which a kill may come
+HANG = 0.6  # real seconds: longer than the daemon waits for an answer
 STARTING = Pace(30.0, 30.0)  # while a daemon starts: some simulated minutes, as for a real one
-_SETTLING = 2.0  # real seconds
-ON_ITS_WAY = 0.2 * SLOW  # simulated seconds that a request may take
+PATIENCE = 120.0  # real seconds for one simulated day
+ON_ITS_WAY = 5.0  # simulated seconds that a request may take
 SETTLED = 20  # sessions after which memory should not grow any more
 GROWTH = 20.0  # MiB that it may grow all the same
 
 
 @dataclass
 class Soak:
-    """What a run is told, and what it measures. busy: speed while requests come in. memory: (session, bytes)."""
+    """What a run is told, and what it measures. memory: (session, bytes)."""
 
     out: Path
     sessions: int
     fault_rate: float
     kills: int
     seed: int
-    busy: float = BUSY
     memory: list[tuple[int, int]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -71,28 +72,23 @@ def soak(plan: Soak) -> Soak:
         faults=faults,
         log=log,
         clock=clock,
-        busy_speed=plan.busy,
     )
     days = [s for s in server.exchange.prices.sessions.all if s.date >= START][: plan.sessions]
-    windows = tuple((s.open - BEFORE, s.open + AFTER) for s in days)
-    # After the last session time is slow again: the daemon stops, and nothing is to happen meanwhile.
-    last = days[-1].close + 3600
-    pace = Pace(SLOW, FAST, (*windows, (last, last + 30 * 86_400.0)))
     # Kills come around the opening, when there is something to lose.
     kills = sorted(rng.sample(range(1, len(days) - 1), min(plan.kills, len(days) - 2)))
-    moments = [days[i].open + rng.uniform(-0.9 * BEFORE, 0.9 * AFTER) for i in kills]
+    moments = [days[i].open + rng.uniform(-BEFORE, AFTER) for i in kills]
     began = time.monotonic()
     with server, (plan.out / "daemon.log").open("ab") as output:
         daemon = _start(plan, server, clock, output)
-        _go(server, pace)
+        server.follow(AWAKE, ASLEEP)
         for day in days:
             while moments and moments[0] < day.close:
-                _until(server, moments.pop(0), daemon)
-                daemon = _kill(plan, server, daemon, clock, output, pace, rng)
-            _until(server, day.close, daemon)
+                daemon = _kill(plan, server, daemon, moments.pop(0), clock, output, rng)
+            reach(server, day.close, daemon)
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
-        _until(server, last, daemon)
+        # The daemon stops where nothing is to happen any more, and has time for it.
+        reach(server, days[-1].close + 3600, daemon, lambda: server.set_pace(Pace(AWAKE, AWAKE)))
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
@@ -134,15 +130,13 @@ max_turnover = 10.0
     roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
     environment = {**os.environ, "PYTHONPATH": roots, "APCA_API_KEY_ID": "soak", "APCA_API_SECRET_KEY": "soak-secret"}
     seen = len(server.log.records)
-    command = [sys.executable, str(Path(__file__).with_name("daemon.py")), "paper", "run", str(config)]
+    command = [sys.executable, str(ROOT / "tests/paper/process/daemon.py"), "paper", "run", str(config)]
     daemon = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     end = time.monotonic() + 120
     while not any(_recovered(r) for r in server.log.records[seen:]):
         if daemon.poll() is not None or time.monotonic() > end:
             raise SystemExit(f"the daemon did not start: see {plan.out / 'daemon.log'}")
         time.sleep(0.02)
-    # It reads calendars for the first time, which takes longer than anything later.
-    time.sleep(_SETTLING)
     return daemon
 
 
@@ -156,31 +150,32 @@ def _kill(
     plan: Soak,
     server: FakeAlpaca,
     daemon: subprocess.Popen[bytes],
+    moment: float,
     clock: Path,
     output: Any,
-    pace: Pace,
     rng: random.Random,
 ) -> subprocess.Popen[bytes]:
-    daemon.kill()
+    def kill() -> None:
+        daemon.kill()
+        server.set_pace(STARTING)
+
+    reach(server, moment, daemon, kill)
     daemon.wait()
-    server.call(lambda: server.set_pace(STARTING))
-    later = server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0))
-    server.jump(later)
+    server.jump(server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0)))
     started = _start(plan, server, clock, output)
-    _go(server, pace)
+    server.follow(AWAKE, ASLEEP)
     return started
 
 
-def _go(server: FakeAlpaca, pace: Pace) -> None:
-    server.call(lambda: server.set_pace(pace))
-
-
-def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes]) -> None:
-    while server.clock.seconds() < moment:
-        if daemon.poll() is not None:
+def reach(
+    server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], deed: Callable[[], None] = lambda: None
+) -> None:
+    """Wait for a simulated moment and do something just then. Ends the soak when the daemon has left before."""
+    reached, end = server.at(moment, deed), time.monotonic() + PATIENCE
+    while not reached.wait(timeout=0.2):
+        if daemon.poll() is not None or time.monotonic() > end:
             when = datetime.fromtimestamp(server.clock.seconds(), UTC)
-            raise SystemExit(f"the daemon left with {daemon.returncode} at {when:%Y-%m-%d %H:%M}: see its log")
-        time.sleep(min(max(server.clock.real_until(moment), 0.001), 0.05))
+            raise SystemExit(f"the daemon ({daemon.returncode}) does not go on at {when:%Y-%m-%d %H:%M}: see its log")
 
 
 def main() -> int:
@@ -192,18 +187,17 @@ def main() -> int:
     parser.add_argument("--fault-rate", type=float, default=0.02)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--busy", type=float, default=BUSY, help="simulated seconds a second while requests come in")
     parser.add_argument(
         "--compare", action="store_true", help="run once more without faults: the fills must be the same"
     )
     a = parser.parse_args()
     if (a.out / "server.jsonl").exists():
         parser.error(f"{a.out} holds a soak already: name another folder")
-    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed, a.busy))
+    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed))
     verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite", ON_ITS_WAY)
     if a.compare:
         calm = a.out / "without-faults"
-        soak(Soak(calm, a.sessions, 0.0, 0, a.seed, a.busy))
+        soak(Soak(calm, a.sessions, 0.0, 0, a.seed))
         verdict.faults += same_fills(verdict, judge(calm / "server.jsonl", calm / "journal.sqlite", ON_ITS_WAY))
     grown = growth(plan)
     if grown is not None and grown >= GROWTH:

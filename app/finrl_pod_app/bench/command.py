@@ -9,33 +9,47 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
+from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import FIRST, KEPT, LEARNERS, gate_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.machine import describe, pick_device
+from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
 from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.sac import SacSettings, sac_rows
 from finrl_pod_app.bench.speed import SpeedSettings
 
 SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
     "env": lambda settings, device: [env_row(settings, device)],
     "ppo": lambda settings, device: [ppo_row(settings, device)],
     "population": population_rows,
+    "analytic": lambda settings, device: [analytic_row(settings, device)],
+}
+MANY: dict[str, tuple[type[Any], Callable[[Any, torch.device], list[Row]]]] = {
+    "sac": (SacSettings, sac_rows),
+    "pipeline": (PipelineSettings, pipeline_rows),
 }
 # What is measured when nothing is said: env at the size at which others report it, with their flat rows.
 DEFAULTS = {
     "env": SpeedSettings(envs=8192, observation="flat"),
     "ppo": SpeedSettings(),
     "population": SpeedSettings(policy="equivariant", members=32),
+    "analytic": SpeedSettings(
+        envs=4096, group=64, assets=20, features=2, horizon=8, hidden=(32, 32), policy="equivariant", kind="portfolio"
+    ),
 }
+# Flags that say nothing about a benchmark.
+WITHOUT: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
+COMMANDS = ("backtest", *SPEED, "learn", "gate")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,6 +81,9 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "learn":
         return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
+    if options.what in MANY:
+        record, rows_of = MANY[options.what]
+        return rows_of(record(**{field.name: getattr(options, field.name) for field in fields(record)}), device)
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
@@ -75,8 +92,8 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
             options.edge or list(STRENGTHS), options.learner or LEARNERS[:1], options.worlds, options.first,
             options.keep, device,
         )  # fmt: skip
-    names = DEFAULTS[options.what].plain()
-    settings = SpeedSettings(**{name: getattr(options, name) for name in names})
+    defaults = DEFAULTS[options.what].plain()
+    settings = SpeedSettings(**{name: getattr(options, name, value) for name, value in defaults.items()})
     return SPEED[options.what](settings, device)
 
 
@@ -89,20 +106,30 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m finrl_pod_app.bench", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="backtest|env|ppo|population|learn|gate")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="|".join(COMMANDS))
     for name, summary in (
         ("env", "steps/s of an environment"),
         ("ppo", "samples/s of PPO, end to end"),
         ("population", "samples/s of many members against one, with the same samples in all"),
+        ("analytic", "samples/s of the analytic policy gradient, end to end"),
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        _add_speed(command, DEFAULTS[name])
+        _add_speed(command, DEFAULTS[name], WITHOUT.get(name, ()))
         _add_common(command)
     backtest = commands.add_parser("backtest", help="backtests/s of many variations", allow_abbrev=False)
     for field in fields(BacktestSettings):
         kind = str if field.name == "peer" else int
         backtest.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
     _add_common(backtest)
+    for name, summary in (
+        ("sac", "updates/s of soft actor-critic beside Stable-Baselines3's"),
+        ("pipeline", "samples/s and updates/s of collecting and learning at once, against in turn"),
+    ):
+        command = commands.add_parser(name, help=summary, allow_abbrev=False)
+        for field in fields(MANY[name][0]):
+            kind = type(field.default)
+            command.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+        _add_common(command)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
     learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
@@ -125,8 +152,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="file that keeps the JSON")
 
 
-def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None:
+def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without: Sequence[str]) -> None:
     for name in ("envs", "assets", "features", "days", "horizon", "minibatch", "epochs", "group", "members", "runs"):
+        if name in without:
+            continue
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help="default %(default)s")
     parser.add_argument("--hidden", type=_widths, default=defaults.hidden, metavar="64,64")
     for name, choices in (
@@ -135,6 +164,8 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings) -> None
         ("order", ("proportional", "sequential")),
         ("observation", ("flat", "table")),
     ):
+        if name in without:
+            continue
         parser.add_argument(f"--{name}", choices=choices, default=getattr(defaults, name), help="default %(default)s")
 
 

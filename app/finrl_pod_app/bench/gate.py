@@ -2,8 +2,8 @@
 
 Every world goes through the whole line, from prices to the verdict, with one config and one set of thresholds: the
 defaults of `GateConfig`. A learner that learns nothing is the control: it is promoted nowhere, which alone says little,
-so both rates stand side by side. Each world is a line of a JSONL file, and a study that is stopped goes on with the
-worlds that the file does not have yet.
+so both rates stand side by side. The first line of a JSONL file is the config, each world another one, and a study that
+is stopped goes on with the worlds that the file does not have yet.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
             for split, results in (("validation", crowned.validation), ("test", crowned.test))
         },
         "trials": dict(judged.trials),
-        "config_sha256": dataclasses.replace(config, seed=0).sha256,
         "world_sha256": panel.sha256,
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -111,6 +110,8 @@ def gate_rows(
     for learner in learners:
         config_of(learner, 0)
     done = {(r["edge"], r["learner"], r["seed"]) for r in read(kept)}
+    if worlds and not kept.exists():
+        append(kept, {"config": settings()})
     for seed in range(first, first + worlds):
         for edge in edges:
             for learner in learners:
@@ -129,19 +130,42 @@ def read(kept: Path) -> list[dict[str, Any]]:
     another config: thresholds are frozen, rates of two configs are not one rate."""
     if not kept.exists():
         return []
-    records = []
+    records, known = [], False
     for number, line in enumerate(kept.read_text(encoding="utf-8").splitlines(), 1):
         try:
             record = json.loads(line)
-            expected = config_of(record["learner"], 0).sha256
-        except (ValueError, KeyError, TypeError):
+            begun_with = record.get("config")
+            if begun_with is None and (not known or record["learner"] not in LEARNERS):
+                raise KeyError  # a world before its config, or of a learner that is none
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise RunError(f"{kept}, line {number} is no record of a world: remove the line and run it again") from None
-        if record["config_sha256"] != expected:
+        if begun_with is None:
+            records.append(record)
+            continue
+        known = True
+        other = changed(begun_with, settings())
+        if other:
             raise RunError(
-                f"{kept}, line {number} was made with another config or other thresholds: begin a new file with --keep"
+                f"{kept} was made with another config or other thresholds ({other}): begin a new file with --keep"
             )
-        records.append(record)
     return records
+
+
+def settings() -> Any:
+    """The study's config as JSON has it."""
+    return json.loads(json.dumps(dataclasses.asdict(CONFIG)))
+
+
+def changed(then: Any, now: Any, where: str = "") -> str:
+    """The first setting that is no longer what it was, empty where all are. What has become a setting since then does
+    not count: by its default a run is as it was before."""
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return "" if then == now else where or "all of it"
+    for name, value in then.items():
+        told = changed(value, now.get(name), f"{where}.{name}" if where else name)
+        if told:
+            return told
+    return ""
 
 
 def append(kept: Path, record: Mapping[str, Any]) -> None:

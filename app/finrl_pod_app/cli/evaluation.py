@@ -16,7 +16,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 
 def audit(
     run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is audited.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="A baseline by name, instead of a run.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="A baseline by name, or file.py:Class, instead of a run. The file is trusted.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="An environment: portfolio or stock_trading.")] = None,
     data: Annotated[str | None, typer.Option(help="Panel of the store for --strategy and --env; sample.")] = None,
     probes: Annotated[int, typer.Option(min=1, help="Bars after which the future is changed.")] = 12,

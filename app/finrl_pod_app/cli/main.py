@@ -12,7 +12,18 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import algorithms, backtest_commands, data, doctor, evaluation, init, paper, run_commands, train
+from finrl_pod_app.cli import (
+    algorithms,
+    backtest_commands,
+    dashboard,
+    data,
+    doctor,
+    evaluation,
+    init,
+    paper,
+    run_commands,
+    train,
+)
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
@@ -48,6 +59,7 @@ app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --fo
 )
 app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
+app.add_typer(dashboard.app, name="dashboard")
 app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(algorithms.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
 app.command(

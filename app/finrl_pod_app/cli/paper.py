@@ -79,14 +79,9 @@ def orders(
 @app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
 def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
     """Send no more orders and cancel our live ones, until `resume`. Holds at once, also while the daemon is down."""
-    from datetime import UTC, datetime
-
     from finrl_pod.paper.journal.commands import CommandName
-    from finrl_pod.paper.risk import Risk, RiskState
 
-    settings, store = _open(config)
-    Risk(store, settings.risk, settings.orders).tighten(RiskState.HALTED, "by command", datetime.now(UTC))
-    _ask(store, CommandName.HALT, wait, as_json=as_json)
+    _ask(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
 
 
 @app.command("resume", epilog="Example: finrl-pod paper resume paper.toml")
@@ -154,6 +149,32 @@ def replay(
         raise typer.Exit(DIFFERS)
 
 
+@app.command("track", epilog="Example: finrl-pod paper track paper.toml --panel sample")
+def track(
+    config: Config = DEFAULT,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take journal and settings from here, not from the config.")
+    ] = None,
+    panel: Annotated[str, typer.Option(help="Stored prices to test on; the daemon's own feed unless given.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Compare the account's equity with the backtest that sends the same orders. Exit code 1 if they differ."""
+    import dataclasses
+
+    from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.showing import show_track
+    from finrl_pod_app.paper.tracking import kept_config, run_track
+
+    settings = load(config) if journal is None else dataclasses.replace(kept_config(journal), journal=str(journal))
+    document = run_track(settings, panel)
+    if as_json:
+        print_json(document)
+    else:
+        show_track(document)
+    if not document["same"]:
+        raise typer.Exit(DIFFERS)
+
+
 @app.command("demo", epilog="Example: finrl-pod paper demo --sessions 21")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the champion and of each demonstration.")] = Path("runs/paper"),
@@ -191,11 +212,11 @@ def _open(config: Path) -> tuple[PaperConfig, Store]:
 def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool) -> str | None:
     """Leave a command and wait for its answer; without one it holds at the daemon's next start."""
     import time
-    from datetime import UTC, datetime
 
-    from finrl_pod.paper.journal.commands import ask, outcome
+    from finrl_pod.paper.journal.commands import outcome
+    from finrl_pod_app.paper.commanding import give, own_name
 
-    number, end = ask(store, name, datetime.now(UTC)), time.monotonic() + wait
+    number, end = give(store, name, user=own_name()), time.monotonic() + wait
     answer = outcome(store, number)
     while answer is None and time.monotonic() < end:
         time.sleep(LOOK_EVERY)

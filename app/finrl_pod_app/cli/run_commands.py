@@ -27,12 +27,15 @@ class Device(StrEnum):
 class Bench(StrEnum):
     """What to measure."""
 
+    analytic = "analytic"
     backtest = "backtest"
     env = "env"
     gate = "gate"
     learn = "learn"
     population = "population"
     ppo = "ppo"
+    sac = "sac"
+    pipeline = "pipeline"
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; runs/ and the time unless given.")]
@@ -73,7 +76,8 @@ def tournament(
 def bench(
     context: typer.Context,
     what: Annotated[
-        Bench, typer.Argument(help="Speed: backtest, env, ppo, population. What agents learn: learn. Errors: gate.")
+        Bench,
+        typer.Argument(help="Speed: analytic, backtest, env, ppo, population. What agents learn: learn; errors: gate."),
     ],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""

@@ -13,22 +13,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import EnvironmentLacks
-from finrl_pod.evaluate.paper_execution import backtest_paper
 from finrl_pod.files import write_text
 from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
 from finrl_pod.paper.fake_alpaca.settings import Settings
-from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.planning import sizing_rules
 from finrl_pod.paper.scaled_clock import Pace
 from finrl_pod.paper.settings import load
-from finrl_pod.paper.status import heartbeat, orders, status
-from finrl_pod_app.paper.replaying import CENT, compare
-from finrl_pod_app.paper.sources import load_promoted, strategy_source
+from finrl_pod.paper.status import heartbeat, status
+from finrl_pod_app.paper.replaying import CENT
+from finrl_pod_app.paper.sources import load_promoted
+from finrl_pod_app.paper.tracking import keep_track, track
 from finrl_pod_app.presets import preset
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import run_tournament
@@ -120,19 +115,11 @@ def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[
     store = Store.open(Path(config.journal))
     try:
         document = status(store, config)
-        marks = [(date.fromisoformat(r.session), Decimal(r.equity)) for r in store.rows(schema.equity)]
-        sent = orders(store)
+        found = track(config, store, load_panel(preset("quick")))
     finally:
         store.close()
-    panel = load_panel(preset("quick"))
-    strategy = strategy_source(config, allow_unpromoted=True).current().strategy
-    market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-    days = panel.times.astype("datetime64[D]")
-    first, last = (int(np.flatnonzero(days == np.datetime64(day))[0]) for day in (marks[0][0], marks[-1][0]))
-    tested = backtest_paper(strategy, panel, market, first, last, sizing_rules(config), config.capital, "close")
-    # The last decision's orders fill after the last mark: the backtest's period ends there.
-    until = marks[-1][0].isoformat()
-    differences = compare(marks, tested, [o for o in sent if o["bar"] < until])
+    keep_track(Path(config.journal), found)
+    marks, tested, differences = found.marks, found.tested, found.differences
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
         "first": str(marks[0][0]),

@@ -18,6 +18,7 @@ from finrl_pod.paper.control import halt_is_waiting, obey_halt
 from finrl_pod.paper.daemon import Daemon
 from finrl_pod.paper.journal.lease import Lease
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.kept_settings import keep
 from finrl_pod.paper.outside.alerts import Alerts
 from finrl_pod.paper.outside.health import HealthServer
 from finrl_pod.paper.outside.heartbeat import Heartbeat
@@ -47,6 +48,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         closing.enter_context(Lease(Path(config.journal)))
         store = Store.create_or_open(Path(config.journal))
         closing.callback(store.close)
+        keep(store, config, clock.now())
         alerts = Alerts(config.outside.webhook, log)
         closing.callback(alerts.close)
         broker, feed = open_broker(config.broker, clock)

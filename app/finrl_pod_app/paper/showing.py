@@ -80,6 +80,25 @@ def show_replay(document: Mapping[str, Any]) -> None:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
 
+def show_track(document: Mapping[str, Any]) -> None:
+    """Where the account ended, where the backtest did, and what differs."""
+    console = _console()
+    mine, theirs = document["equity"][-1], document["backtest"][-1]
+    console.print(
+        Text(
+            f"{document['strategy']}, {document['sessions'][0]} to {document['sessions'][-1]}: equity {mine:,.2f}, "
+            f"{theirs:,.2f} in the backtest, a difference of {(mine / theirs - 1) * 10_000:+.1f} bp"
+        ),
+        soft_wrap=True,
+    )
+    if document["same"]:
+        console.print(Text("Orders, fills and equity are the same to the cent."))
+    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+        console.print(Text(sentence), soft_wrap=True)
+    if (more := len(document["differences"]) - _DIFFERENCES_SHOWN) > 0:
+        console.print(Text(f"and {more} more differences (see --json)"))
+
+
 def show_demo(document: Mapping[str, Any]) -> None:
     """What the daemon did, and whether the backtest says the same."""
     console = _console()

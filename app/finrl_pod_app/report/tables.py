@@ -118,13 +118,15 @@ def costs_table(costs: Mapping[str, Mapping[str, Any]], looks: Mapping[str, Styl
 def gate_table(rules: Sequence[Mapping[str, Any]]) -> str:
     """Each rule of the gate: what it asks for, what was reached, whether that is enough."""
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">met</th>'
+    heads += '<th scope="col" class="text">in words</th>'
     body = [
         f'<tr><th scope="row">{html.escape(readable(str(rule["name"])))}</th><td>{_number(rule["value"])}</td>'
         f'<td>{_number(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
-        f"{'yes' if rule['passed'] else 'no'}</td></tr>"
+        f"{'yes' if rule['passed'] else 'no'}</td>"
+        f'<td class="text words">{html.escape(str(rule.get("sentence", "")))}</td></tr>'
         for rule in rules
     ]
-    return _table(heads, body, wide=False)
+    return _table(heads, body)
 
 
 def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,11 +47,26 @@ class Pipeline:
         return stamp(self.panel.times[t], self.panel.bar)
 
 
+@runtime_checkable
+class Remade(Protocol):
+    """A strategy that may remember what it saw."""
+
+    def again(self) -> Strategy:
+        """A new one, with the same settings."""
+        ...
+
+
+def afresh(strategy: Strategy) -> Strategy:
+    """The strategy as it begins: what it saw on other bars must not tell on these."""
+    return strategy.again() if isinstance(strategy, Remade) else strategy
+
+
 def decisions(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> list[Floats | None]:
-    """What a strategy decides at bars first to last - 1, led through the engine from cash."""
-    recorded = Recording(strategy)
+    """What a strategy decides at bars first to last - 1, led through the engine from cash; one that remembers is made
+    anew for it."""
+    recorded = Recording(afresh(strategy))
     backtest(recorded, panel, market, first, last, rules, cash)
     return recorded.decisions
 

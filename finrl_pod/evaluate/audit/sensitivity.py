@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from finrl_pod.evaluate.audit.finding import Finding
 from finrl_pod.evaluate.audit.pipeline import Pipeline
-from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import BARS_A_YEAR
-from finrl_pod.evaluate.replay import Recording
+from finrl_pod.evaluate.replay import Job, Recording, replay
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.protocols import Strategy
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
+from finrl_pod.types import Floats, MarketTensor
 
 CHECK = "sensitivity"
 COSTS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points a side
 DELAYS = (0, 1, 2, 3)  # further bars between a decision and its fill
+Decisions = Sequence[Floats | None]  # [N] weights of each bar in order, None: leave the account alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,38 +37,9 @@ class Sensitivity:
     break_even: float
 
 
-class Replayed:
-    """Decisions that were recorded, `delay` bars late; before the first one the account stays in cash."""
-
-    feature_names: tuple[str, ...] = ()
-    lookback = 1
-
-    def __init__(self, name: str, decisions: Sequence[Floats | None], delay: int = 0) -> None:
-        self.name, self._decisions, self._next = name, decisions, -delay
-
-    def target_weights(self, window: Window, positions: Positions) -> Floats | None:  # noqa: ARG002
-        t, self._next = self._next, self._next + 1
-        return self._decisions[t] if t >= 0 else None
-
-
-def recorded(
-    strategy: Strategy,
-    panel: Panel,
-    market: MarketTensor,
-    first: int,
-    last: int,
-    rules: ExecutionRules,
-    cash: float,
-) -> tuple[BacktestResult, list[Floats | None]]:
-    """A backtest, and what was decided in it."""
-    record = Recording(strategy)
-    return backtest(record, panel, market, first, last, rules, cash), record.decisions
-
-
 def sensitivity(
-    decisions: Sequence[Floats | None],
-    yardstick: Sequence[Floats | None],
-    panel: Panel,
+    decisions: Decisions,
+    yardstick: Decisions,
     market: MarketTensor,
     first: int,
     last: int,
@@ -77,19 +48,44 @@ def sensitivity(
     costs: Sequence[float] = COSTS,
     delays: Sequence[int] = DELAYS,
 ) -> Sensitivity:
-    """Replay the decisions of bars first to last - 1, and those of the yardstick, under other costs and delays."""
+    """Replay the decisions of bars first to last - 1, and those of the yardstick, under other costs and delays.
 
-    def growth(what: Sequence[Floats | None], cost: float | None = None, delay: int = 0) -> float:
-        terms = rules if cost is None else dataclasses.replace(rules, cost_rate=cost / 1e4)
-        result = backtest(Replayed("replay", what, delay), panel, market, first, last, terms, cash)
-        return log_growth(result.equity)
-
-    own = [growth(decisions, cost) for cost in costs]
-    reference = [growth(yardstick, cost) for cost in costs]
-    late = [growth(decisions, None, delay) for delay in delays]
+    A late account stays in cash until the first decision has come through.
+    """
+    made = (decisions, yardstick, *([*[None] * delay, *decisions][: last - first] for delay in delays))
+    tables = torch.from_numpy(np.stack([_table(one, market, first) for one in made]))
+    terms = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
+    jobs = [Job(which, first, last, term) for which in (0, 1) for term in terms]
+    jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
+    grown = [log_growth(equity) for equity in replay(market, tables, jobs, cash).equity]
+    own, reference, late = grown[: len(costs)], grown[len(costs) : 2 * len(costs)], grown[2 * len(costs) :]
     return Sensitivity(
         tuple(costs), tuple(own), tuple(reference), tuple(delays), tuple(late), break_even(costs, own, reference)
     )
+
+
+def break_even_of(
+    own: Recording,
+    yardstick: Recording,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+) -> float:
+    """The cost in basis points at which what one strategy decided grows no more than what the yardstick did."""
+    terms = (market, first, last, rules, cash)
+    return sensitivity(own.decisions, yardstick.decisions, *terms, delays=()).break_even
+
+
+def _table(decisions: Decisions, market: MarketTensor, first: int) -> Floats:
+    """[T, N] on the bars of a market, NaN where nothing was decided."""
+    bars, assets, _ = market.shape
+    table = np.full((bars, assets), np.nan)
+    for t, weights in enumerate(decisions, first):
+        if weights is not None:
+            table[t] = weights
+    return table
 
 
 def break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence[float]) -> float:

@@ -138,6 +138,9 @@ class AlpacaAccount:
     def stream(self) -> StreamState:
         return self._stream.state()
 
+    def renew_stream(self) -> None:
+        self._stream.renew()
+
     # ---- facts ----------------------------------------------------------------------------------------------------
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:

@@ -39,7 +39,10 @@ class NoStream:
         return ()
 
     def state(self) -> StreamState:
-        return StreamState(connected=False, detail="this client has no stream")
+        return StreamState(connected=False, detail="this client has no stream", offered=False)
+
+    def renew(self) -> None:
+        """Nothing to make anew."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -60,6 +63,7 @@ class UpdateStream:
         self._refusals = 0
         self._detail = "not started"
         self._stop = threading.Event()
+        self._anew = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trade-updates", daemon=True)
 
     def start(self) -> UpdateStream:
@@ -76,6 +80,10 @@ class UpdateStream:
     def state(self) -> StreamState:
         with self._lock:
             return StreamState(self._connected, self._last, self._refusals, self._detail)
+
+    def renew(self) -> None:
+        """Leave the connection and make another one; returns at once."""
+        self._anew.set()
 
     def close(self) -> None:
         """Leave the connection; waits for the thread, but not for long."""
@@ -140,7 +148,11 @@ class UpdateStream:
             raise Refused(f"the stream was refused ({code or stream})")
 
     def _hear(self, socket: Any) -> None:
+        self._anew.clear()
         while not self._stop.is_set():
+            if self._anew.is_set():
+                self._note("left for another connection", refused=False)
+                return
             try:
                 text = socket.recv(timeout=_LOOK)
             except TimeoutError:

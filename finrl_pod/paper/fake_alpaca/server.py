@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import date, datetime
@@ -23,6 +22,7 @@ from finrl_pod.paper.fake_alpaca.data_api import MarketData
 from finrl_pod.paper.fake_alpaca.exchange import Exchange
 from finrl_pod.paper.fake_alpaca.faults import Fault, Faults
 from finrl_pod.paper.fake_alpaca.orders import Refusal
+from finrl_pod.paper.fake_alpaca.pacing import Pacer
 from finrl_pod.paper.fake_alpaca.prices import Prices
 from finrl_pod.paper.fake_alpaca.routes import Asked, Handler, data_routes, trading_routes
 from finrl_pod.paper.fake_alpaca.settings import Settings
@@ -32,9 +32,7 @@ from finrl_pod.paper.scaled_clock import Pace, ScaledClock
 from finrl_pod.types import Panel
 
 HOST = "127.0.0.1"
-_LOOK = 0.05  # real seconds between two looks at the clock when nothing is due
 _SHORTEST = 0.0005
-_QUIET = 0.15  # real seconds without a request: a client that writes its journal between two is still busy
 _STATE_VERSION = 1
 _MORNING = 8  # New York time at which a server that is told a date begins
 
@@ -79,13 +77,11 @@ class FakeAlpaca:
         self.faults = Faults(faults, self.settings.seed)
         self.clock = ScaledClock(begin, pace or Pace(), clock)
         self._counts = {name: RequestCount(self.settings.rate_limit) for name in ("trading", "data")}
-        self._hub = Hub(self.faults, self.log, self.clock.seconds, self._authorised)
+        self.hub = Hub(self.faults, self.log, self.clock.seconds, self._authorised)
         self._panel_sha256 = panel.sha256
         self._state = state
         self._port = port
-        self._busy_speed = busy_speed
-        self._busy_until = 0.0
-        self._quiet: Pace | None = None
+        self.pacer = Pacer(self.clock, busy_speed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
@@ -163,7 +159,7 @@ class FakeAlpaca:
             await self._stop.wait()
         finally:
             ticking.cancel()
-            await self._hub.close()
+            await self.hub.close()
             await runner.cleanup()
             self.save()
             self.log.write("server", self.clock.seconds(), what="stopped")
@@ -184,42 +180,44 @@ class FakeAlpaca:
                 raise
             ready.set_exception(error)
 
-    def _slow_down(self) -> None:
-        """A request came: time runs slowly from now on, until none has come for a while."""
-        if self._busy_speed is None:
-            return
-        self._busy_until = time.monotonic() + _QUIET
-        if self._quiet is None:
-            self._quiet = self.clock.pace
-            self.clock.set_pace(dataclasses.replace(self._quiet, slow=min(self._busy_speed, self._quiet.slow)))
-
-    def _speed_up(self) -> None:
-        if self._quiet is not None and time.monotonic() > self._busy_until:
-            self.clock.set_pace(self._quiet)
-            self._quiet = None
-
     def set_pace(self, pace: Pace) -> None:
         """Go on at another pace."""
-        self._quiet = None
-        self.clock.set_pace(pace)
+        self.pacer.set(pace)
+
+    def follow(self, awake: float, asleep: float) -> None:
+        """Let time run as the daemon's sleep allows, see `Pacer.follow`."""
+        self.call(lambda: self.pacer.follow(awake, asleep))
+
+    def at(self, moment: float, deed: Callable[[], None] = lambda: None) -> threading.Event:
+        """Do something in the server's thread at a simulated moment; the event is set when it is done."""
+        done = threading.Event()
+
+        def act() -> None:
+            self.exchange.advance(moment)
+            deed()
+            done.set()
+
+        self.call(lambda: self.pacer.at(moment, act))
+        return done
 
     async def _tick(self) -> None:
         """Let things happen when they are due, without anybody asking."""
         assert self._wake is not None
         while True:
             due = self.exchange.next_due()
-            look = _LOOK if self._quiet is None else _QUIET / 4
-            wait = look if due is None else min(self.clock.real_until(due), look)
+            wait = self.pacer.next_look
+            if due is not None:
+                wait = min(self.clock.real_until(due), wait)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(wait, _SHORTEST))
             self._wake.clear()
-            self._speed_up()
+            self.pacer.look()
             self.exchange.advance(self.clock.seconds())
 
     def _hear(self, kind: str, event: dict[str, Any]) -> None:
         self.log.write(kind, self.exchange.now, **event)
         if kind == "order":
-            self._hub.publish(event)
+            self.hub.publish(event)
         elif event["event"] == "close":
             self.save()
 
@@ -230,7 +228,7 @@ class FakeAlpaca:
         for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:
                 application.router.add_route(method, path, self._answering(handler, self._counts[limit]))
-        application.router.add_get("/stream", self._hub.serve)
+        application.router.add_get("/stream", self.hub.serve)
         application.add_routes(control_routes(self))
         application.router.add_route("*", "/{tail:.*}", self._answering(_unknown, self._counts["trading"]))
         return application
@@ -243,7 +241,7 @@ class FakeAlpaca:
         """A handler with everything around it: keys, limit, faults, headers, log."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            self._slow_down()
+            self.pacer.request()
             arrived = self.clock.seconds()
             number = len(self.log.records)
             body = _json(await request.read())

@@ -71,6 +71,10 @@ class Hub:
             self._note("disconnected")
         return socket
 
+    def speak(self) -> None:
+        """End a silence."""
+        self._silent_until = 0.0
+
     async def close(self) -> None:
         for listener in list(self._listeners):
             await listener.socket.close()

@@ -17,7 +17,16 @@ from finrl_pod.paper.intents import Intent, IntentState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 from finrl_pod.paper.order_state import Change, OrderState, OrderView
-from finrl_pod.paper.records import CorporateAction, Fill, OrderRequest, OrderStatus, OrderType, Side, TimeInForce
+from finrl_pod.paper.records import (
+    CorporateAction,
+    Fill,
+    Order,
+    OrderRequest,
+    OrderStatus,
+    OrderType,
+    Side,
+    TimeInForce,
+)
 
 ZERO = Decimal(0)
 
@@ -87,19 +96,16 @@ class Book:
             raise AssertionError(f"intent {tracked.id} has a live order already")
         if request.quantity > tracked.remaining:
             raise AssertionError(f"intent {tracked.id} wants {tracked.remaining} more, not {request.quantity}")
-        attempt = len(tracked.orders)
-        view = OrderView(request.client_order_id, request.symbol, request.side, request.quantity)
-        with self.store.write() as connection:
-            row = add(
-                connection, schema.orders, at, client_order_id=request.client_order_id, intent_id=tracked.id,
-                attempt=attempt, quantity=str(request.quantity), time_in_force=request.time_in_force.value,
-                type=request.type.value, limit_price=_optional(request.limit_price),
-                replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
-            )  # fmt: skip
-            self._event(connection, row, view, at, "plan", "")
-        order = TrackedOrder(row, attempt, view)
-        tracked.orders.append(order)
-        return order
+        return self._add_order(tracked, request, at, "plan")
+
+    def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime) -> TrackedOrder:
+        """Write that an order at the broker, which somebody put in the place of the intent's last one, is ours."""
+        return self._add_order(tracked, order, at, "replaced")
+
+    def owner(self, broker_id: str) -> TrackedIntent | None:
+        """The open intent that an order belongs to."""
+        open_ = self.open.values()
+        return next((t for t in open_ if any(o.view.broker_id == broker_id for o in t.orders)), None)
 
     def record(self, order: TrackedOrder, change: Change, at: datetime, source: str, detail: str = "") -> bool:
         """Write what was heard of an order, with its fills, in one transaction. False where nothing was new."""
@@ -235,6 +241,23 @@ class Book:
                 ).all():
                     tracked.orders.append(TrackedOrder(order.id, order.attempt, _view(connection, order, row)))
                 self.open[row.id] = tracked
+
+    def _add_order(
+        self, tracked: TrackedIntent, asked: OrderRequest | Order, at: datetime, source: str
+    ) -> TrackedOrder:
+        attempt = len(tracked.orders)
+        view = OrderView(asked.client_order_id, asked.symbol, asked.side, asked.quantity)
+        with self.store.write() as connection:
+            row = add(
+                connection, schema.orders, at, client_order_id=asked.client_order_id, intent_id=tracked.id,
+                attempt=attempt, quantity=str(asked.quantity), time_in_force=asked.time_in_force.value,
+                type=asked.type.value, limit_price=_optional(asked.limit_price),
+                replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
+            )  # fmt: skip
+            self._event(connection, row, view, at, source, "")
+        order = TrackedOrder(row, attempt, view)
+        tracked.orders.append(order)
+        return order
 
     def _event(
         self, connection: Connection, order_id: int, view: OrderView, at: datetime, source: str, detail: str

@@ -31,24 +31,29 @@ class CommandName(StrEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """One wish."""
+    """One wish. user, address: who gave it and from where, empty where that is not known."""
 
     id: int
     at: datetime
     name: CommandName
     arguments: Mapping[str, Any]
+    user: str = ""
+    address: str = ""
 
 
-def ask(store: Store, name: CommandName, at: datetime, **arguments: Any) -> int:
-    """Leave a command; returns its number."""
-    return store.add(schema.commands, at, name=name.value, arguments=json.dumps(arguments, sort_keys=True))
+def ask(store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "", **arguments: Any) -> int:
+    """Leave a command; returns its number. user: a person's name; address: the machine it was given from."""
+    values = {"name": name.value, "arguments": json.dumps(arguments, sort_keys=True)}
+    return store.add(schema.commands, at, **values, user=user or None, address=address or None)
 
 
 def pending(store: Store) -> list[Command]:
     """Commands that nobody has answered, oldest first."""
     answered = select(schema.command_results.c.command_id)
     return [
-        Command(row.id, moment(row.at), CommandName(row.name), json.loads(row.arguments))
+        Command(
+            row.id, moment(row.at), CommandName(row.name), json.loads(row.arguments), row.user or "", row.address or ""
+        )
         for row in store.rows(schema.commands, schema.commands.c.id.not_in(answered))
     ]
 

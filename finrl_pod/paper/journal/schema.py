@@ -73,25 +73,44 @@ looks = _table(
 )  # fmt: skip
 risk_states = _table("risk_states", _text("at"), _text("state"), _text("reason"))
 symbol_halts = _table("symbol_halts", _text("at"), _text("symbol"), Column("halted", Integer), _text("reason"))
-commands = _table("commands", _text("at"), _text("name"), _text("arguments"))
+commands = _table(
+    "commands", _text("at"), _text("name"), _text("arguments"), _text("user", optional=True),
+    _text("address", optional=True),
+)  # fmt: skip
 command_results = _table("command_results", _text("at"), _of("command_id", "commands"), _text("outcome"))
 alerts = _table("alerts", _text("at"), _text("level"), _text("kind"), _text("message"))
 strategies = _table("strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"))
+settings = _table("settings", _text("at"), _text("content"))  # JSON of what the daemon runs with
 
 
 def _first(connection: Connection) -> None:
+    """Version 1. A new file gets all of today's tables and columns here: later steps add what an older one lacks."""
     metadata.create_all(connection)
     for table in metadata.tables:
-        for verb in ("UPDATE", "DELETE"):
-            connection.execute(
-                text(
-                    f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-                    f"BEGIN SELECT RAISE(ABORT, 'the journal is only added to'); END"
-                )
+        _guard(connection, table)
+
+
+def _second(connection: Connection) -> None:
+    """Version 2: who gave a command, and from where; the daemon's settings."""
+    known = {row.name for row in connection.execute(text("PRAGMA table_info(commands)"))}
+    for column in ("user", "address"):
+        if column not in known:
+            connection.execute(text(f"ALTER TABLE commands ADD COLUMN {column} TEXT"))
+    settings.create(connection, checkfirst=True)
+    _guard(connection, settings.name)
+
+
+def _guard(connection: Connection, table: str) -> None:
+    for verb in ("UPDATE", "DELETE"):
+        connection.execute(
+            text(
+                f"CREATE TRIGGER IF NOT EXISTS {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, 'the journal is only added to'); END"
             )
+        )
 
 
 Migration = Callable[[Connection], None]
 
-# Step n makes version n out of version n - 1; a step that was released is never changed.
-MIGRATIONS: Sequence[Migration] = (_first,)
+# Step n makes version n out of version n - 1; a step that was released is never changed. See version.py.
+MIGRATIONS: Sequence[Migration] = (_first, _second)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, func, insert, select, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import DatabaseError
 
 from finrl_pod.errors import JournalError
@@ -45,7 +45,8 @@ class Store:
 
     @classmethod
     def _opened(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
-        engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
+        address = URL.create("sqlite", database=str(path))  # quotes what means something in an address
+        engine = create_engine(address, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         store = cls(path, engine)

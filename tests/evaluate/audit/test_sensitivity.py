@@ -10,10 +10,10 @@ from finrl_pod.evaluate.audit.sensitivity import (
     Sensitivity,
     break_even,
     log_growth,
-    recorded,
     sensitivity,
     sensitivity_findings,
 )
+from finrl_pod.evaluate.replay import recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build
@@ -51,7 +51,7 @@ def test_costs_take_what_the_turnover_says() -> None:
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
     _, own = recorded(Swapping(), *terms)
     _, held = recorded(Holding(), *terms)
-    found = sensitivity(own, held, *terms, costs=(0.0, 10.0, 20.0), delays=(0, 5))
+    found = sensitivity(own.decisions, held.decisions, *terms[1:], costs=(0.0, 10.0, 20.0), delays=(0, 5))
     # At constant prices a bar sells all (keeps 1 - c) and buys again (divides by 1 + c); the first one only buys.
     for cost, growth in zip(found.costs, found.growth, strict=True):
         c = cost / 1e4
@@ -67,9 +67,10 @@ def test_replaying_gives_the_backtest_again() -> None:
     panel, market = build(close)
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
     result, own = recorded(Swapping(), *terms)
-    found = sensitivity(own, own, *terms, costs=(10.0,), delays=(0,))
-    assert found.growth == (log_growth(result.equity),)
-    assert found.delayed == (log_growth(result.equity),)
+    found = sensitivity(own.decisions, own.decisions, *terms[1:], costs=(10.0,), delays=(0,))
+    again = pytest.approx((log_growth(result.equity),), rel=1e-12)
+    assert found.growth == again
+    assert found.delayed == again
 
 
 def test_the_break_even_cost_lies_on_the_line() -> None:

@@ -20,7 +20,8 @@ from finrl_pod.paper.alpaca.transport import Line, bounded_session
 from finrl_pod.paper.clocks import SystemClock
 from finrl_pod.paper.fake_alpaca.faults import Fault
 from finrl_pod.paper.fake_alpaca.settings import Settings
-from finrl_pod.paper.scaled_clock import FollowedClock, Pace
+from finrl_pod.paper.followed_clock import FollowedClock
+from finrl_pod.paper.scaled_clock import Pace
 from tests.contract.broker_worlds import Impatient
 from tests.paper.fake_alpaca.serving import Client, new_york
 

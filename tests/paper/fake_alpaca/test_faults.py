@@ -13,7 +13,8 @@ import requests
 from finrl_pod.errors import InputError
 from finrl_pod.paper.fake_alpaca.faults import Fault, Faults, random_faults
 from finrl_pod.paper.fake_alpaca.settings import Settings
-from finrl_pod.paper.scaled_clock import FollowedClock, Pace
+from finrl_pod.paper.followed_clock import FollowedClock
+from finrl_pod.paper.scaled_clock import Pace
 from finrl_pod.types import Panel
 from tests.paper.fake_alpaca.serving import Client, Start, a_panel, new_york
 

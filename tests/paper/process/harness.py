@@ -1,130 +1,254 @@
-"""The daemon as a process, trading against the fake server in this one; time is slow around each opening."""
+"""A rig: the fake server in this process, the daemon in one of its own, and one clock for both.
+
+Time runs at AWAKE simulated seconds a second while the daemon works, and flies while it sleeps.
+"""
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.store import Store
 from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.paper.fake_alpaca.orders import Order
 from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
 from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.paper.scaled_clock import Pace
+from finrl_pod.types import Panel
 
 ROOT = Path(__file__).parents[3]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-BUSY, SLOW, FAST = 60.0, 600.0, 400_000.0
-LEAD = 30.0
-BEFORE, AFTER = 60 * (LEAD + 2), 60.0 * 6
+AWAKE, ASLEEP = 20.0, 400_000.0
 PATIENCE = 120.0  # real seconds for anything at all
+KEYS = {"APCA_API_KEY_ID": "rig-key", "APCA_API_SECRET_KEY": "rig-secret"}
 
-CONFIG = """name = "row"
-journal = "journal.sqlite"
-strategy = "restless"
-symbols = {symbols}
-capital = 90000.0
-[broker]
-kind = "alpaca"
-url = "{url}"
-clock = "{clock}"
-[schedule]
-lead_minutes = {lead}
-[data]
-window = 30
-[timing]
-poll = 120.0
-[risk]
-daily_loss = 0.9
-drawdown = 0.9
-max_turnover = 10.0
-{more}
-"""
+# What stands on the first level of the config, then its tables: a test replaces lines, or adds some to a table.
+CONFIG: dict[str, dict[str, Any]] = {
+    "": {"name": "row", "journal": "journal.sqlite", "strategy": "restless", "symbols": list(SYMBOLS), "capital": 90e3},
+    "broker": {"kind": "alpaca", "clock": "clock.json"},
+    "schedule": {"lead_minutes": 30.0},
+    "data": {"window": 30},
+    "timing": {"poll": 120.0},
+    "risk": {"daily_loss": 0.9, "drawdown": 0.9, "max_turnover": 10.0},
+    "outside": {"heartbeat": "heartbeat.json"},
+}
+
+
+class Child:
+    """A daemon that the nursery bore; as `subprocess.Popen`, as far as it goes."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.ended = threading.Event()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        assert self.ended.wait(timeout), "the daemon does not end"
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class Nursery:
+    """See nursery.py."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("nursery.py"))]
+        self._process = subprocess.Popen(
+            command, env=environment(OMP_NUM_THREADS="1"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._children: dict[int, Child] = {}
+        self._born: list[Child] = []
+        self._change = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self._process.kill)
+
+    def bear(self, wish: dict[str, Any]) -> Child:
+        assert self._process.stdin is not None
+        with self._change:
+            self._process.stdin.write(json.dumps(wish) + "\n")
+            self._process.stdin.flush()
+            assert self._change.wait_for(lambda: self._born, PATIENCE), "the nursery does not answer"
+            return self._born.pop()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if "pid" not in said:
+                continue
+            with self._change:
+                child = self._children.get(said["pid"])
+                if child is None:
+                    child = self._children[said["pid"]] = Child(said["pid"])
+                    if "code" not in said:
+                        self._born.append(child)
+                if "code" in said:
+                    child.returncode = said["code"]
+                    child.ended.set()
+                self._change.notify_all()
+
+
+@cache
+def nursery() -> Nursery:
+    """One for the whole test run."""
+    return Nursery()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, with the sources on the path and without keys."""
+    roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
+    mine = {k: v for k, v in os.environ.items() if not k.startswith("APCA_")}
+    return {**mine, "PYTHONPATH": roots, **more}
 
 
 class Rig:
-    """A server with a daemon beside it."""
+    """A server with a daemon beside it. config: {"table": {"key": value}} over CONFIG; settings: of the server."""
 
-    def __init__(self, folder: Path, faults: Sequence[Fault] = (), more: str = "", **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        faults: Sequence[Fault] = (),
+        config: dict[str, dict[str, Any]] | None = None,
+        *,
+        panel: Panel | None = None,
+        start: date = START,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
         self.log, self.journal = folder / "server.jsonl", folder / "journal.sqlite"
-        self._clock = folder / "clock.json"
+        self.toml = folder / "paper.toml"
         self.server = FakeAlpaca(
-            Store().load("sample"),
+            Store().load("sample") if panel is None else panel,
             Settings(**{"partial": 0.0, **settings}),
-            start=START,
+            start=start,
             pace=Pace(0.0, 0.0),
             faults=faults,
             log=self.log,
-            clock=self._clock,
-            busy_speed=BUSY,
+            clock=folder / "clock.json",
         )
-        self.days = [s for s in self.server.exchange.prices.sessions.all if s.date >= START][:30]
-        self._more = more
-        self.daemon: subprocess.Popen[str] | None = None
+        self.exchange = self.server.exchange
+        self.days = [s for s in self.exchange.prices.sessions.all if s.date >= start][:150]
+        self._config = config or {}
+        self.daemon: Child | None = None
 
     def __enter__(self) -> Rig:
         self.server.__enter__()
-        config = {"symbols": list(SYMBOLS), "url": self.server.url, "clock": self._clock, "lead": LEAD}
-        (self.folder / "paper.toml").write_text(CONFIG.format(**config, more=self._more).replace("'", '"'))
+        self.write_config(self._config)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.daemon is not None and self.daemon.poll() is None:
-            self.daemon.kill()
+            self.daemon.send_signal(signal.SIGKILL)
             self.daemon.wait()
         self.server.__exit__()
 
-    def launch(self, **environment: str) -> subprocess.Popen[str]:
+    def write_config(self, more: dict[str, dict[str, Any]], path: Path | None = None) -> Path:
+        lines = []
+        for table in {**CONFIG, **more}:
+            values = {**CONFIG.get(table, {}), **more.get(table, {})}
+            if table == "broker":
+                values = {"url": self.server.url, **values}
+            lines += [f"[{table}]"] if table else []
+            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+        path = path or self.toml
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    # ------------------------------------------------------------------ the daemon
+
+    def launch(self, toml: Path | None = None, hooks: dict[str, Any] | None = None, **more: str) -> Child:
         """Start a daemon; its output goes to daemon.log."""
-        keys = {"APCA_API_KEY_ID": "rig-key", "APCA_API_SECRET_KEY": "rig-secret"}
-        command = [sys.executable, str(ROOT / "tests/soak/daemon.py"), "paper", "run", str(self.folder / "paper.toml")]
-        with (self.folder / "daemon.log").open("a") as output:
-            self.daemon = subprocess.Popen(
-                command,
-                env={**self.environment(), **keys, **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        self.daemon = nursery().bear(
+            {
+                "arguments": ["paper", "run", str(toml or self.toml)],
+                "environment": environment(**{**KEYS, **more}),
+                "log": str(self.folder / "daemon.log"),
+                "hooks": hooks or {},
+            }
+        )
         return self.daemon
 
-    def environment(self) -> dict[str, str]:
-        """This process's, with the sources on the path and without keys."""
-        roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
-        mine = {k: v for k, v in os.environ.items() if not k.startswith("APCA_")}
-        return {**mine, "PYTHONPATH": roots}
-
-    def go(self, sessions: int) -> None:
-        """Let time run: fast, slow around that many openings, and slow for good after the last close."""
-        days = self.days[:sessions]
-        end = days[-1].close + 600.0
-        windows = (*((d.open - BEFORE, d.open + AFTER) for d in days), (end, end + 86_400.0 * 30))
-        self.server.call(lambda: self.server.set_pace(Pace(SLOW, FAST, windows)))
-
-    def started(self) -> None:
-        """Wait until a new daemon has been told its positions, and had a moment to go on from there."""
-        seen = len(self.server.log.records)
-        self._wait(lambda: any(r.get("path") == "/v2/positions" for r in self.server.log.records[seen:]))
-        time.sleep(2.0)
-
-    def until(self, moment: float) -> None:
-        """Wait for a simulated moment."""
-        self._wait(lambda: self.server.clock.seconds() >= moment)
+    def kill(self) -> None:
+        """SIGKILL, to be called where time stands as well: the daemon's mark of its sleep is taken away."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGKILL)
+        self.server.clock.sleeper.mark(0.0)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGTERM)
-        return self.daemon.wait(timeout=PATIENCE)
+        return self.daemon.wait()
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`finrl-pod paper ...` on the rig's config, in a process of its own."""
+        command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", words[0], str(self.toml), *words[1:]]
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+
+    # ------------------------------------------------------------------ time
+
+    def started(self) -> None:
+        """Wait until a new daemon has found the account as it should be."""
+        seen = len(self.server.log.records)
+        self.wait(lambda: any(r.get("path") == "/v2/positions" for r in self.server.log.records[seen:]))
+
+    def go(self) -> None:
+        """Let time run, as the daemon's sleep allows."""
+        self.server.follow(AWAKE, ASLEEP)
+
+    def slow(self) -> None:
+        """Let time run slowly whatever the daemon does: called in the server's thread."""
+        self.server.set_pace(Pace(AWAKE, AWAKE))
+
+    def still(self) -> None:
+        """Let time stand: called in the server's thread."""
+        self.server.set_pace(Pace(0.0, 0.0))
+
+    def reach(self, moment: float, deed: Callable[[], Any] = lambda: None) -> None:
+        """Wait for a simulated moment, and do something in the server's thread just then."""
+        reached = self.server.at(moment, deed)
+        self.wait(reached.is_set)
+
+    def on(self, event: str, symbol: str, deed: Callable[[], Any]) -> threading.Event:
+        """Do something at the first such event of one of our orders, before anybody is told of it."""
+        done = threading.Event()
+
+        def hear(kind: str, what: dict[str, Any]) -> None:
+            if kind == "order" and not done.is_set() and what["event"] == event and what["order"]["symbol"] == symbol:
+                done.set()
+                deed()
+
+        self.server.call(lambda: self.exchange.listeners.insert(0, hear))
+        return done
+
+    def wait(self, condition: Callable[[], Any], *, alive: bool = True) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"it did not happen; see {self.folder / 'daemon.log'}"
+            if alive and self.daemon is not None and self.daemon.poll() not in (None, -signal.SIGKILL):
+                raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
+            time.sleep(0.005)
+
+    # ------------------------------------------------------------------ what can be seen
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True) as base:
@@ -133,24 +257,24 @@ class Rig:
     def alerts(self) -> list[str]:
         return [f"{level} {kind}: {text}" for level, kind, text in self.rows("select level, kind, message from alerts")]
 
+    def requests(self, method: str = "", path: str = "", after: int = -1) -> list[dict[str, Any]]:
+        """Those that the server answered, oldest first."""
+        return [
+            r
+            for r in self.server.log.records[after + 1 :]
+            if r["kind"] == "request" and r["method"].startswith(method) and path in r["path"]
+        ]
+
     def posts(self, bar: str, symbol: str) -> list[dict[str, Any]]:
         """Requests for orders of one symbol decided on one bar."""
         part = f".{bar.replace('-', '')}.{symbol}."
-        return [
-            r
-            for r in self.server.log.records
-            if r["kind"] == "request" and r["method"] == "POST" and part in (r["body"] or {}).get("client_order_id", "")
-        ]
+        return [r for r in self.requests("POST") if part in (r["body"] or {}).get("client_order_id", "")]
 
-    def orders(self, bar: str, symbol: str) -> list[Any]:
-        """What the server's account has of them."""
-        part = f".{bar.replace('-', '')}.{symbol}."
-        return [o for o in self.server.exchange.orders.values() if part in o.client_order_id]
+    def orders(self, bar: str = "", symbol: str = "") -> list[Order]:
+        """What the server's account has of them, in the order in which they came."""
+        part = f".{bar.replace('-', '')}.{symbol}." if symbol else f".{bar.replace('-', '')}"
+        return [o for o in self.exchange.orders.values() if o.origin == "client" and part in o.client_order_id]
 
-    def _wait(self, condition: Any) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, f"it did not happen; see {self.folder / 'daemon.log'}"
-            if self.daemon is not None and self.daemon.poll() is not None:
-                raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
-            time.sleep(0.01)
+    def intended(self, bar: str, symbol: str) -> str:
+        ((quantity,),) = self.rows(f"select quantity from intents where bar = '{bar}' and symbol = '{symbol}'")
+        return str(quantity)

@@ -1,4 +1,4 @@
-"""The real command line, with one more strategy: new weights on every bar, so every day has sales and purchases."""
+"""The real command line, with strategies that trade on every bar, so every day has sales and purchases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,24 @@ class Restless:
         return np.minimum(drawn, 0.35) * 0.9
 
 
+class Swapping:
+    """Two symbols, a third and two thirds of nine tenths, the other way round on the next weekday."""
+
+    name = "swapping"
+    feature_names: tuple[str, ...] = ()
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        odd = int(np.busday_count("2019-01-01", window.times[-1].astype("datetime64[D]"))) % 2
+        return np.array([0.3, 0.6] if odd else [0.6, 0.3])
+
+
+def add_strategies() -> None:
+    """So that a config can name them."""
+    baselines.BASELINES |= {"restless": Restless, "swapping": Swapping}
+
+
 if __name__ == "__main__":
-    baselines.BASELINES["restless"] = Restless
+    add_strategies()
     from finrl_pod_app.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

@@ -51,21 +51,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Rig(tmp_path_factory.mktemp("rows"), FAULTS) as rig:
         rig.launch()
         rig.started()
-        rig.go(sessions=3)
-        rig.until(rig.days[0].open + 300)
+        rig.go()
         foreign = {"symbol": "XOM", "qty": "3", "side": "buy", "type": "market", "time_in_force": "day"}
-        rig.server.call(lambda: rig.server.exchange.submit(foreign, rig.server.clock.seconds(), "foreign"))
-        rig.until(rig.days[1].close)
-        rig.server.faults.add([Fault("answer", path="/v2/positions$", times=2, body="<html>", status=200)])
-        rig.until(rig.days[2].close + 600)
+        rig.reach(rig.days[0].open + 300, lambda: rig.exchange.submit(foreign, rig.exchange.now, "foreign"))
+        pages = [Fault("answer", path="/v2/positions$", times=2, body="<html>", status=200)]
+        rig.reach(rig.days[1].close, lambda: rig.server.faults.add(pages))
+        rig.reach(rig.days[2].close + 600, rig.slow)
         rig.code = rig.stop()  # type: ignore[attr-defined]
         rig.server.save()
         yield rig
-
-
-def intended(rig: Rig, symbol: str) -> str:
-    ((quantity,),) = rig.rows(f"select quantity from intents where bar = '{BAR}' and symbol = '{symbol}'")
-    return str(quantity)
 
 
 def test_both_invariants_hold(ran: Rig) -> None:
@@ -84,7 +78,7 @@ def test_one_order_comes_of_it_under_one_name(ran: Rig, symbol: str, asked: int)
     assert len(posts) == asked
     assert len({r["body"]["client_order_id"] for r in posts}) == 1
     (order,) = ran.orders(BAR, symbol)
-    assert (order.status, str(order.filled)) == ("filled", intended(ran, symbol))
+    assert (order.status, str(order.filled)) == ("filled", ran.intended(BAR, symbol))
 
 
 @pytest.mark.parametrize("symbol", ["AAPL", "BAC", "HD"])

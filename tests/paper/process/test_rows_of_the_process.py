@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from finrl_pod.paper.fake_alpaca.faults import Fault
-from tests.paper.process.harness import PATIENCE, Rig
+from tests.paper.process.harness import PATIENCE, Rig, environment
 from tests.soak.judge import judge
 
 pytestmark = pytest.mark.slow
@@ -21,23 +21,27 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Rig(tmp_path_factory.mktemp("rows")) as rig:
         rig.launch()
         rig.started()
-        rig.go(sessions=1)
-        rig.until(rig.days[0].close + 600)
-        first = rig.daemon
-        rig.second = rig.launch().wait(timeout=PATIENCE)  # type: ignore[attr-defined]
-        rig.daemon = first
+        rig.go()
         bar = rig.days[0].date.isoformat()
         edit = {("AAPL", bar): {"c": 0}, ("AMD", bar): {}}
-        rig.server.call(lambda: rig.server.data.flaws.edits.update(edit))
-        rig.go(sessions=2)
-        rig.until(rig.days[1].close + 600)
+
+        def damage() -> None:
+            rig.slow()
+            rig.server.data.flaws.edits.update(edit)
+
+        rig.reach(rig.days[0].close + 600, damage)
+        first = rig.daemon
+        rig.second = rig.launch().wait()  # type: ignore[attr-defined]
+        rig.daemon = first
+        rig.go()
+        rig.reach(rig.days[1].close + 600, rig.slow)
         rig.server.call(rig.server.data.flaws.edits.clear)
         # Here the account is as the journal has it: what comes next ends the daemon.
         shutil.copy(rig.log, rig.folder / "before.jsonl")
         rig.server.faults.add([Fault("answer", times=0, status=401, body={"message": "unauthorized."})])
-        rig.go(sessions=3)
+        rig.go()
         assert rig.daemon is not None
-        rig.code = rig.daemon.wait(timeout=PATIENCE)  # type: ignore[attr-defined]
+        rig.code = rig.daemon.wait()  # type: ignore[attr-defined]
         yield rig
 
 
@@ -75,11 +79,10 @@ def test_with_a_live_address_it_does_not_start_and_sends_nothing(ran: Rig) -> No
         return sum(record["kind"] == "request" for record in ran.server.log.records)
 
     before = sent()
-    config = (ran.folder / "paper.toml").read_text().replace("restless", "equal_weight")
-    live = ran.folder / "live.toml"
-    live.write_text(config.replace(ran.server.url, "https://api.alpaca.markets").replace('clock = "', '# "'))
-    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "run", str(live)]
-    done = subprocess.run(command, env=ran.environment(), capture_output=True, text=True, timeout=PATIENCE)
+    live = {"": {"strategy": "equal_weight"}, "broker": {"url": "https://api.alpaca.markets", "clock": None}}
+    path = ran.write_config(live, ran.folder / "live.toml")
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "run", str(path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "paper-api.alpaca.markets" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,0 +1,1 @@
+"""Plotly figures for the pages, from frames and arrays; no Streamlit here."""

@@ -1,0 +1,196 @@
+"""Figures of accounts side by side: equity, drawdown, rolling Sharpe ratio, months, holdings, turnover and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.evaluate.metrics import drawdown
+from finrl_pod.evaluate.tearsheet import ROLLING, monthly_returns, rolling_sharpe
+from finrl_pod.types import BacktestResult, Floats, Times
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.frames.comparison import Curve
+from finrl_pod_app.report.figures import dates, log_ticks, thin
+from finrl_pod_app.report.palette import ramp
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+ASSETS = 9  # of the largest holdings shown by name
+DIVERGING = [[0.0, "#b04a00"], [0.5, "rgba(128,128,128,0.08)"], [1.0, "#0b6bcb"]]
+
+Looks = Mapping[str, theme.Style]
+
+
+def equity(curves: Mapping[str, Curve], looks: Looks, band: Mapping[str, Any] | None = None) -> Any:
+    """Equity as a multiple of the start, on a log axis. band: of the first strategy, as `equity_band` gives it."""
+    growth = {name: curve.equity / curve.equity[0] for name, curve in curves.items()}
+    shown = {name: np.where(values > 0, values, np.nan) for name, values in growth.items()}  # a log axis has no zero
+    figure = _lines(curves, shown, looks, "%{y:.3f}×")
+    ends = [float(end(values)) for values in shown.values() for end in (np.nanmin, np.nanmax)]
+    if band is not None:
+        first = next(iter(curves.values()))
+        x = dates(first.times, np.asarray(band["places"]))
+        hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": x}
+        figure.add_scatter(y=band["low"], showlegend=False, **hidden)
+        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(next(iter(curves))))}"
+        figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128,128,128,0.2)", name=name, **hidden)
+        figure.data = (*figure.data[-2:], *figure.data[:-2])  # behind the lines
+        ends += [min(band["low"]), max(band["high"])]
+    ticks = log_ticks(min(ends), max(ends)) if min(ends) < max(ends) else [1.0]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+    return figure
+
+
+def falls(curves: Mapping[str, Curve], looks: Looks) -> Any:
+    """Distance from the last peak."""
+    figure = _lines(curves, {name: drawdown(curve.equity) for name, curve in curves.items()}, looks, "%{y:.1%}")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure
+
+
+def rolling(curves: Mapping[str, Curve], looks: Looks) -> Any:
+    """Sharpe ratio of the last half year at each bar."""
+    values = {name: rolling_sharpe(curve.equity, curve.risk_free) for name, curve in curves.items()}
+    figure = _lines(curves, values, looks, "%{y:.2f}")
+    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio of {ROLLING} bars")
+    return figure
+
+
+def months(times: Times, marks: Floats) -> Any:
+    """Return of each month: years down, months across, the year's own return last."""
+    import plotly.graph_objects as go
+
+    table = monthly_returns(times, marks)
+    years = list(table)
+    cells = [[table[year].get(str(month + 1)) for month in range(12)] for year in years]
+    whole = [float(np.prod([1 + value for value in table[year].values()]) - 1) for year in years]
+    values = np.array([[np.nan if value is None else value for value in row] for row in cells])
+    far = max(float(np.nanmax(np.abs(values))), 1e-4)
+    columns = [*MONTHS, "year"]
+    text = [
+        ["" if value is None else f"{100 * value:.1f}" for value in (*row, total)]
+        for row, total in zip(cells, whole, strict=True)
+    ]
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.column_stack([values, np.clip(whole, -far, far)]),
+            x=columns,
+            y=years,
+            text=text,
+            texttemplate="%{text}",
+            colorscale=DIVERGING,
+            zmin=-far,
+            zmax=far,
+            showscale=False,
+            xgap=2,
+            ygap=2,
+            hovertemplate="%{y} %{x}: %{text}%<extra></extra>",
+        )
+    )
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(side="top")
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def holdings(result: BacktestResult) -> Any:
+    """Weights over time, stacked: the largest by their mean, the others together, then cash."""
+    import plotly.graph_objects as go
+
+    mean = np.abs(result.weights).mean(0)
+    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
+    bands = [(result.symbols[i], result.weights[:, i]) for i in order[:ASSETS]]
+    if len(order) > ASSETS:
+        bands.append((f"{len(order) - ASSETS} others", result.weights[:, order[ASSETS:]].sum(1)))
+    colours = [*ramp(min(len(order), ASSETS)), *["#9aa0a6"] * (len(order) > ASSETS), "rgba(128,128,128,0.25)"]
+    figure = go.Figure()
+    x = dates(result.times)
+    for (name, values), colour in zip([*bands, ("cash", 1 - result.weights.sum(1))], colours, strict=True):
+        for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
+            if group == "short" and not part.any():
+                continue
+            figure.add_scatter(
+                x=x,
+                y=thin(part),
+                name=theme.safe(name),
+                legendgroup=name,
+                showlegend=group == "long",
+                stackgroup=group,
+                mode="lines",
+                line={"width": 0.4, "color": "rgba(255,255,255,0.4)"},
+                fillcolor=colour,
+                hovertemplate="%{y:.1%}",
+            )
+    figure.update_yaxes(tickformat=".0%", title="share of the equity")
+    return figure
+
+
+def turnover(results: Sequence[BacktestResult], looks: Looks) -> Any:
+    """One-sided turnover of each month, as a share of the equity."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for result in results:
+        names, places = np.unique(result.times.astype("datetime64[M]"), return_inverse=True)
+        sums = 0.5 * np.bincount(places, weights=result.turnover)
+        figure.add_bar(
+            x=[str(name) for name in names],
+            y=sums,
+            name=theme.safe(_words(result.name)),
+            marker_color=looks[result.name].colour,
+            hovertemplate="%{y:.1%}",
+        )
+    figure.update_layout(barmode="group")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero", title="turnover of a month")
+    return figure
+
+
+def costs(results: Sequence[BacktestResult], looks: Looks) -> Any:
+    """Costs paid so far, as a share of the equity at the start."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for result in results:
+        _add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], looks, "%{y:.2%}")
+    figure.update_yaxes(tickformat=".1%", rangemode="tozero", title="costs paid so far")
+    return figure
+
+
+def logits(histogram: Mapping[str, Sequence[float]]) -> Any:
+    """Cross-validation of choosing the best (PBO): left of zero the best in sample was below the median out of it."""
+    import plotly.graph_objects as go
+
+    edges = np.asarray(histogram["edges"], dtype=np.float64)
+    middles = (edges[1:] + edges[:-1]) / 2
+    colours = [theme.BAD if middle <= 0 else theme.GOOD for middle in middles]
+    bars = go.Bar(x=middles, y=list(histogram["counts"]), width=np.diff(edges), marker_color=colours)
+    figure = go.Figure(bars)
+    figure.update_xaxes(title="logit of the rank out of sample")
+    figure.update_yaxes(title="splits")
+    return figure
+
+
+def _lines(curves: Mapping[str, Curve], values: Mapping[str, Floats], looks: Looks, hover: str) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, curve in curves.items():
+        _add_line(figure, name, curve.times, values[name], looks, hover)
+    return figure
+
+
+def _add_line(figure: Any, name: str, times: Times, values: Floats, looks: Looks, hover: str) -> None:
+    look = looks[name]
+    figure.add_scatter(
+        x=dates(times),
+        y=thin(values),
+        name=theme.safe(_words(name)),
+        mode="lines",
+        line={"color": look.colour, "dash": look.dash, "width": look.width},
+        hovertemplate=hover,
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

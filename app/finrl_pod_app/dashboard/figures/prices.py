@@ -1,0 +1,86 @@
+"""Figures of stored prices: growth, missing bars, correlations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.types import Panel
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.report.figures import dates, log_ticks, thin
+
+BLOCKS = 240  # columns of the map of missing bars: more cannot be seen
+
+
+def growth(frame: pd.DataFrame) -> Any:
+    """Closes as multiples of their first, on a log axis; a column a symbol."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    times = frame.index.to_numpy()
+    for place, symbol in enumerate(frame.columns):
+        colour = theme.COLOURS[place % len(theme.COLOURS)]
+        dash = theme.DASHES[place // len(theme.COLOURS) % len(theme.DASHES)]
+        figure.add_scatter(
+            x=dates(times),
+            y=thin(frame[symbol].to_numpy()),
+            name=theme.safe(symbol),
+            mode="lines",
+            line={"color": colour, "dash": dash, "width": 1.6},
+            connectgaps=False,
+            hovertemplate="%{y:.2f}×",
+        )
+    low, high = float(np.nanmin(frame.to_numpy())), float(np.nanmax(frame.to_numpy()))
+    ticks = log_ticks(low, high) if low < high else [1.0]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+    return figure
+
+
+def gaps(panel: Panel) -> Any:
+    """Where bars are: the share of bars that are there, for each ticker and stretch of time."""
+    import plotly.graph_objects as go
+
+    edges = np.unique(np.linspace(0, len(panel.times), min(BLOCKS, len(panel.times)) + 1).astype(int))
+    counts = np.add.reduceat(panel.tradable.astype(np.float64), edges[:-1], axis=0)
+    share = counts / np.diff(edges)[:, None]
+    figure = go.Figure(
+        go.Heatmap(
+            z=share.T,
+            x=[str(day) for day in panel.times[edges[:-1]].astype("datetime64[D]")],
+            y=[theme.safe(symbol) for symbol in panel.symbols],
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, theme.BAD], [0.999, "#e0c27a"], [1, theme.GOOD]],
+            showscale=False,
+            ygap=1,
+            hovertemplate="%{y} from %{x}: %{z:.0%} of the bars<extra></extra>",
+        )
+    )
+    figure.update_layout(hovermode="closest")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
+
+
+def correlations(frame: pd.DataFrame) -> Any:
+    """Correlation of returns, each pair a cell."""
+    import plotly.graph_objects as go
+
+    names = [theme.safe(symbol) for symbol in frame.columns]
+    figure = go.Figure(
+        go.Heatmap(
+            z=frame.to_numpy(),
+            x=names,
+            y=names,
+            zmin=-1,
+            zmax=1,
+            colorscale=[[0.0, "#b04a00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
+            colorbar={"thickness": 12, "outlinewidth": 0},
+            hovertemplate="%{y} and %{x}: %{z:.2f}<extra></extra>",
+        )
+    )
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure

@@ -1,0 +1,35 @@
+"""What an audit or the doctor found, as tables: the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+AUDIT_COLUMNS = ("status", "check", "part", "bar", "message", "value")
+_AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
+AUDIT_WORDS = {"fail": "✗ fault", "warn": "⚠ doubt", "pass": "✓ clean"}
+_DOCTOR_ORDER = {"broken": 0, "missing": 1, "ok": 2}
+DOCTOR_WORDS = {"broken": "✗ broken", "missing": "⚠ missing", "ok": "✓ works"}
+
+
+def audit_table(audit: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each finding of `Audit.plain`: status in words, check, part, bar (the first one where it shows, or
+    empty), message, value. Faults come first, then doubts; within them the order of the checks is kept."""
+    found = sorted(audit["findings"], key=lambda one: _AUDIT_ORDER[one["status"]])
+    rows = [{**one, "status": AUDIT_WORDS[one["status"]], "bar": one["bar"] or ""} for one in found]
+    return pd.DataFrame(rows, columns=AUDIT_COLUMNS)
+
+
+def counts(audit: Mapping[str, Any]) -> dict[str, int]:
+    """How many findings there are of each status."""
+    statuses = [one["status"] for one in audit["findings"]]
+    return {status: statuses.count(status) for status in _AUDIT_ORDER}
+
+
+def doctor_table(found: Sequence[Any]) -> pd.DataFrame:
+    """A row for each `doctor.Finding`: status in words, group, name, value, mend. What is broken comes first."""
+    ordered = sorted(found, key=lambda one: _DOCTOR_ORDER[one.status])
+    rows = [{**vars(one), "status": DOCTOR_WORDS[one.status]} for one in ordered]
+    return pd.DataFrame(rows, columns=["status", "group", "name", "value", "mend"])

@@ -1,0 +1,109 @@
+"""Starts the dashboard's server: this process becomes Streamlit's, so that nothing is left behind when it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod_app.dashboard.passwords import Password
+from finrl_pod_app.dashboard.settings import Settings
+
+UPLOAD_MB = 100  # the largest file that may be imported from a page
+SCRIPT = Path(__file__).parent / "script" / "main.py"
+NEEDS = ("streamlit", "plotly", "argon2")
+
+
+def serve(settings: Settings, address: str, port: int) -> None:
+    """Become the server, which SIGINT and SIGTERM end with 0. It does not return.
+
+    Raises EnvironmentLacks without Streamlit or where the port is taken, InputError for an address that may not be
+    used or a journal that is not there.
+    """
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EnvironmentLacks(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
+    check_address(address)
+    if settings.journal is not None and not settings.journal.is_file():
+        raise InputError(f"--journal {settings.journal} is no file; leave it out to have the journal looked for")
+    check_port(address, port)
+    sys.stderr.write(f"dashboard: http://{_in_url(address)}:{port} (Ctrl-C ends it; a training that runs goes on)\n")
+    sys.stderr.flush()
+    # The script's module must be found by the new process as by this one.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    variables = {**os.environ, **settings.variables(), "PYTHONPATH": path}
+    os.execve(sys.executable, [sys.executable, "-m", *command(address, port)], variables)
+
+
+def command(address: str, port: int) -> list[str]:
+    """Arguments of `python -m` that run the server on an address."""
+    flags = (f"--{name}={value}" for name, values in options(address, port).items() for value in _each(values))
+    return ["streamlit", "run", str(SCRIPT), *flags]
+
+
+def options(address: str, port: int) -> Mapping[str, object]:
+    """Streamlit's options: nothing is sent out, nobody else's page may talk to the server, uploads are limited."""
+    return {
+        "server.address": address,
+        "server.port": port,
+        "server.headless": "true",
+        "server.enableXsrfProtection": "true",
+        "server.enableCORS": "true",
+        # A foreign name that was bent to this address (DNS rebinding) is turned away.
+        "server.allowedHosts": list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", address])),
+        "server.maxUploadSize": UPLOAD_MB,
+        "server.fileWatcherType": "none",
+        "server.showEmailPrompt": "false",
+        "browser.gatherUsageStats": "false",
+        "browser.serverAddress": address,
+        "logger.hideWelcomeMessage": "true",
+        "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "type",
+        "client.showErrorLinks": "false",
+        "runner.magicEnabled": "false",
+        "theme.light.primaryColor": "#0b6bcb",
+        "theme.dark.primaryColor": "#5fb0f7",
+    }
+
+
+def check_address(address: str) -> None:
+    """Raises InputError for an address other than this machine's own while no password is set."""
+    try:
+        own = is_own(address)
+    except ValueError:
+        raise InputError(f"--address must be an IP address such as 127.0.0.1, got {address!r}") from None
+    if not own and not Password().is_set:
+        raise InputError(
+            f"--address {address} can be reached from other machines, which needs a password: "
+            "set one with finrl-pod dashboard set-password"
+        )
+
+
+def is_own(address: str) -> bool:
+    """Whether only this machine reaches it. Raises ValueError for what is no address."""
+    return address == "localhost" or ipaddress.ip_address(address).is_loopback
+
+
+def check_port(address: str, port: int) -> None:
+    """Raises EnvironmentLacks where nothing can listen there."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise EnvironmentLacks(
+                f"port {port} on {address} cannot be used: {error.strerror}; name another with --port"
+            ) from None
+
+
+def _each(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

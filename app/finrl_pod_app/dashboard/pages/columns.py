@@ -1,0 +1,50 @@
+"""How the columns of the pages' tables are headed, written and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from finrl_pod_app.dashboard.definitions import definition
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS
+
+_RUN_COLUMNS = (
+    "status", "name", "progress", "score", "sharpe", "annual_return", "drawdown", "promoted", "algorithm", "pods",
+    "samples_per_second", "data", "seed", "changed",
+)  # fmt: skip
+
+
+def run_columns() -> tuple[Sequence[str], dict[str, Any]]:
+    """Order and configuration of the table of runs."""
+    column, zone = st.column_config, "America/New_York"
+    return _RUN_COLUMNS, {
+        "status": column.TextColumn("Status", width="small"),
+        "name": column.TextColumn("Run", width="medium"),
+        "progress": column.ProgressColumn("Generations", format="percent", min_value=0.0, max_value=1.0, width="small"),
+        "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
+        "sharpe": column.NumberColumn("Test Sharpe", format="%.2f", help=definition("sharpe")),
+        "annual_return": column.NumberColumn("A year", format="percent", help=definition("annual_return")),
+        "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
+        "promoted": column.TextColumn("Gate", help="Whether the champion passed every rule of the gate."),
+        "algorithm": column.TextColumn("Algorithm"),
+        "pods": column.NumberColumn("Pods", format="localized", help="Agents trained side by side."),
+        "samples_per_second": column.NumberColumn(
+            "Samples/s", format="localized", step=1, help=definition("samples_per_second")
+        ),
+        "data": column.TextColumn("Data"),
+        "seed": column.NumberColumn("Seed", format="%d"),
+        "changed": column.DatetimeColumn("Changed", format="YYYY-MM-DD HH:mm z", timezone=zone),
+    }
+
+
+def strategy_columns() -> dict[str, Any]:
+    """Configuration of a table with a row for each strategy and its metrics as columns."""
+    formats = {"percent": "percent", "ratio": "%.2f", "currency": "dollar", "times": "%.2f×"}
+    column: Any = st.column_config
+    found = {
+        one.key: column.NumberColumn(one.short.capitalize(), format=formats[one.kind], help=definition(one.key))
+        for one in STRATEGY_COLUMNS
+    }
+    return {"strategy": column.TextColumn("Strategy", width="medium"), **found}

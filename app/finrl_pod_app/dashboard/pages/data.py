@@ -1,0 +1,106 @@
+"""The stored prices: what there is, what is wrong with it, and how more gets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.data_import import take_in
+from finrl_pod_app.dashboard.pages.parts import show_figure
+from finrl_pod_app.dashboard.settings import Settings
+
+VIEWS = ("Flaws", "Prices", "Missing bars", "Jumps", "Correlations")
+SHOWN = 6  # tickers drawn at first
+
+
+def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
+    """Draw the page."""
+    from finrl_pod_app.dashboard.frames.prices import catalogue_table
+
+    st.title("Data")
+    panels = cached.catalogue()
+    column: Any = st.column_config
+    st.dataframe(
+        catalogue_table(panels),
+        column_config={
+            "name": column.TextColumn("Name"),
+            "source": column.TextColumn("Source", width="medium"),
+            "bar": column.TextColumn("Bar", help="1d: a day."),
+            "tickers": column.NumberColumn("Tickers", format="localized"),
+            "bars": column.NumberColumn("Bars", format="localized"),
+            "start": column.TextColumn("From"),
+            "end": column.TextColumn("To"),
+            "columns": column.TextColumn("Columns"),
+            "adjusted": column.TextColumn("Adjusted", help="For splits and dividends."),
+            "flaws": column.NumberColumn("Flaws", help="Known faults, each in words below."),
+            "fault": column.TextColumn("Why it cannot be used"),
+        },
+        hide_index=True,
+        key="catalogue",
+    )
+    with st.expander("Import a CSV or Parquet file", icon=":material/upload_file:"):
+        take_in()
+    usable = [one.name for one in panels if not one.fault]
+    name = st.selectbox("Panel", usable, key="data: panel")
+    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="data: view")
+    _draw(name, view)
+
+
+def _draw(name: str, view: str) -> None:
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.frames import prices
+
+    panel = cached.panel(name, next(one.sha256 for one in cached.catalogue() if one.name == name))
+    column: Any = st.column_config
+    symbol = column.TextColumn("Symbol")
+    if view == "Flaws":
+        if not panel.flaws:
+            st.success("No flaws are known.", icon=":material/check_circle:")
+        st.markdown("\n".join(f"- {theme.plain(flaw)}" for flaw in panel.flaws))
+    elif view == "Prices":
+        chosen = _symbols(panel, SHOWN)
+        if chosen:
+            st.caption("Closing prices as a multiple of the first one.")
+            show_figure(figures.growth(prices.growth(panel, chosen)), "growth", height=460)
+    elif view == "Missing bars":
+        show_figure(figures.gaps(panel), "gaps", height=120 + 18 * len(panel.symbols))
+        days = {
+            "symbol": symbol,
+            "first": column.DatetimeColumn("First", format="YYYY-MM-DD"),
+            "last": column.DatetimeColumn("Last", format="YYYY-MM-DD"),
+            "bars": column.NumberColumn("Bars", format="localized"),
+            "missing": column.NumberColumn("Missing", help="Between its first and last bar."),
+            "share": column.NumberColumn("Share missing", format="percent"),
+        }
+        st.dataframe(prices.missing(panel), column_config=days, hide_index=True, key="missing")
+    elif view == "Jumps":
+        least = st.slider("At least, in percent", 5, 100, 40, 5, key="data: jump") / 100
+        table = prices.jumps(panel, least)
+        if table.empty:
+            st.success(
+                f"No close moved by {least:.0%} or more from one bar to the next.", icon=":material/check_circle:"
+            )
+            return
+        moves = {
+            "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
+            "symbol": symbol,
+            "before": column.NumberColumn("Before", format="dollar"),
+            "after": column.NumberColumn("After", format="dollar"),
+            "move": column.NumberColumn("Move", format="percent"),
+            "bars": column.NumberColumn("Bars between", help="1: from one bar to the very next."),
+        }
+        st.dataframe(table, column_config=moves, hide_index=True, key="jumps")
+    else:
+        chosen = _symbols(panel, len(panel.symbols))
+        if len(chosen) > 1:
+            frame = prices.correlations(panel, chosen)
+            show_figure(figures.correlations(frame), "correlations", height=200 + 22 * len(chosen))
+            st.caption("Of log returns from one close to the next, over the bars that both have.")
+
+
+def _symbols(panel: Any, at_first: int) -> list[str]:
+    first = list(panel.symbols[: min(at_first, 40)])
+    return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {at_first}")

@@ -1,0 +1,77 @@
+"""The machine: what it does now, devices, versions, disk, and what would not work on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.frames import findings, machine
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.settings import Settings
+
+REFRESH = 5.0  # seconds
+
+
+def render(settings: Settings) -> None:
+    """Draw the page."""
+    st.title("System")
+    st.fragment(_load, run_every=REFRESH)()
+    st.subheader("Disk")
+    column: Any = st.column_config
+    st.dataframe(
+        machine.disks({"runs": settings.runs, "prices": cached.store_folder()}),
+        column_config={
+            "what": column.TextColumn("Of"),
+            "path": column.TextColumn("Folder", width="large"),
+            "free": column.NumberColumn("Free, GiB", format="%.1f"),
+            "total": column.NumberColumn("Total, GiB", format="%.1f"),
+            "used": column.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
+        },
+        hide_index=True,
+        key="disks",
+    )
+    st.subheader("What the doctor finds")
+    if st.button("Look again", icon=":material/refresh:"):
+        cached.doctor.clear()
+    found = cached.doctor()
+    mends = [f"- **{theme.plain(one.name)}**: {theme.plain(one.mend)}" for one in found if one.status != "ok"]
+    st.markdown("\n".join(mends))
+    st.dataframe(
+        findings.doctor_table(found),
+        column_config={
+            "status": column.TextColumn("", width="small"),
+            "group": column.TextColumn("Of"),
+            "name": column.TextColumn("What"),
+            "value": column.TextColumn("Found", width="large"),
+        },
+        column_order=("status", "group", "name", "value"),
+        hide_index=True,
+        height="content",
+        key="doctor",
+    )
+
+
+def _load() -> None:
+    now = machine.load()
+    cells = st.columns(4)
+    cells[0].metric("Processors in use", f"{now.cpu:.0%} of {now.cores}")
+    cells[1].metric("Memory in use", f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f} GiB")
+    cells[2].metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of the dashboard's own process.")
+    cards = cached.gpus()
+    cells[3].metric("Graphics cards", len(cards) or "none")
+    if len(cards):
+        column: Any = st.column_config
+        st.dataframe(
+            cards,
+            column_config={
+                "card": column.TextColumn("Card"),
+                "use": column.ProgressColumn("In use", format="percent", min_value=0.0, max_value=1.0),
+                "used": column.NumberColumn("Memory, GiB", format="%.1f"),
+                "total": column.NumberColumn("of, GiB", format="%.1f"),
+                "temperature": column.NumberColumn("°C", format="%d"),
+            },
+            hide_index=True,
+            key="cards",
+        )

@@ -1,0 +1,141 @@
+"""One visual language: colours, the Plotly template, and how numbers, days and moments are written."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+EXCHANGE_ZONE = ZoneInfo("America/New_York")
+MISSING = "–"
+FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+# Okabe and Ito's colours, which people without red, green or blue cones tell apart; yellow is left out, and the others
+# are darkened or lightened until they keep a contrast of 3 to 1 on white as on the dark page. Dashes are a second sign.
+COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
+DASHES = ("solid", "dash", "dot", "dashdot")
+GOOD, BAD, NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
+# A strategy that is not a run's champion keeps its style in every chart of every page.
+BASELINES = (
+    "index",
+    "equal_weight",
+    "equal_weight_buy_and_hold",
+    "minimum_variance",
+    "mean_variance",
+    "hierarchical_risk_parity",
+    "momentum_12_1",
+    "random_weights",
+)
+
+
+@dataclass(frozen=True)
+class Style:
+    """colour: #rrggbb. dash: a Plotly dash name. width: pixels."""
+
+    colour: str
+    dash: str = "solid"
+    width: float = 2.0
+
+
+def style_of(name: str, runs: Sequence[str] = ()) -> Style:
+    """The style of a strategy: a baseline's by its name, that of a run's champion by the run's place in `runs`.
+
+    runs: names of all runs, oldest first, so that a new one changes no other's style. Styles repeat after 28 names.
+    """
+    if name in BASELINES:
+        place = BASELINES.index(name)
+        return Style(COLOURS[-1 - place % len(COLOURS)], DASHES[1 + place % (len(DASHES) - 1)], 1.6)
+    place = runs.index(name) if name in runs else sum(name.encode())
+    return Style(COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)], 2.4)
+
+
+def template(*, dark: bool) -> Any:
+    """The Plotly template that every figure is drawn with: no background of its own, quiet grid, legend above."""
+    import plotly.graph_objects as go
+
+    ink, line, page = ("#e8eaed", "#3a4048", "#1d2126") if dark else ("#1b1f24", "#d0d4d9", "#ffffff")
+    axis = {"gridcolor": line, "linecolor": line, "zerolinecolor": line, "tickfont": {"color": ink}, "automargin": True}
+    return go.layout.Template(
+        layout={
+            "font": {"family": FONT, "size": 13, "color": ink},
+            "colorway": list(COLOURS),
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": 56, "r": 12, "t": 28, "b": 36},
+            "hovermode": "x unified",
+            "hoverlabel": {"bgcolor": page, "bordercolor": line, "font": {"color": ink, "size": 12}},
+            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+            "xaxis": {**axis, "showgrid": False},
+            "yaxis": {**axis, "zeroline": False},
+        }
+    )
+
+
+def safe(text: object) -> str:
+    """A name from a file, to stand in a figure's text, which Plotly reads as HTML."""
+    return html.escape(str(text))
+
+
+def plain(text: object) -> str:
+    """A name from a file, to stand in Markdown: every sign that Markdown or HTML would read is escaped."""
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:&" else sign for sign in str(text).replace("\n", " "))
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.0123 -> 1.2%."""
+    return _written(value, lambda number: f"{100 * number:.{digits}f}%")
+
+
+def ratio(value: float | None, digits: int = 2) -> str:
+    """1.234 -> 1.23."""
+    return _written(value, lambda number: f"{number:.{digits}f}")
+
+
+def money(value: float | None, digits: int = 0) -> str:
+    """12345.6 -> $12,346."""
+    return _written(value, lambda number: f"{'-' if number < 0 else ''}${abs(number):,.{digits}f}")
+
+
+def basis_points(value: float | None, digits: int = 1) -> str:
+    """Of a fraction: 0.0005 -> 5.0 bp."""
+    return _written(value, lambda number: f"{10_000 * number:.{digits}f} bp")
+
+
+def points(value: float | None, digits: int = 1) -> str:
+    """Of basis points: 5 -> +5.0 bp."""
+    return _written(value, lambda number: f"{number:+.{digits}f} bp")
+
+
+def count(value: float | None) -> str:
+    """1234567 -> 1,234,567."""
+    return _written(value, lambda number: f"{number:,.0f}")
+
+
+def moment(value: datetime | None) -> str:
+    """A moment with a zone, in the exchange's: 2026-11-20 16:00:00 EST."""
+    return MISSING if value is None else value.astimezone(EXCHANGE_ZONE).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def ago(seconds: float) -> str:
+    """How long ago something was: 42 s ago, 5 min ago, 3 h ago, 2 days ago."""
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size or (seconds >= size and unit != "days"):
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"
+
+
+def duration(seconds: float | None) -> str:
+    """75 -> 1 min 15 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _written(value: float | None, write: Any) -> str:
+    return MISSING if value is None or not math.isfinite(value) else str(write(value))

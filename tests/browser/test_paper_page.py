@@ -1,0 +1,156 @@
+"""The paper page beside a daemon that really runs: a halt, a resume, a flatten, and the daemon's death."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.dashboard.serving import Dashboard
+from tests.paper.process.harness import Rig
+
+pytestmark = pytest.mark.browser
+
+PASSWORD = "correct horse battery"
+Opener = Callable[[str], Page]
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A daemon that has traded two sessions and waits for the next."""
+    with Rig(tmp_path_factory.mktemp("daemon"), more='[outside]\nheartbeat = "heartbeat.json"') as made:
+        made.launch()
+        made.started()
+        made.go(sessions=2)
+        made.until(made.days[1].close + 700)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dashboard(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    with Dashboard(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as made:
+        made.set_password(PASSWORD)
+        yield made
+
+
+@pytest.fixture
+def page(dashboard: Dashboard, open_page: Opener) -> Page:
+    opened = open_page(f"{dashboard.url}/paper")
+    expect(opened.get_by_role("heading", name="Paper trading")).to_be_visible()
+    return opened
+
+
+def commands(journal: Path) -> list[tuple[str, str, str, str | None]]:
+    """Name, user, address and outcome of each command, oldest first."""
+    query = (
+        "SELECT c.name, c.user, c.address, r.outcome FROM commands c LEFT JOIN command_results r "
+        "ON r.command_id = c.id ORDER BY c.id"
+    )
+    with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as base:
+        return base.execute(query).fetchall()
+
+
+def sign(page: Page, name: str) -> Locator:
+    return page.locator(f".st-key-sign-{name}")
+
+
+def fill_in(page: Page, button: str, *, name: str, word: str, password: str) -> Locator:
+    """Open a dialog and send its form; returns the dialog."""
+    page.get_by_role("button", name=button).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Your name").fill(name)
+    dialog.get_by_role("textbox", name=re.compile("^Type ")).fill(word)
+    dialog.get_by_label("Password", exact=True).and_(dialog.locator("input")).fill(password)
+    dialog.get_by_role("button", name=word.capitalize()).click()
+    return dialog
+
+
+def test_what_the_account_holds_and_did_is_shown(page: Page, rig: Rig) -> None:
+    expect(sign(page, "trading")).to_contain_text("active")
+    expect(sign(page, "daemon")).to_contain_text("alive and trading")
+    expect(sign(page, "books")).to_contain_text("agree")
+    equity = rig.rows("SELECT equity FROM equity ORDER BY id DESC LIMIT 1")[0][0]
+    expect(page.get_by_test_id("stMetricValue").first).to_have_text(f"${float(equity):,.0f}")
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    page.get_by_role("tab", name="Orders and fills").click()
+    fills = rig.rows("SELECT count(*) FROM fills")[0][0]
+    assert fills > 0
+    expect(page.get_by_role("heading", name=f"Fills: {fills}")).to_be_visible()
+    page.get_by_role("tab", name="Costs").click()
+    expect(page.get_by_text("fills cost")).to_be_visible()
+    page.get_by_role("tab", name="Risk").click()
+    expect(page.get_by_text("It has been active from the start")).to_be_visible()
+
+
+def test_a_halt_takes_one_confirmation_and_no_password(page: Page, rig: Rig) -> None:
+    page.get_by_role("button", name="Halt").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("No more orders are sent")
+    assert commands(rig.journal) == []  # opening it has done nothing
+    dialog.get_by_role("button", name="Halt now").click()
+    expect(sign(page, "trading")).to_contain_text("halted")
+    expect(page.get_by_text("halt: halted, no own order is live")).to_be_visible()
+    name, user, address, outcome = commands(rig.journal)[-1]
+    assert (name, address, outcome) == ("halt", "127.0.0.1", "halted, no own order is live")
+    assert user
+
+
+def test_a_resume_needs_the_typed_word_and_the_right_password(page: Page, rig: Rig) -> None:
+    before = commands(rig.journal)
+    dialog = fill_in(page, "Resume…", name="Ann", word="RESUME", password="a wrong password")
+    expect(dialog).to_contain_text("wrong password")
+    assert commands(rig.journal) == before
+    expect(sign(page, "trading")).to_contain_text("halted")
+    # Straight away not even the right one is taken, and one session's wait is everybody's.
+    dialog.get_by_label("Password", exact=True).and_(dialog.locator("input")).fill(PASSWORD)
+    dialog.get_by_role("textbox", name=re.compile("^Type ")).fill("resume, please")
+    dialog.get_by_role("button", name="Resume").click()
+    expect(dialog).to_contain_text("Type RESUME into the second field")
+    page.wait_for_timeout(1_500)
+    dialog.get_by_role("textbox", name=re.compile("^Type ")).fill("RESUME")
+    dialog.get_by_role("button", name="Resume").click()
+    expect(dialog).to_be_hidden()
+    expect(sign(page, "trading")).to_contain_text("active")
+    assert commands(rig.journal)[-1] == ("resume", "Ann", "127.0.0.1", "active")
+    page.get_by_role("tab", name="Log").click()
+    expect(page.get_by_role("heading", name=f"Commands: {len(before) + 1}")).to_be_visible()
+
+
+def test_wrong_passwords_are_throttled_across_sessions(dashboard: Dashboard, open_page: Opener, rig: Rig) -> None:
+    before = commands(rig.journal)
+    first, second = (open_page(f"{dashboard.url}/paper") for _ in range(2))
+    dialog = fill_in(first, "Resume…", name="Eve", word="RESUME", password="a wrong password")
+    expect(dialog).to_contain_text(re.compile("wrong password|too soon"))
+    dialog.get_by_role("button", name="Resume").click()
+    expect(dialog).to_contain_text("too soon")
+    first.wait_for_timeout(2_000)
+    dialog.get_by_role("button", name="Resume").click()
+    expect(dialog).to_contain_text("is taken in 2 s")
+    # The other visitor has guessed nothing yet and waits all the same.
+    other = fill_in(second, "Resume…", name="Eve", word="RESUME", password=PASSWORD)
+    expect(other).to_contain_text(re.compile("too soon|active"))
+    assert [row for row in commands(rig.journal) if row not in before] in ([], [("resume", "Eve", "127.0.0.1", None)])
+
+
+def test_a_daemon_that_dies_is_seen_and_what_is_asked_meanwhile_waits_for_it(page: Page, rig: Rig) -> None:
+    expect(sign(page, "daemon")).to_contain_text("alive and trading")
+    assert rig.daemon is not None
+    rig.daemon.send_signal(signal.SIGKILL)
+    rig.daemon.wait()
+    expect(sign(page, "daemon")).to_contain_text("its process ended")  # nobody touched the page
+    page.wait_for_timeout(4_500)  # the throttle's last wait
+    fill_in(page, "Flatten…", name="Ann", word="FLATTEN", password=PASSWORD)
+    expect(page.get_by_text("The daemon is down: it will obey as soon as it runs.")).to_be_visible()
+    assert commands(rig.journal)[-1] == ("flatten", "Ann", "127.0.0.1", None)
+    page.reload()
+    expect(page.get_by_text("The daemon is down: it will obey as soon as it runs.")).to_be_visible()
+    rig.launch()
+    expect(sign(page, "trading")).to_contain_text("reducing", timeout=60_000)
+    expect(sign(page, "daemon")).to_contain_text("alive")
+    expect(page.get_by_text("it will obey as soon as it runs")).to_be_hidden()
+    assert re.fullmatch(r"\d+ positions are being sold", commands(rig.journal)[-1][3] or "")

@@ -1,0 +1,67 @@
+"""A store, a finished run, and pages drawn without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
+from finrl_pod_app.wiring import run_tournament
+
+from tests.app.made import fill_store, made_config
+
+# What `main` does for one page; the runs' folder comes from the environment.
+SCRIPT = """
+import os
+import streamlit as st
+from finrl_pod_app.dashboard.script.main import PAGES, draw
+from finrl_pod_app.dashboard.settings import Settings
+pages = {name: st.Page(lambda: None, title=title, url_path=name) for name, (title, _) in PAGES.items()}
+st.session_state["pages"] = pages
+st.navigation(list(pages.values()), position="hidden")
+draw("NAME", Settings.read(os.environ))
+"""
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the panels `made` and `other`."""
+    folder = tmp_path_factory.mktemp("dashboard store")
+    fill_store(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run, alone in a folder of runs. Tests copy it before they change it."""
+    runs, threads = tmp_path_factory.mktemp("dashboard runs"), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(store))
+        patch.setenv("FINRL_POD_HOME", str(tmp_path_factory.mktemp("dashboard home")))
+        run_tournament(made_config(), runs / "mine", device="cpu")
+    torch.set_num_threads(threads)
+    return runs / "mine"
+
+
+@pytest.fixture
+def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., object]]:
+    """visit(page, runs, **query) draws a page over a folder of runs and gives the AppTest."""
+    import streamlit as st
+    from streamlit.testing.v1 import AppTest
+
+    monkeypatch.setenv("FINRL_POD_DATA", str(store))
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def visited(page: str, runs: Path, **query: str) -> AppTest:
+        monkeypatch.setenv(RUNS_VARIABLE, str(runs))
+        app = AppTest.from_string(SCRIPT.replace("NAME", page), default_timeout=60)
+        for name, value in query.items():
+            app.query_params[name] = value
+        return app.run()
+
+    yield visited
+    st.cache_resource.clear()
+    st.cache_data.clear()

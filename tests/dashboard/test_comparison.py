@@ -1,0 +1,156 @@
+"""Books under any cost, against backtests that were run anew, and trades that add up."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from finrl_pod_app.backtests import prepare
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.figures import curves as figures
+from finrl_pod_app.dashboard.frames import comparison
+from finrl_pod_app.sweeps import Asked
+
+from finrl_pod.config import RunConfig
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intervals import account_intervals
+from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.pod.run_directory import RunDirectory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room(store: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(store))
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(finished: Path) -> RunConfig:
+    return RunDirectory.open(finished).config
+
+
+@pytest.fixture(scope="module")
+def asked(finished: Path, base: RunConfig) -> dict[str, Asked]:
+    found = {"mine": comparison.ask_strategy(finished, None, None, None)}
+    return found | {name: comparison.ask_strategy(name, None, None, base) for name in ("equal_weight", "index")}
+
+
+@pytest.mark.parametrize("cost", [0.0, 10.0, 80.0])
+def test_books_under_a_cost_are_those_of_a_backtest(cost: float, asked: dict[str, Asked], base: RunConfig) -> None:
+    """Equal weight looks at no account, so that a backtest under another cost decides the same."""
+    curve = comparison.curves(asked, cost)["equal_weight"]
+    prepared = prepare("equal_weight", cost_bps=cost, base=base)
+    fresh = backtest(prepared.strategy, prepared.panel, prepared.market, *prepared.terms)
+    np.testing.assert_allclose(curve.equity, fresh.equity, rtol=1e-12)
+    assert (curve.times == fresh.times).all()
+    for name, value in fresh.metrics.items():
+        assert curve.metrics[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_all_strategies_at_once_are_each_alone(asked: dict[str, Asked]) -> None:
+    together = comparison.curves(asked, 25.0)
+    assert list(together) == list(asked)
+    for name, one in asked.items():
+        alone = comparison.curves({name: one}, 25.0)[name]
+        np.testing.assert_array_equal(alone.equity, together[name].equity)
+        account = comparison.account(name, one, 25.0)
+        np.testing.assert_allclose(account.equity, together[name].equity, rtol=1e-12)
+
+
+def test_without_a_cost_each_pays_its_own(asked: dict[str, Asked], base: RunConfig) -> None:
+    own = comparison.curves(asked, None)
+    same = comparison.curves(asked, base.environment.cost_bps)
+    for name in asked:
+        np.testing.assert_array_equal(own[name].equity, same[name].equity)
+
+
+def test_trades_add_up_to_turnover_and_costs(asked: dict[str, Asked]) -> None:
+    result = comparison.account("mine", asked["mine"], 30.0)
+    table = comparison.trades(result, asked["mine"])
+    by_bar = table.groupby("time")["value"].sum()
+    np.testing.assert_allclose(by_bar.sum() * 30e-4, result.costs.sum(), rtol=1e-9)
+    traded = np.flatnonzero(result.turnover > 0)
+    assert by_bar.index.to_numpy().tolist() == result.times[traded].tolist()
+    # Each bar's costs are its trades' value times the rate.
+    np.testing.assert_allclose(by_bar.to_numpy() * 30e-4, result.costs[traded], rtol=1e-8)
+    signed = np.where(table["side"] == "buy", table["shares"], -table["shares"])
+    ends = pd.Series(signed).groupby(table["symbol"].to_numpy()).sum()
+    held = result.weights[-1] * result.equity[-1] / asked["mine"].market.close.numpy()[asked["mine"].prepared.last]
+    np.testing.assert_allclose(ends.reindex(list(result.symbols)).to_numpy(), held, rtol=1e-9, atol=1e-9)
+
+
+def test_intervals_are_those_of_the_bootstrap(asked: dict[str, Asked]) -> None:
+    found = comparison.curves(asked, None)
+    table = comparison.intervals_table(found, seed=4).set_index("strategy")
+    expected = account_intervals(simple_returns(found["index"].equity), comparison.INTERVAL, seed=4, draws=500)
+    assert table.loc["index", "sharpe_low"] == expected.sharpe.low
+    assert table.loc["index", "max_drawdown_high"] == expected.max_drawdown.high
+
+
+def test_a_curve_without_spread_has_no_interval_and_no_band(asked: dict[str, Asked]) -> None:
+    curve = comparison.curves(asked, None)["index"]
+    flat = dataclasses.replace(curve, equity=np.full(len(curve.times), 100.0))
+    assert comparison.intervals_table({"flat": flat}, seed=0).empty
+    assert comparison.band_of(flat.equity) is None
+    assert comparison.band_of(np.array([1.0, -1.0] * 40)) is None
+    band = comparison.band_of(curve.equity)
+    assert band is not None
+    assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+
+
+def test_exports_hold_every_bar_and_no_formula(asked: dict[str, Asked]) -> None:
+    results = [dataclasses.replace(comparison.account(name, one, None), name=f"={name}") for name, one in asked.items()]
+    bars, held = comparison.export_csv(results)
+    assert len(bars.splitlines()) == 1 + sum(len(one.times) for one in results)
+    assert "'=mine" in bars
+    assert "\n=" not in bars
+    assert "'=mine" in held
+    page = comparison.export_html(results, asked["mine"], 30.0)
+    assert "30 basis points" in page
+    assert "<script src" not in page
+    named = [dataclasses.replace(results[0], name="<script>alert(1)</script>"), *results[1:]]
+    assert "<script>alert" not in comparison.export_html(named, asked["mine"], None)
+
+
+def test_the_table_of_trades_is_safe_in_a_spreadsheet() -> None:
+    table = pd.DataFrame({"symbol": ["=1+1", "AAPL"], "value": [-1.5, 2.0]})
+    assert comparison.table_csv(table) == "symbol,value\r\n'=1+1,-1.5\r\nAAPL,2.0\r\n"
+
+
+def test_figures_of_every_kind(asked: dict[str, Asked]) -> None:
+    found = comparison.curves(asked, 10.0)
+    looks = {name: theme.style_of(name, ["mine"]) for name in asked}
+    results = [comparison.account(name, one, 10.0) for name, one in asked.items()]
+    band = comparison.band_of(found["mine"].equity)
+    drawn = figures.equity(found, looks, {"level": 0.9, **(band or {})})
+    assert len(drawn.data) == 5
+    np.testing.assert_allclose(drawn.data[2].y[-1], found["mine"].equity[-1] / found["mine"].equity[0])
+    assert drawn.data[2].line.color == looks["mine"].colour
+    assert min(figures.falls(found, looks).data[0].y) == pytest.approx(found["mine"].metrics["max_drawdown"])
+    assert len(figures.rolling(found, looks).data) == 3
+    months = figures.months(found["mine"].times, found["mine"].equity)
+    year = months.data[0].text[0][-1]
+    assert float(year) == pytest.approx(100 * found["mine"].metrics["cumulative_return"], abs=0.06)
+    stacked = figures.holdings(results[0])
+    np.testing.assert_allclose(sum(np.asarray(trace.y) for trace in stacked.data), 1.0)
+    assert len(figures.turnover(results, looks).data) == 3
+    paid = figures.costs(results, looks).data[0].y[-1]
+    assert paid == pytest.approx(results[0].costs.sum() / results[0].equity[0])
+
+
+def test_ruin_leaves_a_gap_on_the_log_axis(asked: dict[str, Asked]) -> None:
+    curve = comparison.curves(asked, None)["index"]
+    ruined = dataclasses.replace(curve, equity=np.linspace(100.0, -5.0, len(curve.times)))
+    drawn = figures.equity({"index": ruined}, {"index": theme.style_of("index")})
+    assert np.isnan(np.asarray(drawn.data[0].y, dtype=float)[-1])
+
+
+def test_names_are_escaped(asked: dict[str, Asked]) -> None:
+    found = {"<b>x</b>": comparison.curves(asked, None)["index"]}
+    drawn = figures.equity(found, {"<b>x</b>": theme.style_of("x")})
+    assert drawn.data[0].name == "&lt;b&gt;x&lt;/b&gt;"

@@ -1,0 +1,123 @@
+"""Trainings as processes: started, paused, resumed, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.dashboard import jobs
+from finrl_pod_app.dashboard.frames import runs
+from finrl_pod_app.wiring import run_tournament
+
+from finrl_pod.config import RunConfig, load
+from finrl_pod.errors import InputError, RunError
+from tests.app.made import made_config
+
+
+@pytest.fixture(autouse=True)
+def _room(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(store))
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.05)
+
+
+def again(run: runs.RunFiles) -> runs.RunFiles:
+    return runs.open_run(run.path.parent, run.name)
+
+
+def long_config() -> RunConfig:
+    """So many generations that it does not end before it is told to."""
+    return made_config(generations=400)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", "x" * 41, "-x", "a/b", ".hidden"])
+def test_a_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a run's name has letters"):
+        jobs.start(made_config(), tmp_path, name)
+    assert not list(tmp_path.glob("**/settings.toml"))
+
+
+@pytest.mark.slow
+def test_a_training_is_paused_resumed_and_stopped(tmp_path: Path) -> None:
+    run = jobs.start(long_config(), tmp_path / "runs", "mine")
+    assert load(run.path / jobs.SETTINGS) == long_config()
+    try:
+        wait_for(lambda: again(run).has_champion)
+        assert runs.status_of(run) == "running"
+        told = runs.progress_of(run)
+        assert told is not None
+        assert told["total_samples"] > 0
+        jobs.pause(run)
+        wait_for(lambda: runs.status_of(run) == "paused")
+        held = again(run).stamp
+        time.sleep(0.5)
+        assert again(run).stamp == held, "a paused training writes nothing"
+        jobs.resume(run)
+        wait_for(lambda: again(run).stamp != held)
+        assert runs.status_of(run) == "running"
+        jobs.pause(run)
+        jobs.stop(run)  # also while it is paused
+        wait_for(lambda: runs.status_of(run) == "interrupted")
+    finally:
+        _end(run)
+    assert "--resume" in runs.last_words(run)
+    done = runs.summarise(again(run)).generation
+    assert done >= 1
+    with pytest.raises(RunError, match="no training runs in"):
+        jobs.stop(run)
+    jobs.resume(run)
+    try:
+        wait_for(lambda: runs.summarise(again(run)).generation > done)
+    finally:
+        _end(run)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_resumed_equals_one_that_was_not(finished: Path, tmp_path: Path) -> None:
+    """Begun by the command line's own function and stopped after a generation, then gone on with from the page."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress: object) -> None:
+        if "generation 2" in str(progress):
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_tournament(made_config(), tmp_path / "runs" / "mine", device="cpu", progress=stop)
+    run = runs.open_run(tmp_path / "runs", "mine")
+    assert runs.status_of(run) == "interrupted"
+    jobs.resume(run)
+    try:
+        wait_for(lambda: runs.status_of(run) == "finished")
+    finally:
+        _end(run)
+    boards = [json.loads((folder / "report.json").read_text())["leaderboard"] for folder in (finished, run.path)]
+    assert boards[0] == boards[1]
+
+
+@pytest.mark.slow
+def test_a_training_that_cannot_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "empty"))
+    run = jobs.start(made_config(), tmp_path / "runs", "mine")
+    wait_for(lambda: runs.status_of(run) == "failed")
+    _end(run)
+    assert "there is no panel 'made'" in runs.last_words(run)
+    assert [one.name for one in runs.find_runs(tmp_path / "runs")] == [run.name]
+
+
+def _end(run: runs.RunFiles) -> None:
+    process = runs.process_of(run)
+    if process is not None:
+        process.kill()
+        wait_for(lambda: runs.process_of(run) is None)
+    jobs.reap()

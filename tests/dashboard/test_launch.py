@@ -1,0 +1,101 @@
+"""How the dashboard's server is started, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.dashboard import launch
+from finrl_pod_app.dashboard.settings import Settings
+
+from finrl_pod.errors import EnvironmentLacks, InputError
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_settings_go_through_the_environment(tmp_path: Path) -> None:
+    given = Settings(tmp_path / "runs", tmp_path / "journal.sqlite")
+    assert Settings.read(given.variables()) == given
+    assert Settings.read({}) == Settings()
+
+
+def test_the_journal_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(tmp_path / "runs")
+    assert settings.find_journal() is None
+    for age, name in ((20, "old"), (10, "new")):
+        folder = tmp_path / "runs" / "paper" / name
+        folder.mkdir(parents=True)
+        (folder / "journal.sqlite").touch()
+        os.utime(folder / "journal.sqlite", (time.time() - age,) * 2)
+    assert settings.find_journal() == tmp_path / "runs" / "paper" / "new" / "journal.sqlite"
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "journal.sqlite").touch()
+    assert settings.find_journal() == Path("paper") / "journal.sqlite"
+    assert Settings(journal=tmp_path / "gone").find_journal() == tmp_path / "gone"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "192.168.1.5", "::"])
+def test_other_machines_are_kept_out(address: str) -> None:
+    with pytest.raises(InputError, match="needs a password"):
+        launch.check_address(address)
+
+
+def test_a_name_is_no_address() -> None:
+    with pytest.raises(InputError, match=r"must be an IP address such as 127\.0\.0\.1"):
+        launch.check_address("example.org")
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentLacks, match=f"port {port} on 127.0.0.1 cannot be used"):
+            launch.check_port("127.0.0.1", port)
+
+
+def test_a_missing_streamlit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "NEEDS", ("no_such_package",))
+    with pytest.raises(EnvironmentLacks, match=r"pip install 'finrl-pod\[dashboard\]'"):
+        launch.serve(Settings(), "127.0.0.1", free_port())
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_told_to_stop(tmp_path: Path, ending: signal.Signals) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", "dashboard", "--port", str(port), "--runs", "runs"]
+    # Its output goes to a file: a pipe that nobody reads could fill.
+    with (tmp_path / "log").open("w+") as log:
+        server = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ})
+        try:
+            _wait_until_healthy(port, server)
+        finally:
+            server.send_signal(ending)
+            code = server.wait(20)
+        log.seek(0)
+        assert code == 0, log.read()
+    assert not (tmp_path / "runs").exists()  # looking changes nothing
+
+
+def _wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+                assert answer.read() == b"ok"
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"no healthy server, exit code {server.poll()}")

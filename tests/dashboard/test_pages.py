@@ -1,0 +1,159 @@
+"""Every page in its states: nothing there yet, a finished run, damaged files, names that would be markup."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finrl_pod_app.dashboard import jobs
+from finrl_pod_app.dashboard.script.main import PAGES
+
+RESEARCH = [name for name in PAGES if name != "paper"]
+
+
+def texts(app: Any) -> str:
+    """All that a page says outside of tables and figures."""
+    kinds = ("title", "markdown", "caption", "info", "warning", "error", "success", "subheader")
+    return "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Hash of every file below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("page", RESEARCH)
+def test_a_page_without_runs_says_what_to_do(page: str, visit: Callable[..., Any], tmp_path: Path) -> None:
+    app = visit(page, tmp_path / "none")
+    assert not app.exception
+    assert not app.error
+    assert app.title[0].value
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("page", RESEARCH)
+def test_a_page_with_a_run_shows_it_and_changes_nothing(page: str, visit: Callable[..., Any], finished: Path) -> None:
+    before = fingerprint(finished.parent)
+    app = visit(page, finished.parent)
+    assert not app.exception
+    assert not app.error
+    assert app.dataframe or app.selectbox
+    assert fingerprint(finished.parent) == before
+
+
+def test_a_first_visitor_is_led_to_the_demo(
+    visit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(jobs, "start", lambda config, runs, name: started.append((config, runs, name)))
+    app = visit("overview", tmp_path / "runs")
+    app.button(key="demo quick").click().run()
+    assert not app.exception
+    ((config, runs, name),) = started
+    assert (config.tournament.pods, runs, name) == (4, tmp_path / "runs", "demo")
+
+
+def test_the_overview_names_a_damaged_run_and_shows_the_others(
+    visit: Callable[..., Any], finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "runs" / "sound")
+    shutil.copytree(finished, tmp_path / "runs" / "broken")
+    (tmp_path / "runs" / "broken" / "config.json").write_text("{")
+    app = visit("overview", tmp_path / "runs")
+    assert not app.exception
+    assert set(app.dataframe[0].value["name"]) == {"sound", "broken"}
+    assert "is damaged" in app.warning[0].value
+
+
+def test_names_from_files_are_no_markup(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+    name = "<b>x</b>[y](javascript:alert(1))"
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(finished, tmp_path / "runs" / name.replace("/", "_"))
+    (tmp_path / "runs" / name.replace("/", "_") / "state.json").write_text("[]")
+    app = visit("overview", tmp_path / "runs")
+    assert not app.exception
+    assert "<b>" not in texts(app).replace("\\<b\\>", "")
+    assert "](javascript" not in texts(app)
+
+
+def test_a_comparison_follows_the_cost(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("compare", finished.parent)
+    assert not app.exception
+    table = app.dataframe[0].value.set_index("strategy")
+    assert list(table.index) == ["mine", "equal_weight", "index"]
+    report = json.loads((finished / "report.json").read_text())["test"]["strategies"]
+    for name, key in (("mine", "champion"), ("equal_weight", "equal_weight"), ("index", "index")):
+        for metric in ("sharpe", "annual_return", "costs_paid", "turnover"):
+            assert table.loc[name, metric] == pytest.approx(report[key][metric], rel=1e-9), (name, metric)
+    app.slider[0].set_value(50.0).run()
+    assert not app.exception
+    dearer = app.dataframe[0].value.set_index("strategy")
+    assert (dearer["costs_paid"] > table["costs_paid"]).all()
+    assert (dearer["cumulative_return"] < table["cumulative_return"]).all()
+
+
+@pytest.mark.parametrize("view", ["Drawdown", "Rolling Sharpe", "Months", "Weights", "Turnover and costs", "Trades"])
+def test_every_view_of_a_comparison(view: str, visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("compare", finished.parent)
+    app.segmented_control(key="compare: view").set_value(view).run()
+    assert not app.exception
+    assert not app.error
+
+
+def test_a_strategy_that_cannot_be_tested_is_named(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("compare", finished.parent)
+    app.multiselect(key="compare: runs").set_value([]).run()
+    app.selectbox(key="compare: data").set_value("other").run()  # which has no index
+    assert not app.exception
+    assert any("index" in error.value for error in app.error)
+    assert list(app.dataframe[0].value["strategy"]) == ["equal_weight"]
+
+
+@pytest.mark.parametrize("view", ["Prices", "Missing bars", "Jumps", "Correlations"])
+def test_every_view_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
+    app = visit("data", tmp_path)
+    app.selectbox(key="data: panel").set_value("made").run()
+    app.segmented_control(key="data: view").set_value(view).run()
+    assert not app.exception
+    assert not app.error
+
+
+def test_the_form_refuses_what_the_command_line_refuses(visit: Callable[..., Any], tmp_path: Path) -> None:
+    app = visit("train", tmp_path)
+    assert not app.error
+    app.text_area[0].set_value("[agent]\nlearning_rat = 1").run()
+    assert not app.exception
+    assert "learning\\_rate" in app.error[0].value
+
+
+def test_a_training_is_watched(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("train", finished.parent, run="mine")
+    assert not app.exception
+    assert "Finished" in app.success[0].value
+    board = app.dataframe[0].value
+    assert board["score"].is_monotonic_decreasing
+    report = json.loads((finished / "report.json").read_text())
+    assert board["id"].tolist()[0] == report["leaderboard"][0]["id"]
+
+
+def test_an_address_that_names_no_run_is_no_error(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("train", finished.parent, run="../../etc")
+    assert not app.exception
+    assert app.selectbox[0].value == "mine"
+
+
+def test_an_audit_runs_when_it_is_asked_for(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("audit", finished.parent)
+    assert not app.dataframe
+    app.button[0].click().run()
+    assert not app.exception
+    assert {"look-ahead", "fills", "data"} <= set(app.dataframe[0].value["check"])

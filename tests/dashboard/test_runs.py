@@ -1,0 +1,142 @@
+"""The runs on disk: found, summarised, told apart by their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finrl_pod_app import live
+from finrl_pod_app.dashboard.frames import runs, verdicts
+
+from finrl_pod.config import parse
+from finrl_pod.errors import RunError
+from tests.app.made import made_config
+
+
+def copy(finished: Path, root: Path, *names: str) -> None:
+    for name in names:
+        shutil.copytree(finished, root / name)
+
+
+def test_runs_are_found_in_folders_of_folders(finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "a", "walk/fold-01/seed-0", "too/deep/for/it", ".hidden")
+    (tmp_path / "empty").mkdir()
+    os.utime(tmp_path / "a" / "report.json", (2e9, 2e9))
+    found = runs.find_runs(tmp_path)
+    assert [run.name for run in found] == ["a", "walk/fold-01/seed-0"]
+    assert found[0].changed == 2e9
+    assert all(run.has_champion for run in found)
+    assert runs.find_runs(tmp_path / "none") == []
+
+
+def test_links_to_folders_are_not_followed(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "out").symlink_to(finished)
+    assert runs.find_runs(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../mine", "/etc", "a/../../mine", "nobody", "."])
+def test_a_name_from_an_address_stays_below_the_root(name: str, finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "mine")
+    (tmp_path / "root").mkdir()
+    copy(finished, tmp_path / "root", "a")
+    with pytest.raises(RunError, match="there is no run"):
+        runs.open_run(tmp_path / "root", name)
+    assert runs.open_run(tmp_path / "root", "a").has_champion
+
+
+def test_a_summary_says_what_the_report_says(finished: Path) -> None:
+    summary = runs.summarise(runs.open_run(finished.parent, "mine"))
+    report = json.loads((finished / "report.json").read_text())
+    champion = report["test"]["strategies"]["champion"]
+    assert summary.fault == ""
+    assert summary.score == report["leaderboard"][0]["score"]
+    assert summary.sharpe == pytest.approx(champion["sharpe"])
+    assert summary.annual_return == pytest.approx(champion["annual_return"])
+    assert summary.drawdown == pytest.approx(champion["max_drawdown"])
+    assert summary.samples == report["timing"]["samples"]
+    assert summary.samples_per_second == pytest.approx(report["timing"]["samples_per_second"])
+    assert (summary.generation, summary.generations, summary.pods, summary.data) == (3, 3, 3, "made")
+    assert summary.promoted is report["verdict"]["promoted"]
+    assert runs.champions(runs.open_run(finished.parent, "mine")) == tuple(report["champion"]["members"])
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.json", "{"),
+        ("config.json", "{}"),
+        ("config.json", '{"config": {"tournament": 3}}'),
+        ("state.json", "[]"),
+        ("state.json", '{"samples": 1, "train_seconds": 1, "leaderboard": [{}], "generation": 0}'),
+        ("verdict.json", '{"statistics": 3}'),
+        ("verdict.json", '{"statistics": {}}'),
+    ],
+)
+def test_damaged_files_become_a_fault(file: str, text: str, finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "mine")
+    (tmp_path / "mine" / file).write_text(text)
+    summary = runs.summarise(runs.open_run(tmp_path, "mine"))
+    assert "damaged" in summary.fault
+    table = runs.table([summary], ["finished"])
+    assert table.loc[0, "name"] == "mine"
+    assert table.loc[0, "progress"] == 0.0
+
+
+def test_a_run_is_what_its_files_and_its_process_say(finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "mine")
+    run, folder = runs.open_run(tmp_path, "mine"), tmp_path / "mine"
+    assert runs.status_of(run) == "finished"
+    (folder / "report.json").unlink()
+    assert runs.status_of(run) == "interrupted"
+    me = live.identity(os.getpid())
+    (folder / live.FILE).write_text(json.dumps({"process": me, "progress": {"stage": "training"}}))
+    assert runs.status_of(run) == "running"
+    assert runs.progress_of(run) == {"stage": "training"}
+    (folder / live.FILE).write_text(json.dumps({"process": {**me, "began": 1.0}}))  # killed, and the number used again
+    assert runs.status_of(run) == "interrupted"
+    (folder / runs.JOB).write_text(json.dumps({"process": me}))
+    assert runs.status_of(run) == "running"
+    for file in (live.FILE, runs.JOB):
+        (folder / file).write_text("nonsense")
+    assert runs.status_of(run) == "interrupted"
+    (folder / "config.json").unlink()
+    assert runs.status_of(run) == "failed"
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "job.json").write_text("{}")
+    (tmp_path / "mine" / "log.txt").write_bytes(b"begin\n" + b"\xff" * 10_000 + b"\nthe end\n")
+    words = runs.last_words(runs.open_run(tmp_path, "mine"))
+    assert words.endswith("the end")
+    assert "begin" not in words
+    assert len(words) <= 4096
+
+
+def test_the_settings_of_a_run_come_back(finished: Path, tmp_path: Path) -> None:
+    assert runs.config(runs.open_run(finished.parent, "mine")) == made_config()
+    assert parse({}) != made_config()
+    copy(finished, tmp_path, "mine")
+    (tmp_path / "mine" / "config.json").write_text('{"config": 3}')
+    with pytest.raises(RunError, match="lacks config"):
+        runs.config(runs.open_run(tmp_path, "mine"))
+
+
+def test_the_rules_of_a_verdict(finished: Path, tmp_path: Path) -> None:
+    verdict = verdicts.read(runs.open_run(finished.parent, "mine"))
+    assert verdict is not None
+    table = verdicts.rules_table(verdict)
+    assert (table["passed"] == verdicts.PASSED).tolist() == [rule["passed"] for rule in verdict["rules"]]
+    assert (table["passed"] == verdicts.PASSED).all() == verdict["promoted"]
+    assert table["value"].dtype == np.float64
+    copy(finished, tmp_path, "mine")
+    (tmp_path / "mine" / "verdict.json").write_text('{"promoted": true}')
+    with pytest.raises(RunError, match="damaged: it lacks rules"):
+        verdicts.read(runs.open_run(tmp_path, "mine"))
+    (tmp_path / "mine" / "verdict.json").unlink()
+    assert verdicts.read(runs.open_run(tmp_path, "mine")) is None

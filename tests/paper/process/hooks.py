@@ -1,0 +1,90 @@
+"""What a test does to a daemon from inside its process: end it at a write, set its clock wrong, stall its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+
+def put_in(hooks: Mapping[str, Any]) -> None:
+    """{name: its argument}, see the functions."""
+    for name, argument in hooks.items():
+        HOOKS[name](argument)
+
+
+def die_at_write(where: Mapping[str, Any]) -> None:
+    """SIGKILL at write `number` (from 1) since the simulated moment `since`, before or after it is on disk.
+
+    number 0 never dies. counts: a file that is told how many writes there were.
+    """
+    from finrl_pod.paper.followed_clock import FollowedClock
+    from finrl_pod.paper.journal.store import Store
+
+    clock, write, seen = FollowedClock(Path(where["clock"])), Store.write, [0]
+
+    @contextlib.contextmanager
+    def deadly(store: Store) -> Iterator[Connection]:
+        counts = clock.seconds() >= where["since"]
+        seen[0] += counts
+        fatal = counts and seen[0] == where["number"]
+        with write(store) as connection:
+            yield connection
+            if fatal and where["before"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if counts and where.get("counts"):
+            Path(where["counts"]).write_text(str(seen[0]))
+
+    Store.write = deadly  # type: ignore[method-assign]
+
+
+def die_before_post(part: str) -> None:
+    """SIGKILL where an order whose name contains `part` was written down and would be sent next."""
+    from finrl_pod.paper.alpaca.account import AlpacaAccount
+
+    submit = AlpacaAccount.submit
+
+    def deadly(account: AlpacaAccount, request: Any) -> Any:
+        if part in request.client_order_id:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return submit(account, request)
+
+    AlpacaAccount.submit = deadly  # type: ignore[method-assign]
+
+
+def wrong_clock(seconds: float) -> None:
+    """The machine's clock is that far ahead."""
+    from finrl_pod.paper.followed_clock import FollowedClock
+
+    right: Callable[[FollowedClock], datetime] = FollowedClock.now
+    FollowedClock.now = lambda clock: right(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
+
+
+def stall_while(file: str) -> None:
+    """The loop hangs in its strategy as long as the file is there; a beat counts as stale after half a second."""
+    from finrl_pod.paper.outside import heartbeat
+    from tests.paper.process.daemon import Restless
+
+    heartbeat.STALE = 0.5
+    think = Restless.target_weights
+
+    def slowly(strategy: Restless, *arguments: Any) -> Any:
+        while Path(file).exists():
+            time.sleep(0.01)
+        return think(strategy, *arguments)
+
+    Restless.target_weights = slowly  # type: ignore[method-assign]
+
+
+HOOKS: dict[str, Callable[[Any], None]] = {
+    f.__name__: f for f in (die_at_write, die_before_post, wrong_clock, stall_while)
+}

@@ -1,0 +1,184 @@
+"""Rows 1 to 4, 18 and 19: SIGKILL of the real daemon process, at every write of a day and where it hurts most."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finrl_pod.paper.fake_alpaca.faults import Fault
+from tests.paper.process.harness import Rig
+from tests.soak.judge import Verdict, judge, same_fills
+
+pytestmark = pytest.mark.slow
+
+# Two symbols, one sale and one purchase a day, each filled in two parts; fractions, so that they are DAY orders.
+TWO: dict[str, dict[str, Any]] = {
+    "": {"strategy": "swapping", "symbols": ["KO", "XOM"]},
+    "orders": {"fractional": True},
+    "risk": {"max_position": 0.8, "max_order": 0.8},
+}
+BEFORE = 31 * 60.0  # seconds before the opening at which a day's writes begin to count
+LIMIT = 120
+WRITES = 25  # that a day has at least
+
+
+def days_of_halts(rig: Rig) -> None:
+    """After its first part every purchase waits for the rest in vain: trading in it is halted for the day."""
+
+    def halt(kind: str, what: dict[str, Any]) -> None:
+        if kind == "order" and what["event"] == "partial_fill" and what["order"]["side"] == "buy":
+            rig.exchange.conditions.halted.add(what["order"]["symbol"])
+        elif kind == "account" and what["event"] == "close":
+            rig.exchange.conditions.halted.clear()
+
+    rig.exchange.listeners.insert(0, halt)
+
+
+def undisturbed(folder: Path, days: int) -> Verdict:
+    """The same days without a kill."""
+    folder.mkdir()
+    with Rig(folder, config=TWO, partial=1.0) as rig:
+        days_of_halts(rig)
+        rig.launch()
+        rig.started()
+        rig.go()
+        rig.reach(rig.days[days - 1].close + 600, rig.slow)
+        assert rig.stop() == 0
+    verdict = judge(rig.log, rig.journal)
+    assert verdict.faults == []
+    return verdict
+
+
+@pytest.mark.parametrize(("before", "step"), [(True, 1), (False, 4)], ids=["before the write", "after the write"])
+def test_dying_at_every_write_changes_nothing(tmp_path: Path, before: bool, step: int) -> None:
+    """Each day the daemon dies at a later write of that day, and is started again at once, until a day has no more.
+
+    A write that is not there yet stands for everything between it and the one before; what dies just after a write has
+    done nothing else than what dies before the next one, requests apart: every fourth of those is enough.
+    """
+    (tmp_path / "killed").mkdir()
+    killed = 0
+    with Rig(tmp_path / "killed", config=TWO, partial=1.0) as rig:
+        days_of_halts(rig)
+        rig.launch()
+        rig.started()
+        rig.go()
+        rig.reach(rig.days[0].close)
+        rig.kill()
+        for day, number in zip(rig.days[1:], range(1, LIMIT, step), strict=False):
+            clock = str(rig.folder / "clock.json")
+            where = {"number": number, "before": before, "since": day.open - BEFORE, "clock": clock}
+            assert rig.daemon is not None
+            assert rig.daemon.wait() == -signal.SIGKILL
+            daemon = rig.launch(hooks={"die_at_write": where})
+            over = rig.server.at(day.close - 60, lambda daemon=daemon: daemon.poll() is not None or rig.slow())
+            rig.go()
+            rig.wait(lambda over=over, daemon=daemon: over.is_set() or daemon.poll() is not None)
+            if daemon.poll() is None:
+                break  # the day has no write of that number
+            assert not over.is_set()
+            killed += 1
+        assert rig.stop() == 0
+    assert killed * step > WRITES
+    verdict = judge(rig.log, rig.journal)
+    assert verdict.faults == []
+    assert set(verdict.facts["decisions"]) == {"orders"}
+    assert {o.status for o in rig.orders()} == {"filled", "canceled"}
+    assert same_fills(verdict, undisturbed(tmp_path / "undisturbed", killed + 2)) == []
+
+
+# ---------------------------------------------------------------------- where it hurts most
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One daemon after the other: killed before a POST, twice; after the broker took it; at a fill, and at a part."""
+    with Rig(tmp_path_factory.mktemp("rows"), partial=1.0, partial_gap=60.0) as rig:
+        days = rig.days
+        rig.launch(hooks={"die_before_post": ".20190102.KO."})
+        rig.started()
+        rig.go()
+        assert rig.daemon is not None
+        rig.daemon.wait()  # row 1, in time
+        rig.launch(hooks={"die_before_post": ".20190103.KO."})
+        rig.reach(days[1].close)
+        rig.daemon.wait()  # row 1, too late: it sleeps over the opening
+        rig.server.call(rig.slow)
+        rig.server.at(days[2].open + 60)
+        rig.server.jump(rig.server.clock.now().fromtimestamp(days[2].open + 60, rig.server.clock.now().tzinfo))
+        rig.launch()
+        rig.started()
+        rig.go()
+        # Row 2: the answer never comes, and the daemon is dead before it notices.
+        rig.reach(days[2].close, lambda: rig.server.faults.add([hang]))
+        taken = rig.on("pending_new", "KO", rig.kill)
+        rig.wait(taken.is_set)
+        rig.daemon.wait()
+        rig.launch()
+        # Row 3 and 19: dead before anybody tells it of a first part, and up again before the second one.
+        parted = rig.on("partial_fill", "KO", rig.kill)
+        rig.go()
+        rig.wait(parted.is_set)
+        rig.daemon.wait()
+        rig.launch()
+        rig.started()
+        rig.go()
+        # Row 3: the same with a last part.
+        rig.reach(days[4].open - 600)
+        filled = rig.on("fill", "XOM", rig.kill)
+        rig.wait(filled.is_set)
+        rig.daemon.wait()
+        rig.launch()
+        rig.started()
+        rig.go()
+        rig.reach(days[5].close + 600, rig.slow)
+        rig.code = rig.stop()  # type: ignore[attr-defined]
+        yield rig
+
+
+hang = Fault("hang_after", method="POST", path="/v2/orders$", symbol="KO", seconds=30.0)
+
+
+def test_both_invariants_hold(ran: Rig) -> None:
+    verdict = judge(ran.log, ran.journal)
+    assert verdict.faults == []
+    assert verdict.facts["most_live_orders_of_an_intent"] == 1
+    assert ran.code == 0  # type: ignore[attr-defined]
+
+
+def test_killed_before_the_post_the_order_is_sent_once_after_the_restart(ran: Rig) -> None:
+    assert len(ran.posts("2019-01-02", "KO")) == 1
+    (order,) = ran.orders("2019-01-02", "KO")
+    assert (order.status, str(order.filled)) == ("filled", ran.intended("2019-01-02", "KO"))
+
+
+def test_killed_before_the_post_and_started_too_late_it_is_expired(ran: Rig) -> None:
+    assert ran.posts("2019-01-03", "KO") == []
+    state = "select e.state from intents i join intent_events e on e.intent_id = i.id where i.bar = '2019-01-03' "
+    assert ran.rows(state + "and i.symbol = 'KO' order by e.id desc limit 1") == [("expired",)]
+
+
+def test_killed_after_the_broker_took_it_the_order_is_adopted(ran: Rig) -> None:
+    bar = "2019-01-04"
+    assert len(ran.posts(bar, "KO")) == len(ran.orders(bar, "KO")) == 1
+    sources = ran.rows(
+        "select distinct e.source from order_events e join orders o on e.order_id = o.id "
+        "where o.client_order_id like '%.20190104.KO.%'"
+    )
+    assert ("lookup",) in sources
+
+
+@pytest.mark.parametrize(("bar", "symbol"), [("2019-01-04", "KO"), ("2019-01-07", "XOM")])
+def test_killed_between_a_fill_and_its_write_the_fill_is_booked_once(ran: Rig, bar: str, symbol: str) -> None:
+    (order,) = ran.orders(bar, symbol)
+    booked = ran.rows(
+        "select f.quantity from fills f join orders o on f.order_id = o.id "
+        f"where o.client_order_id = '{order.client_order_id}'"
+    )
+    assert len(booked) == 2
+    assert sum(float(quantity) for (quantity,) in booked) == float(order.filled)
+    assert str(order.filled) == ran.intended(bar, symbol)

@@ -1,0 +1,71 @@
+"""The bonus for members that differ: its divergence against torch.distributions, and what it does."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Independent, Normal, kl_divergence
+
+from finrl_pod.rl.diversity import bonus, gaussian_kl, neighbours
+from tests.rl.zoo import everything, small_learner
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_divergence_is_that_of_torch(width: int) -> None:
+    stream = torch.Generator().manual_seed(1)
+    mean, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
+    log_std, other_log_std = (torch.randn(2, width, generator=stream, dtype=torch.float64) * 0.3 for _ in range(2))
+    wide = (2, 1, 1, width)
+    pairs = [(mean, log_std), (other, other_log_std)]
+    one, two = (Independent(Normal(m, s.exp().view(wide).expand_as(m)), 1) for m, s in pairs)
+    torch.testing.assert_close(gaussian_kl(mean, log_std, other, other_log_std) * 4, kl_divergence(one, two))
+
+
+def test_a_neighbour_is_the_next_that_is_alive() -> None:
+    assert neighbours([True, True, True]) == [1, 2, 0]
+    assert neighbours([True, False, True]) == [2, 2, 0]
+    assert neighbours([True, False, False]) == [0, 0, 0]
+    assert neighbours([True]) == [0]
+
+
+def test_the_bonus_is_none_for_equals_and_one_for_strangers() -> None:
+    def mean(views: dict[str, torch.Tensor]) -> torch.Tensor:
+        return views["at"].view(2, 1, 1, 1).expand(2, 3, 2, 4)
+
+    for apart, wanted in ((0.0, 0.0), (1.0, 1 - math.exp(-0.5)), (1e3, 1.0)):
+        views = {"at": torch.tensor([[0.0], [apart]]), "log_std": torch.zeros(2, 1)}
+        assert bonus(views, mean, [1, 0]).tolist() == pytest.approx([wanted, wanted])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_members_move_apart_and_a_broken_one_does_not_spread(name: str) -> None:
+    def distance(weight: float, spoil: bool = False) -> float:
+        learner = small_learner(name, (0, 0), diversity=weight, learning_rate_schedule="constant", discount=0.5)
+        # Alike but for the noise: without a bonus nothing drives them apart.
+        learner.learn(2 * learner.iteration_samples)
+        if spoil:
+            next(iter(learner.algorithm.weights().values()))[1] = torch.nan
+        learner.learn(6 * learner.iteration_samples)
+        assert learner.alive == [True, not spoil]
+        assert all(torch.isfinite(x).all() for x in everything(learner, 0).values())
+        one, two = (learner.algorithm.member(p)[0] for p in (0, 1))
+        return float(sum((one[key] - two[key]).square().sum() for key in one))
+
+    assert distance(0.0) == 0.0
+    assert distance(0.5) == 0.0, "exact equals have no direction to part in"
+    distance(0.5, spoil=True)
+
+
+def test_with_a_bonus_members_differ_more_than_without() -> None:
+    def divergence(weight: float) -> float:
+        learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", discount=0.5)
+        learner.learn(30 * learner.iteration_samples)
+        algorithm, (day, account) = learner.algorithm, learner.worker.observation
+        features, tradable = algorithm.rows(day)  # type: ignore[attr-defined]
+        seen, views = account.view(2, 2, 3, -1), algorithm.weights()
+        mean = lambda params: algorithm.policy.mean(params, features, seen, tradable)  # type: ignore[attr-defined]  # noqa: E731
+        return float(bonus(views, mean, [1, 0]).mean())
+
+    assert divergence(1.0) > 1.5 * divergence(0.0)

@@ -1,0 +1,158 @@
+"""The H-term against plain numpy, from the rollout to the energy, and its part in the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finrl_pod.agents import OnPolicyConfig, PPOConfig
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.distribution import log_probability
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.ppo import PPO
+from finrl_pod.rl.worker import Worker
+from tests.markets import random_market
+from tests.rl.learners import small_env
+from tests.rl.zoo import everything, small_config
+from tests.rl.zoo import small_learner as learner_of
+
+H_TERM: dict[str, Any] = {"h_term": 2.0, "h_steps": 3, "h_trajectories": 4, "h_buffer": 10}
+BOTH = pytest.mark.parametrize("name", ["ppo", "a2c"])
+
+
+def plain_best(rollout: Any, reward: np.ndarray, discount: float, steps: int, count: int) -> list[tuple[int, int, int]]:
+    """Where the best stretches of one member begin, best first: (step, group, account). reward: [H, G, A]."""
+    over = (rollout.terminated | rollout.truncated)[:, 0].numpy()
+    found = []
+    for start in range(0, reward.shape[0] - steps + 1, steps):
+        for g in range(reward.shape[1]):
+            for a in range(reward.shape[2]):
+                found.append((sum(plain_rewards(reward, over, start, g, a, discount, steps)), start, g, a))
+    found.sort(key=lambda each: -each[0])
+    return [(h, g, a) for _, h, g, a in found[:count]]
+
+
+def plain_rewards(
+    reward: np.ndarray, over: np.ndarray, start: int, g: int, a: int, discount: float, steps: int
+) -> list[float]:
+    """discount^k r_k of a stretch, nothing behind an end."""
+    kept = []
+    for k in range(steps):
+        kept.append(discount**k * float(reward[start + k, g, a]))
+        if over[start + k, g, a]:
+            return kept + [0.0] * (steps - 1 - k)
+    return kept
+
+
+@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("baseline", [False, True])
+def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
+    env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))
+    config = PPOConfig(
+        policy=policy, hidden=(6, 5), horizon=7, minibatches=1, discount=0.8, group_baseline=baseline, **H_TERM
+    )  # type: ignore[arg-type]
+    ppo = Learner(env, config, seed=3, dtype=torch.float64).algorithm
+    assert isinstance(ppo, PPO)
+    assert ppo.h_term is not None
+    rollout = Worker(env, 0).collect(ppo.explore, ppo.noise((env.groups, env.accounts, env.action_size)))
+    assert rollout.truncated.any()
+    scaled = ppo._scaled(rollout.reward)
+    stream = torch.Generator()
+    stream.set_state(ppo.h_term.streams[0].get_state())
+    ppo.h_term.remember(rollout, scaled, ppo.settings["discount"], steps=2)
+    ppo.parameters.flat.add_(0.05)  # so that the policy is no longer the one that acted
+
+    reward = rollout.reward[:, 0].numpy() / rollout.reward.std().item()
+    if baseline:
+        reward = reward - reward.mean(-1, keepdims=True)
+    best = plain_best(rollout, reward, 0.8, 3, 4)
+    over = (rollout.terminated | rollout.truncated)[:, 0].numpy()
+    views = {name: x.detach() for name, x in ppo.parameters.views.items()}
+    std = np.exp(views["log_std"][0].numpy())
+    total = 0.0
+    drawn = torch.randint(4, (2, 4), generator=stream)[0].tolist()
+    for start, g, a in (best[i] for i in drawn):
+        earned = plain_rewards(reward, over, start, g, a, 0.8, 3)
+        changes = 0.0
+        for k in range(3):
+            h = start + k
+            features, tradable = ppo.rows(rollout.day[h, :, g : g + 1])
+            account = rollout.account[h, :, g : g + 1, a : a + 1]
+            mean = ppo.policy.mean(views, features, account, tradable)[0, 0, 0].numpy()
+            action = rollout.action[h, 0, g, a].numpy()
+            density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+            changes += float((density + np.zeros_like(action)).sum()) - float(rollout.log_probability[h, 0, g, a])
+            total += earned[k] * np.exp(changes / (action.size * (k + 1)))
+    energy = ppo.h_term.energy(lambda *seen: _chance(ppo, *seen), ppo.settings["discount"])
+    assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
+    gradient = ppo.parameters.gradient(energy.sum(), partial=True)
+    assert torch.isfinite(gradient).all()
+    assert gradient.any()
+
+
+def _chance(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    features, tradable = ppo.rows(day)
+    views = ppo.parameters.views
+    return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"])
+
+
+def test_the_buffer_forgets_the_oldest() -> None:
+    learner = learner_of("ppo", **H_TERM)
+    learner.learn(5 * learner.iteration_samples)
+    h_term = learner.algorithm.h_term  # type: ignore[attr-defined]
+    assert (h_term.buffer.count, h_term.buffer.written) == (10, 20)
+
+
+@BOTH
+def test_it_adds_its_gradient_to_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+    for weight in (0.0, 1e-9, 2.0):
+        settings = {**H_TERM, "h_term": weight, "max_grad_norm": 1e9}
+        if name == "ppo":
+            settings |= {"epochs": 1, "minibatches": 1}
+        learner = learner_of(name, **settings)
+        algorithm: Any = learner.algorithm
+        seen: list[torch.Tensor] = []
+        monkeypatch.setattr(algorithm.optimiser, "step", lambda flat, gradient, *_, to=seen: to.append(gradient))
+        learner.learn(learner.iteration_samples)
+        given[weight] = seen[0]
+    torch.testing.assert_close(given[1e-9], given[0.0], rtol=1e-6, atol=1e-8)
+    assert (given[2.0] - given[0.0]).abs().max() > 1e-4
+
+
+@BOTH
+def test_members_are_independent_and_go_on_exactly(name: str) -> None:
+    settings = {**H_TERM, "learning_rate_schedule": "constant"}
+    each: list[dict[str, float]] = [{}, {"h_term": 0.5}]
+    both = learner_of(name, (0, 1), seed=4, hyperparameters=each, **settings)
+    alone = learner_of(name, (1,), seed=4, hyperparameters=each[1:], **settings)
+    for learner in (both, alone):
+        learner.learn(8 * learner.iteration_samples)
+    saved = both.checkpoint()
+    for key, value in everything(alone).items():
+        torch.testing.assert_close(everything(both, 1)[key], value, rtol=1e-9, atol=1e-9)
+    again = learner_of(name, (0, 1), seed=4, hyperparameters=each, **settings)
+    again.resume(saved)
+    for learner in (both, again):
+        learner.learn(3 * learner.iteration_samples)
+    one, two = everything(both, 1), everything(again, 1)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_bad_settings_are_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon.* got 9 and 6; take shorter"):
+        learner_of("ppo", h_term=1.0, h_steps=9)
+    with pytest.raises(ConfigError, match=r"agent\.h_buffer is out of its range, got 0"):
+        learner_of("ppo", h_buffer=0)
+    with pytest.raises(ConfigError, match=r"agent\.h_buffer of .* takes .* GiB"):
+        learner_of("a2c", **{**H_TERM, "h_buffer": 10**12})
+    config = small_config("ppo")
+    assert isinstance(config, OnPolicyConfig)
+    assert config.h_term == 0
+    plain = learner_of("ppo")
+    assert plain.algorithm.slot_items == 0
+    with pytest.raises(RunError, match="ppo keeps nothing between iterations here"):
+        plain.algorithm.load_slot_state({"counts": torch.zeros(3)})
