@@ -133,7 +133,7 @@ class OffPolicy(ABC):
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        reward = self._collect(worker)
+        reward = self.collect(worker)
         nothing = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
         figures = dict.fromkeys(self.FIGURES, nothing)
         if self.seen >= self.config.warmup:
@@ -141,7 +141,7 @@ class OffPolicy(ABC):
         return {"reward": reward, **figures}
 
     @torch.no_grad()
-    def _collect(self, worker: Worker) -> Tensor:
+    def collect(self, worker: Worker) -> Tensor:
         """`horizon` steps of every environment into the replay; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
         groups, accounts = self.inputs.groups, self.inputs.accounts

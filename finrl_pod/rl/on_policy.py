@@ -139,8 +139,8 @@ def check(config: AgentConfig, env: Any) -> None:
     _check_h_term(config)
     if config.diversity and env.action_kind == "discrete":
         raise ConfigError(
-            f"agent.diversity compares the scores of members and this environment takes choices, got {config.diversity}; "
-            "set it to 0"
+            f"agent.diversity compares the scores of members, and this environment takes choices, got "
+            f"{config.diversity}; set it to 0"
         )
 
 
