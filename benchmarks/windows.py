@@ -1,4 +1,4 @@
-"""Do environments that share a window of days learn as well, sample for sample, as environments with windows of their own?
+"""Do environments that share a window of days learn as well, sample for sample, as those with windows of their own?
 
     python benchmarks/windows.py --out benchmarks/windows.json
 
@@ -9,6 +9,7 @@ they are trained in by default, and with a group for each environment; all else 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ def main() -> None:
         alone = replace(recipe, environment=replace(recipe.environment, group=1))
         for label, each in ((f"{name}, {recipe.environment.group} a window", recipe), (f"{name}, 1 a window", alone)):
             rows.append(measure(label, each, options.seeds, torch.device("cpu")))
-    print(as_table(rows))
+    sys.stdout.write(as_table(rows))
     if options.out is not None:
         options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
 
