@@ -42,7 +42,7 @@ def main() -> None:
         alone = replace(recipe, environment=replace(recipe.environment, group=1))
         for label, each in ((f"{name}, {recipe.environment.group} a window", recipe), (f"{name}, 1 a window", alone)):
             rows.append(measure(label, each, options.seeds, torch.device("cpu")))
-    sys.stdout.write(as_table(rows) + "\n")
+    sys.stdout.write(as_table(rows))
     if options.out is not None:
         options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
 
