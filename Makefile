@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard screenshots check browser test test-legacy soak clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test legacy test-legacy soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -71,6 +71,9 @@ browser: setup ## the browser that tests drive: Chromium is installed where none
 test: check browser ## check, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
+legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
+	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
+
 test-legacy: setup ## the broker contract on alpaca-trade-api 3.2.0, in an environment of its own
 	@if ! $(MAKE) --no-print-directory $(LEGACY_STAMP); then \
 	  echo "make: alpaca-trade-api 3.2.0 could NOT be installed here (its msgpack 1.0.3 needs a C compiler):" >&2; \
@@ -85,9 +88,13 @@ $(LEGACY_STAMP): Makefile
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
 
-soak: setup ## a simulated year of paper trading among faults and kills, then some weeks twice; about 15 minutes
+soak: setup ## a simulated year of paper trading among faults and kills, then some weeks twice; about 10 minutes
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12
-	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 45 --kills 0 --busy 100 --compare
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 45 --kills 0 --compare
+
+soak-short: setup ## the same for some weeks, a few minutes
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 40 --kills 3
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 0 --compare
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
 	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,13 +30,15 @@ class OnPolicyConfig(AgentConfig):
     """What algorithms share that learn from the rollout they have just made.
 
     group_baseline: take from each advantage the mean over the accounts that live through the same days (as many as
-    environment.group): the market's noise, which no action caused. h_term: weight of the H-term (`rl/h_term.py`), 0
-    is off, over `h_trajectories` trajectories of `h_steps` steps out of a buffer of `h_buffer` good ones. diversity:
-    weight of a bonus for acting unlike the next member (`rl/diversity.py`), 0 is off.
+    environment.group): the market's noise, which no action caused. scale_rewards: divide rewards by their standard
+    deviation in the first rollout. h_term: weight of the H-term (`rl/h_term.py`), 0 is off, over `h_trajectories`
+    trajectories of `h_steps` steps out of a buffer of `h_buffer` good ones. diversity: weight of a bonus for acting
+    unlike the next member (`rl/diversity.py`), 0 is off.
     """
 
     horizon: int = 32
     group_baseline: bool = True
+    scale_rewards: bool = True
     gae_lambda: float = 0.9
     entropy: float = 0.0
     value_weight: float = 0.5
@@ -205,14 +207,14 @@ class Facts:
     """What a list of algorithms says of one.
 
     kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
-    derivative. actions: "continuous" or "discrete".
+    derivative. actions: "continuous", "discrete" or "both".
     """
 
     name: str
     summary: str
     source: str
     kind: Literal["on-policy", "off-policy", "simulator"]
-    actions: Literal["continuous", "discrete"]
+    actions: Literal["continuous", "discrete", "both"]
     record: type[AgentConfig]
 
 
@@ -224,7 +226,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "proximal policy optimisation: clipped steps on advantages of whole rollouts",
             "Schulman et al. 2017, arXiv:1707.06347",
             "on-policy",
-            "continuous",
+            "both",
             PPOConfig,
         ),
         Facts(
@@ -232,7 +234,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "advantage actor-critic: one step of gradient on each short rollout",
             "Mnih et al. 2016, arXiv:1602.01783",
             "on-policy",
-            "continuous",
+            "both",
             A2CConfig,
         ),
         Facts(

@@ -121,6 +121,8 @@ class TournamentConfig:
     pods: members trained side by side. generations x samples: budget, `samples` a pod and generation.
     inherit: share of slots that start a generation from the leaderboard; fresh: share that starts anew; the rest
     go on as they are. perturb: hyperparameters are multiplied or divided by it. champion: members of the ensemble.
+    ensemble: their target weights' mean, the mean weighted by validation Sharpe ratio, or a vote: the median of the
+    weights wanted for each asset, and with discrete actions the choice of most.
     seconds: wall-clock limit, 0 is off.
     """
 
@@ -133,7 +135,7 @@ class TournamentConfig:
     perturb: float = 1.25
     resample: float = 0.1
     champion: int = 4
-    ensemble: Literal["mean", "sharpe"] = "mean"
+    ensemble: Literal["mean", "sharpe", "vote"] = "mean"
     seconds: float = 0.0
 
 

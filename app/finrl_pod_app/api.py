@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_strategies.baselines import run_baseline
+from finrl_pod_strategies.baselines import make, run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.config import RunConfig
@@ -95,9 +96,17 @@ def load(*paths: str | Path) -> PolicyStrategy:
     return PolicyStrategy([_read(path) for path in paths], name="+".join(Path(path).stem for path in paths))
 
 
-def backtest(setup: Setup, strategy: Strategy | str, split: str = "validation") -> BacktestResult:
+def backtest(
+    setup: Setup,
+    strategy: Strategy | str,
+    split: str = "validation",
+    execution: Literal["weights", "paper"] = "weights",
+) -> BacktestResult:
     """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end: a
-    strategy that looks is logged in the register, and the verdicts that come later ask for more."""
+    strategy that looks is logged in the register, and the verdicts that come later ask for more.
+
+    execution: "paper" sends the orders that the paper-trading daemon would, rounded and sized before their fill.
+    """
     spans: dict[str, Span] = {
         "train": setup.splits.train,
         "validation": setup.splits.validation,
@@ -105,11 +114,20 @@ def backtest(setup: Setup, strategy: Strategy | str, split: str = "validation") 
     }
     if split not in spans:
         raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+    if execution not in ("weights", "paper"):
+        raise InputError(f'execution must be "weights" or "paper", got {execution!r}')
     environment = setup.config.environment
+    if not isinstance(strategy, str):
+        log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
+    if execution == "paper":
+        from finrl_pod_app.paper.terms import of_environment
+
+        chosen = make(strategy) if isinstance(strategy, str) else strategy
+        paper, span = of_environment(environment, setup.panel), spans[split]
+        return paper.backtest(chosen, setup.panel, setup.market, span.first, span.last)[0]
     terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, setup.market, *terms)
-    log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
     return run_strategy(strategy, setup.panel, setup.market, *terms)
 
 

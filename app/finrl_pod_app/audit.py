@@ -83,7 +83,7 @@ def audit_champion(
     """
     splits = make_splits(panel.times, config.splits)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
-    champion = PolicyStrategy(list(snapshots.values()), members.shares)
+    champion = PolicyStrategy(list(snapshots.values()), members.shares, rule=members.rule)
     strategies = {"champion": champion}
     if len(snapshots) > 1:
         strategies |= {agent: PolicyStrategy([one], name=agent) for agent, one in snapshots.items()}

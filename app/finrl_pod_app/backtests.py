@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from finrl_pod_strategies.baselines import make, run_baseline
 from finrl_pod_strategies.user import fingerprint, load_user_strategy, names_a_file
@@ -13,7 +14,7 @@ from finrl_pod_strategies.user import fingerprint, load_user_strategy, names_a_f
 from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError
+from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.replay import Recording
 from finrl_pod.market.execution import ExecutionRules
@@ -29,8 +30,10 @@ from finrl_pod_app.report.document import build_document
 from finrl_pod_app.terms import with_terms
 
 if TYPE_CHECKING:
+    from finrl_pod.paper.settings import PaperConfig
     from finrl_pod.pod.run_directory import RunDirectory
 
+Execution = Literal["weights", "paper"]
 YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 
 
@@ -71,16 +74,39 @@ def run_backtest(
     settings: Sequence[str] = (),
     seed: int | None = None,
     out: Path | None = None,
+    execution: Execution = "weights",
+    paper: PaperConfig | None = None,
 ) -> dict[str, Any]:
     """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`, beside equal weight and
     the index.
+
+    execution: "weights" trades to the target weights by the environment's rules; "paper" sends the orders that the
+    paper-trading daemon would, by the prices, symbols, capital, costs and order settings of the daemon's config
+    `paper`, or by its defaults.
 
     Without dates: a run's own test split; for others the test split of the default config on the sample, else all bars.
     settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
     the bars as Parquet and CSV.
     """
-    asked = prepare(target, data, start, end, cost_bps, cash, settings, seed)
+    if paper is not None and execution != "paper":
+        raise InputError('a daemon\'s config is for execution "paper" alone: ask for that')
+    symbols = () if paper is None else paper.symbols
+    if paper is not None and data is None:
+        data = paper.broker.panel
+    asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
     looks = asked.log_look()
+    if execution == "paper":
+        document, results = _on_paper(asked, paper, cost_bps, cash)
+    else:
+        document, results = _on_weights(asked, curved=out is not None)
+    if looks is not None:
+        document["looks"] = looks
+    _written(document, results, asked, out)
+    return document
+
+
+def _on_weights(asked: Prepared, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """The strategy's weights as they are, and with `curved` the same decisions at other costs."""
     strategy = Recording(asked.strategy)
     results: dict[str, BacktestResult] = {}
     if asked.name != "index":
@@ -89,12 +115,42 @@ def run_backtest(
         if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
             results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
     curve = None
-    if out is not None and asked.name != "index":
+    if curved and asked.name != "index":
         from finrl_pod.evaluate.sensitivity import cost_curve
 
         curve = cost_curve(strategy, asked.market, *asked.terms)
+    return _document(asked, results, curve), results
+
+
+def _on_paper(
+    asked: Prepared, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """The same with orders: strategy and equal weight send them, the index is what it is."""
+    from finrl_pod_app.paper.terms import of_config, of_environment
+
+    environment = asked.config.environment
+    terms = of_environment(environment, asked.panel) if paper is None else of_config(paper, cost_bps, cash)
+    results: dict[str, BacktestResult] = {}
+    sent: dict[str, int] = {}
+    for name in dict.fromkeys((asked.name, *YARDSTICKS)):
+        if name == "index":
+            if asked.panel.benchmark is not None or name == asked.name:
+                results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+            continue
+        strategy = asked.strategy if name == asked.name else make(name)
+        tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
+        results[name], sent[name] = tested
+    document = _document(asked, results, None)
+    document |= {"execution": "paper", "orders": sent, "rules": terms.sentences()}
+    document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
+    return document, results
+
+
+def _document(
+    asked: Prepared, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
+) -> dict[str, Any]:
     dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
-    document = build_document(
+    return build_document(
         config=asked.config,
         panel=asked.panel,
         splits={"test": dates},
@@ -102,8 +158,12 @@ def run_backtest(
         versions=installed_versions(),
         cost_curve=curve,
     )
-    if looks is not None:
-        document["looks"] = looks
+
+
+def _written(
+    document: dict[str, Any], results: Mapping[str, BacktestResult], asked: Prepared, out: Path | None
+) -> None:
+    """Into a folder, where one was named."""
     if out is not None:
         from finrl_pod_app.report.html import write_report
         from finrl_pod_app.report.sheet import band_of
@@ -112,7 +172,6 @@ def run_backtest(
         document["test"]["band"] = band_of(results, asked.config.seed)
         write_report(out, document, results)
         write_results(out, results)
-    return document
 
 
 def prepare(
@@ -125,15 +184,17 @@ def prepare(
     settings: Sequence[str] = (),
     seed: int | None = None,
     base: RunConfig | None = None,
+    symbols: Sequence[str] = (),
 ) -> Prepared:
     """Find the strategy, the prices, the bars. What is missing is found before prices are read.
 
-    base: the config that the terms change, where the target is no run; the default one unless given.
+    base: the config that the terms change, where the target is no run; the default one unless given. symbols: of the
+    panel, those of the config unless given.
     """
     if isinstance(target, Path):
-        return _prepared_run(target, data, start, end, cost_bps, cash, settings)
+        return _prepared_run(target, data, start, end, cost_bps, cash, settings, symbols)
     strategy = find_strategy(target, seed)
-    config = with_terms(base or RunConfig(), data, cost_bps, cash, settings)
+    config = _with_symbols(with_terms(base or RunConfig(), data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
     names = strategy.feature_names
@@ -143,6 +204,11 @@ def prepare(
     name = strategy.name if not names_a_file(target) or strategy.name not in (*YARDSTICKS, CHAMPION) else target
     subject = fingerprint(target, seed) if names_a_file(target) else None
     return Prepared(name, strategy, config, panel, market, first, last, subject)
+
+
+def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
+    data = dataclasses.replace(config.data, symbols=tuple(symbols) or config.data.symbols)
+    return dataclasses.replace(config, data=data)
 
 
 def find_strategy(name: str, seed: int | None = None) -> Strategy:
@@ -160,12 +226,13 @@ def _prepared_run(
     cost_bps: float | None,
     cash: float | None,
     settings: Sequence[str],
+    symbols: Sequence[str],
 ) -> Prepared:
     from finrl_pod.pod.run_directory import RunDirectory
     from finrl_pod_app.champions import load_champion, market_of, saved_members
 
     run: RunDirectory = RunDirectory.open(path)
-    config = with_terms(run.config, data, cost_bps, cash, settings)
+    config = _with_symbols(with_terms(run.config, data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")

@@ -20,7 +20,7 @@ from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
     """The ensemble as a strategy."""
-    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares)
+    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares, rule=members.rule)
 
 
 def saved_members(run: RunDirectory) -> ChampionMembers:

@@ -132,7 +132,7 @@ COMMENTS: Mapping[str, str] = {
     "tournament.perturb": "an heir's settings are multiplied or divided by it",
     "tournament.resample": "probability that a setting is drawn anew instead",
     "tournament.champion": "best entries that form the champion ensemble",
-    "tournament.ensemble": "of their weights: plain mean, or weighted by validation Sharpe ratio",
+    "tournament.ensemble": "mean of their weights, mean by validation Sharpe ratio, or vote (median; what most choose)",
     "tournament.seconds": "limit on wall-clock time, 0: off (a limit makes runs depend on the machine)",
     "gate.deflated_sharpe": "least deflated Sharpe ratio (DSR) on validation, over equal weight and over all trials",
     "gate.overfitting": "largest probability of backtest overfitting (PBO) on validation",

@@ -36,8 +36,8 @@ from finrl_pod_app.audit import audit_champion
 from finrl_pod_app.champions import ledgers_of
 from finrl_pod_app.crowning import Ground
 from finrl_pod_app.doctor import installed_versions
-from finrl_pod_app.report import build_document, write_json, write_report
-from finrl_pod_app.report.document import to_plain
+from finrl_pod_app.report.document import build_document, to_plain, write_json
+from finrl_pod_app.report.html import write_report
 from finrl_pod_app.trial_log import dates
 from finrl_pod_app.verdict import Judged, verdict, write_verdict
 
@@ -59,7 +59,9 @@ class Leg:
 
     def champion(self) -> PolicyStrategy:
         """The ensemble of this leg."""
-        return PolicyStrategy([self.run.snapshot(agent) for agent in self.members.ids], self.members.shares)
+        return PolicyStrategy(
+            [self.run.snapshot(agent) for agent in self.members.ids], self.members.shares, rule=self.members.rule
+        )
 
 
 def stitched(
@@ -127,7 +129,7 @@ def _together(legs: Sequence[Leg], fold: Fold) -> tuple[Fold, PolicyStrategy]:
     own = [leg for leg in legs if leg.fold == fold]
     snapshots = [leg.run.snapshot(agent) for leg in own for agent in leg.members.ids]
     shares = [share / len(own) for leg in own for share in leg.members.shares]
-    return fold, PolicyStrategy(snapshots, shares)
+    return fold, PolicyStrategy(snapshots, shares, rule=own[0].members.rule)
 
 
 def _relay(panel: Panel, runners: Sequence[tuple[Fold, PolicyStrategy]]) -> Relay:

@@ -155,6 +155,7 @@ class Daemon:
         for order in p.reconciler.foreign_orders:
             p.alert("info", "foreign", f"the account has an order that is not ours and is left alone: {order}")
         self._skip_missed()
+        p.stream.forget()
         self.trading = True
 
     def _skip_missed(self) -> None:

@@ -9,6 +9,7 @@ opening and the close of the exchange. A year passes in minutes, and a daemon st
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import struct
@@ -84,11 +85,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class Anchor:
-    """At `real` seconds of the monotonic clock it was `simulated` (UTC epoch seconds); `pace` holds from then on."""
+    """At `real` seconds of the monotonic clock it was `simulated` (UTC epoch seconds); `pace` holds from then on.
+
+    lease: real seconds after which time stands still unless its owner has written another anchor.
+    """
 
     real: float
     simulated: float
     pace: Pace
+    lease: float = math.inf
 
 
 class ScaledClock:
@@ -132,11 +137,17 @@ class ScaledClock:
             self._anchor = Anchor(time.monotonic(), to.timestamp(), self._anchor.pace)
             self._write()
 
-    def set_pace(self, pace: Pace) -> None:
-        """Go on at another pace."""
+    def set_pace(self, pace: Pace, lease: float = math.inf) -> None:
+        """Go on at another pace; with a lease, only as long as this side keeps calling `renew`."""
         with self._lock:
-            self._anchor = Anchor(time.monotonic(), self.seconds(), pace)
+            self._anchor = Anchor(time.monotonic(), self.seconds(), pace, lease)
             self._write()
+
+    def renew(self) -> None:
+        """Go on, where half of the lease is over: time that stood still meanwhile is not caught up with."""
+        anchor = self._anchor
+        if time.monotonic() - anchor.real > anchor.lease / 2:
+            self.set_pace(anchor.pace, anchor.lease)
 
     def _write(self) -> None:
         if self._path is None:
@@ -149,6 +160,7 @@ class ScaledClock:
                 "slow": anchor.pace.slow,
                 "fast": anchor.pace.fast,
                 "windows": anchor.pace.windows,
+                "lease": anchor.lease,
             }
         )
         # Whole or not there for a reader, but not synced to the disk: it is worthless after a crash, and changes often.
@@ -194,4 +206,4 @@ def _mark_beside(clock: Path) -> Path:
 
 
 def seconds_of(anchor: Anchor) -> float:
-    return anchor.pace.after(anchor.simulated, time.monotonic() - anchor.real)
+    return anchor.pace.after(anchor.simulated, min(time.monotonic() - anchor.real, anchor.lease))

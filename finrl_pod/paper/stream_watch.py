@@ -29,6 +29,10 @@ class StreamWatch:
         if self._untold is None:
             self._untold = listened
 
+    def forget(self) -> None:
+        """What was found until now happened while nobody listened: recovery is no fault of the stream."""
+        self._untold = None
+
     @property
     def doubtful(self) -> bool:
         """Something was not told yet: look again soon."""

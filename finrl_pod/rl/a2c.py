@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.rl.distribution import entropy
 from finrl_pod.rl.parameters import clip_by_member
 from finrl_pod.rl.ppo import PPO, ROLLOUT_RANGES, explained
 from finrl_pod.rl.ranges import Ranges
@@ -40,7 +39,8 @@ class A2C(PPO):
         """One step up the rollout's policy gradient and down its value loss; returns diagnostics, [P] each."""
         data, values = self._examples(rollout)
         gradient, figures = self._gradient(data)
-        gradient = gradient + self._added(data[0], data[1])
+        if self.additions is not None:
+            gradient = gradient + self.additions.gradient(data[0], data[1], self.alive)
         policy_loss, value_loss = figures[2], figures[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had.
@@ -52,6 +52,6 @@ class A2C(PPO):
             "value_loss": value_loss,
             "grad_norm": norm,
             "explained_variance": explained(values, data[-1]),
-            "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
+            "entropy": self.entropy(data),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
         }

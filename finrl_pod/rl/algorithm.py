@@ -15,6 +15,7 @@ from finrl_pod.rl.worker import Worker
 from finrl_pod.types import Tensor
 
 Metrics = dict[str, Tensor]
+SAME = 1e-8  # a spread of rewards that is none
 
 
 class Actor(Protocol):
@@ -105,6 +106,11 @@ class Algorithm(Protocol):
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
         """Back from `slot_state`. Raises RunError when it does not fit."""
         ...
+
+
+def scale_of_rewards(spread: Tensor) -> Tensor:
+    """What makes rewards of this standard deviation [P] of order one; 1 where they are all the same."""
+    return torch.where(spread > SAME, 1 / spread.clamp(min=SAME), 1.0)
 
 
 def settings_of(

@@ -67,6 +67,10 @@ def make_algorithm(
     if isinstance(config, OffPolicyConfig):
         inputs = inputs_of(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
+    if not hasattr(env, "market"):  # flat rows alone, and a table of nothing
+        nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
+        assert isinstance(config, OnPolicyConfig)
+        return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
     market = env.market
     decided = market.tradable[env.first : env.last + 2]
     tradable = None if bool(decided.all()) else market.tradable
@@ -120,8 +124,8 @@ def _check_fit(config: AgentConfig, env: Any) -> None:
     """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
     facts = ALGORITHMS[config.algorithm]
     given = "discrete" if env.action_kind == "discrete" else "continuous"
-    if facts.actions != given:
-        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions == given)
+    if facts.actions not in (given, "both"):
+        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions in (given, "both"))
         raise ConfigError(
             f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
             f"ones; choose one of {able}, or another environment.kind"
@@ -132,7 +136,11 @@ def _check_fit(config: AgentConfig, env: Any) -> None:
                 'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
                 'set agent.policy = "mlp"'
             )
-        if facts.kind != "off-policy":
-            raise ConfigError(
-                f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(OFF_POLICY)}"
-            )
+        if config.algorithm in SIMULATOR:
+            able = ", ".join((*ON_POLICY, *OFF_POLICY))
+            raise ConfigError(f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {able}")
+    elif config.algorithm in ON_POLICY and given == "discrete" and config.policy == "equivariant":
+        raise ConfigError(
+            f'agent.policy "equivariant" of {config.algorithm} scores assets and makes no choices; '
+            'set agent.policy = "mlp", or another environment.kind'
+        )

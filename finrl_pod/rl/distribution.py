@@ -1,8 +1,11 @@
-"""The diagonal Gaussian that policies draw their scores from. All sums run over the D scores."""
+"""What policies draw from: a diagonal Gaussian over scores (all sums run over the D of them), or choices by logits."""
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
+
+import torch
 
 from finrl_pod.types import Tensor
 
@@ -33,3 +36,77 @@ def entropy(log_std: Tensor, size: int) -> Tensor:
     """Differential entropy of D = size scores, summed: [P]."""
     width = log_std.sum(-1) if log_std.shape[1] == size else log_std[:, 0] * size
     return width + (0.5 + HALF_LOG_2PI) * size
+
+
+class Distribution(Protocol):
+    """mean: what the policy's last layer says, [P, ..., D]; log_std: [P, D or 1], read where there is a spread."""
+
+    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """What `sample` makes an action of, on the stream's device."""
+        ...
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+        """An action."""
+        ...
+
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """[P, ...]"""
+        ...
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """[P], mean over what the policy saw."""
+        ...
+
+    def best(self, mean: Tensor) -> Tensor:
+        """The action without exploration."""
+        ...
+
+
+class Gaussian:
+    """N(mean, exp(log_std)^2), the same spread everywhere. Actions [P, ..., D]."""
+
+    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Standard normal."""
+        return torch.randn(shape, generator=stream, dtype=dtype, device=stream.device)
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+        return sample(mean, log_std, noise)
+
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        return log_probability(action, mean, log_std)
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        return entropy(log_std, mean.shape[-1])
+
+    def best(self, mean: Tensor) -> Tensor:
+        return mean
+
+
+class Categorical:
+    """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64; there is no spread."""
+
+    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Gumbel: the largest of logits plus such noise is drawn by the softmax (Gumbel 1954)."""
+        waits = torch.empty(shape, dtype=dtype, device=stream.device).exponential_(generator=stream)
+        return -waits.log()
+
+    def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
+        return (mean + noise).argmax(-1, keepdim=True)
+
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:  # noqa: ARG002
+        return torch.log_softmax(mean, -1).gather(-1, action).squeeze(-1)
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:  # noqa: ARG002
+        chance = torch.log_softmax(mean, -1)
+        return -(chance.exp() * chance).sum(-1).flatten(1).mean(1)
+
+    def best(self, mean: Tensor) -> Tensor:
+        return mean.argmax(-1, keepdim=True)
+
+
+GAUSSIAN, CATEGORICAL = Gaussian(), Categorical()
+
+
+def distribution_of(action: str) -> Distribution:
+    """Of a policy's kind of action: choices for "discrete"."""
+    return CATEGORICAL if action == "discrete" else GAUSSIAN

@@ -10,10 +10,11 @@ for each member, over L trajectories drawn from its buffer,
 
     H(theta) = -1/L sum_l sum_{k < K} discount^k r_lk exp( 1 / (D (k + 1)) sum_{i <= k} log(pi(a_li | s_li) / old_li) )
 
-where D is the size of an action and old the density with which the action was drawn: the product is the geometric
-mean, for each number that was drawn, of the density relative to that of the policy that drew it, so that every factor
-is 1 when a trajectory is new. The rewards r are in units of their standard deviation in the first rollout and, under
-group_baseline, less the mean of the accounts that lived through the same step; behind the end of an episode they are 0.
+where D is how many numbers an action has (one for a choice) and old the density with which it was drawn: the product is
+the geometric mean, for each number that was drawn, of the density relative to that of the policy that drew it, so that
+every factor is 1 when a trajectory is new. The rewards r are in units of their standard deviation in the first rollout
+and, under group_baseline, less the mean of the accounts that lived through the same step; behind the end of an episode
+they are 0.
 
 The buffer keeps, of every rollout, the L trajectories with the largest sum of discount^k r_k among all stretches of K
 steps that begin at a multiple of K, and forgets the oldest. The loss gains h_term x H.
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from finrl_pod.agents import OnPolicyConfig
+from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.rl.replay import Replay
 from finrl_pod.rl.rollout import Rollout
 from finrl_pod.types import Tensor
@@ -38,16 +40,21 @@ class HTerm:
     """The buffers of good trajectories of P members, and H of a draw from them."""
 
     def __init__(
-        self, config: OnPolicyConfig, account_size: int, action_size: int, streams: Sequence[torch.Generator],
-        dtype: torch.dtype, device: torch.device,
-    ) -> None:  # fmt: skip
+        self,
+        config: OnPolicyConfig,
+        spec: PolicySpec,
+        streams: Sequence[torch.Generator],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         """streams: one a member, for its draws. Raises ConfigError where the buffer would not fit into memory."""
         self.config, self.streams, self.device = config, streams, device
-        k = config.h_steps
+        k, seen = config.h_steps, spec.assets + 1 if spec.assets else spec.features
+        choice = spec.action == "discrete"
         fields = {
             "day": ((k,), torch.int64),
-            "account": ((k, account_size), dtype),
-            "action": ((k, action_size), dtype),
+            "account": ((k, seen), dtype),
+            "action": ((k, 1), torch.int64) if choice else ((k, spec.action_size), dtype),
             "log_probability": ((k,), dtype),
             "reward": ((k,), dtype),
         }

@@ -34,8 +34,9 @@ class PolicyOutput(NamedTuple):
 class PolicySpec:
     """What sets a policy's shapes: assets N, features F of the table, action size D (N + 1: cash first; N: no cash).
 
-    action: "softmax" where the environment makes weights of the scores by a softmax, so that a score is a logarithm;
-    "direct" where it takes them as they are.
+    An environment of flat rows has no assets, and F numbers a row. action: "softmax" where the environment makes
+    weights of the scores by a softmax, so that a score is a logarithm; "direct" where it takes them as they are;
+    "discrete" where D choices are drawn from.
     """
 
     kind: str
@@ -44,6 +45,11 @@ class PolicySpec:
     action_size: int
     hidden: tuple[int, ...]
     action: str = "softmax"
+
+    @property
+    def own(self) -> int:
+        """Numbers of an account: cash and holdings, or a whole flat row."""
+        return self.assets + 1 if self.assets else self.features
 
     @property
     def has_cash_score(self) -> bool:
@@ -203,11 +209,11 @@ class MlpPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
+        self.spec, self.width = spec, max(spec.hidden) + spec.own
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         s = self.spec
-        table, own = s.assets * s.features, s.assets + 1
+        table, own = s.assets * s.features, s.own
         tensors: dict[str, Tensor] = {}
         for tower, out, gain in (("actor", s.action_size, 0.01), ("critic", 1, 1.0)):
             first = _orthogonal(table + own, s.hidden[0], math.sqrt(2), stream, dtype)
@@ -220,14 +226,15 @@ class MlpPolicy:
                     sizes[i - 1], sizes[i], gain if last else math.sqrt(2), stream, dtype
                 )
                 tensors[f"{tower}_b{i}"] = torch.zeros(sizes[i], dtype=dtype)
-        tensors["log_std"] = torch.full((s.action_size,), LOG_STD_START, dtype=dtype)
+        if s.action != "discrete":
+            tensors["log_std"] = torch.full((s.action_size,), LOG_STD_START, dtype=dtype)
         return tensors
 
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
         mean = self.mean(params, features, account, tradable)
-        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+        return PolicyOutput(mean, spread_of(params, mean), self.value(params, features, account, tradable))
 
     def mean(
         self,
@@ -250,15 +257,21 @@ class MlpPolicy:
         return self._tower("critic", params, features, account).squeeze(-1)
 
     def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
-        p, k, n, f = features.shape
-        base = _affine(features.reshape(p, k, n * f), params[f"{name}_table_w"], params[f"{name}_b0"])  # [P, K, H]
-        own = torch.bmm(account.reshape(p, -1, n + 1), params[f"{name}_own_w"])  # [P, K A, H]
+        p, k = features.shape[:2]
+        # A flat row has no table: a product over no numbers, which leaves the bias.
+        base = torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
+        own = torch.bmm(account.reshape(p, -1, self.spec.own), params[f"{name}_own_w"])  # [P, K A, H]
         x = tanh_of_sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
         x = x.view(*account.shape[:3], -1)
         last = len(self.spec.hidden)
         for i in range(1, last):
             x = _layer(x, params[f"{name}_w{i}"], params[f"{name}_b{i}"])
         return _affine(x, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
+
+
+def spread_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
+    """log_std [P, D or 1] of a policy; nothing, [P, 0], of one that chooses."""
+    return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
 
 def make_policy(spec: PolicySpec) -> Policy:

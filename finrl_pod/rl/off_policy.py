@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from finrl_pod.agents import OffPolicyConfig
-from finrl_pod.rl.algorithm import Actor, Metrics, settings_of
+from finrl_pod.rl.algorithm import Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.inputs import Inputs, Seen
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero
 from finrl_pod.rl.replay import Replay
@@ -213,8 +213,7 @@ class OffPolicy(ABC):
         if bool((self.reward_scale != 0).all()):
             return
         if self.config.scale_rewards:
-            spread = self.replay.data["reward"][:, : self.replay.count].flatten(1).std(1).clamp(min=1e-8)
-            first = 1 / spread
+            first = scale_of_rewards(self.replay.data["reward"][:, : self.replay.count].flatten(1).std(1))
         else:
             first = torch.ones_like(self.reward_scale)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)

@@ -11,18 +11,19 @@ import torch
 from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.algorithm import Metrics
-from finrl_pod.rl.distribution import log_probability, sample
+from finrl_pod.rl.distribution import Distribution, distribution_of
 from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.parameters import Adam, Parameters
 from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker
-from finrl_pod.types import Observation, Tensor
+from finrl_pod.rl.worker import Worker, as_pair
+from finrl_pod.types import Tensor
 
 
 class MeanActor:
-    """Acts by the mean of a Gaussian policy."""
+    """Acts by the mean of a Gaussian policy, or by the likeliest choice."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.policy = spec, make_policy(spec)
@@ -30,8 +31,9 @@ class MeanActor:
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
-        """[P, K, A, D] scores."""
-        return self.policy.mean(params, features, account, tradable)
+        """[P, K, A, D] scores, or choices [P, K, A, 1]."""
+        mean = self.policy.mean(params, features, account, tradable)
+        return distribution_of(self.spec.action).best(mean)
 
 
 class OnPolicy(ABC):
@@ -40,12 +42,13 @@ class OnPolicy(ABC):
     config: OnPolicyConfig
     spec: PolicySpec
     policy: Policy
+    distribution: Distribution
     parameters: Parameters
     optimiser: Adam
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
-    h_term: HTerm | None = None
+    additions: Additions | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -55,18 +58,23 @@ class OnPolicy(ABC):
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """An action [P, K, A, D] drawn with standard normal noise of that shape, and its log-probability [P, K, A]."""
+        """An action drawn by noise [P, K, A, D], and its log-probability [P, K, A]."""
         mean, log_std = self.act(day, account)
-        action = sample(mean, log_std, noise)
-        return action, log_probability(action, mean, log_std)
+        action = self.distribution.sample(mean, log_std, noise)
+        return action, self.distribution.log_probability(action, mean, log_std)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal [H, P, *shape] from each member's own stream."""
+        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
 
     @abstractmethod
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
         """Learn from one rollout; returns figures [P]."""
+
+    @property
+    def h_term(self) -> HTerm | None:
+        """The buffers of good trajectories, where the H-term is on."""
+        return None if self.additions is None else self.additions.h_term
 
     # ------------------------------------------------------------------ an Algorithm
 
@@ -80,15 +88,16 @@ class OnPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         env = worker.env
-        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, env.action_size)))
+        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, self.spec.action_size)))
         return self.update(rollout, rate_factor)
 
     @torch.no_grad()
-    def greedy(self, observation: Observation) -> Tensor:
-        day, account = observation
+    def greedy(self, observation: Any) -> Tensor:
+        day, account = as_pair(observation)
         p, groups = day.shape
         mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
-        return mean.reshape(p, -1, mean.shape[-1])
+        best = self.distribution.best(mean)
+        return best.reshape(p, -1, best.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
         return {name: view.detach() for name, view in self.parameters.views.items()}
@@ -126,7 +135,7 @@ def check(config: AgentConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
     check_ranges("agent", config, {"horizon": config.horizon >= 1})
-    if config.horizon > env.window:
+    if hasattr(env, "window") and config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"

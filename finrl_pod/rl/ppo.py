@@ -13,13 +13,12 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.agents import OnPolicyConfig, PPOConfig
+from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.advantages import gae
-from finrl_pod.rl.algorithm import settings_of
-from finrl_pod.rl.distribution import entropy, log_probability
-from finrl_pod.rl.diversity import bonus, neighbours
-from finrl_pod.rl.h_term import HTerm
-from finrl_pod.rl.mlp_update import MlpUpdate
-from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
+from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
+from finrl_pod.rl.distribution import distribution_of
+from finrl_pod.rl.fused import fused
+from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
 from finrl_pod.rl.on_policy import OnPolicy
 from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, share, zero_or_more
@@ -41,7 +40,7 @@ MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
 CACHE_FLOATS = 1_000_000
-DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
+SEEN = 256  # items over which an entropy is taken
 DIAGNOSTICS = (
     "reward",
     "approx_kl",
@@ -80,17 +79,15 @@ class PPO(OnPolicy):
         self.features, self.tradable = features.to(dtype), tradable
         self.device, self.dtype = features.device, dtype
         self.policy: Policy = make_policy(spec)
+        self.distribution = distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
         self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
         self.optimiser = Adam(self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self._diverse = p > 1 and bool(self.settings["diversity"].any())
-        if self.settings["h_term"].any():
-            streams = generators(seed, self.member_ids, "h-term", self.device)
-            self.h_term = HTerm(config, spec.assets + 1, spec.action_size, streams, dtype, self.device)
-        plain = self.h_term is None and not self._diverse  # the kernel knows the loss without additions
-        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if plain else None
+        self.additions = Additions.of(config, self.settings, self.parameters, self._scores, spec, seed, self.member_ids)
+        plain = self.additions is None  # the kernels know the loss without additions
+        self._fused = fused(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
@@ -105,8 +102,13 @@ class PPO(OnPolicy):
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
             return self._fused.mean(day, account), views["log_std"]
+        mean = self._scores(views, day, account)
+        return mean, spread_of(views, mean)
+
+    def _scores(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+        """The mean [P, K, A, D] by these weights: day [P, K], account [P, K, A, 1 + N]."""
         features, tradable = self.rows(day)
-        return self.policy.mean(views, features, account, tradable), views["log_std"]
+        return self.policy.mean(views, features, account, tradable)
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,10 +117,9 @@ class PPO(OnPolicy):
         return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal [H, P, *shape] from each member's own stream."""
-        horizon = self.config.horizon
-        each = [torch.randn(horizon, *shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        return torch.stack(each, 1)
+        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
+        whole = (self.config.horizon, *shape)
+        return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
 
     # ------------------------------------------------------------------ the update
 
@@ -154,7 +155,7 @@ class PPO(OnPolicy):
             "value_loss": means[3],
             "grad_norm": means[4],
             "explained_variance": explained(values, target),
-            "entropy": entropy(self.parameters.views["log_std"].detach(), self.spec.action_size),
+            "entropy": self.entropy(data),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
         }
 
@@ -190,29 +191,6 @@ class PPO(OnPolicy):
         each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
         return tuple(by_item(x) for x in each), by_item(values)
 
-    def _added(self, day: Tensor, account: Tensor) -> Tensor | float:
-        """The gradient [P, D] of what is added to the loss. day, account: some of the states to be learned from."""
-        if self.h_term is None and not self._diverse:
-            return 0.0
-        loss, views = torch.zeros_like(self.reward_scale), self.parameters.views
-
-        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
-            features, tradable = self.rows(day)
-            mean = self.policy.mean(views, features, account, tradable)
-            return log_probability(action, mean, views["log_std"])
-
-        if self.h_term is not None:
-            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
-        if self._diverse:
-            few = max(1, day.shape[1] // DIVERSITY_PART)
-            features, tradable = self.rows(day[:, :few])
-            seen = account[:, :few]
-            sound = self.alive & torch.isfinite(self.parameters.flat).all(1)
-            others = neighbours(sound.tolist())
-            more = bonus(views, lambda params: self.policy.mean(params, features, seen, tradable), others)
-            loss = loss - self.settings["diversity"] * more
-        return self.parameters.gradient(loss.sum(), partial=True)
-
     def _minibatch(
         self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
     ) -> tuple[Tensor, Tensor]:
@@ -227,7 +205,8 @@ class PPO(OnPolicy):
             return figures, figures[0]
         day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
         gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
-        gradient = gradient + self._added(day, account)
+        if self.additions is not None:
+            gradient = gradient + self.additions.gradient(day, account, self.alive)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
@@ -237,6 +216,13 @@ class PPO(OnPolicy):
         moves = active & self.alive & (kl <= self.settings["target_kl"])
         self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
         return torch.stack([kl, outside, policy_loss, value_loss, norm]), kl
+
+    @torch.no_grad()
+    def entropy(self, data: Sequence[Tensor]) -> Tensor:
+        """[P]: of the policy as it is now; where that depends on what it sees, over a minibatch of the rollout."""
+        day, account = (x[:, :SEEN] for x in data[:2])
+        mean, log_std = self.act(day, account)
+        return self.distribution.entropy(mean, log_std)
 
     @property
     def gradient_steps(self) -> int:
@@ -267,13 +253,13 @@ class PPO(OnPolicy):
         day, account, action, old, advantage, target = piece
         features, tradable = self.rows(day)
         out = self.policy.forward(self.parameters.views, features, account, tradable)
-        log_ratio = log_probability(action, out.mean, out.log_std) - old
+        log_ratio = self.distribution.log_probability(action, out.mean, out.log_std) - old
         ratio = log_ratio.exp()
         clip = self.clip.view(-1, 1, 1)
         clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (out.value - target).square().mean(dim=(1, 2))
-        spread = entropy(out.log_std, self.spec.action_size)
+        spread = self.distribution.entropy(out.mean, out.log_std)
         loss = policy_loss + self.settings["value_weight"] * value_loss - self.settings["entropy"] * spread
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
@@ -302,23 +288,28 @@ class PPO(OnPolicy):
             features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
-        days = torch.cat([rollout.day, rollout.last.day.unsqueeze(0), rollout.ends.day.unsqueeze(0)])
+        after = (rollout.last, *rollout.ends)
+        days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in after)])
         wide = (1, p, groups, accounts, -1)
         accounts_all = torch.cat(
-            [rollout.account, rollout.last.account.view(wide), rollout.ends.account.view(wide)]
-        )  # [H + 2, P, G, A, 1 + N]
+            [rollout.account, *(x.account.view(wide) for x in after)]
+        )  # [H + 1 + rounds of ends, P, G, A, 1 + N]
         flat = value(
             days.transpose(0, 1).reshape(p, -1), accounts_all.transpose(0, 1).reshape(p, -1, *accounts_all.shape[3:])
         )
-        all_values = flat.view(p, horizon + 2, groups, accounts).transpose(0, 1)
-        ends = all_values[-1].unsqueeze(0)
-        following = torch.where(rollout.over.unsqueeze(-1), ends, all_values[1:-1])
+        all_values = flat.view(p, horizon + len(after), groups, accounts).transpose(0, 1)
+        following, nth = all_values[1 : horizon + 1], rollout.over.cumsum(0)
+        for r, ends in enumerate(all_values[horizon + 1 :]):
+            ended = (rollout.over & (nth == r + 1)).unsqueeze(-1)
+            following = torch.where(ended, ends, following)
         return all_values[:horizon], following
 
     @torch.no_grad()
     def _scaled(self, reward: Tensor) -> Tensor:
         """Rewards over their standard deviation in the first rollout, so that values are of order one."""
-        first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
+        if not self.config.scale_rewards:
+            return reward
+        first = scale_of_rewards(reward.std(dim=(0, 2, 3)))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
 

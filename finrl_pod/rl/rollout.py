@@ -12,8 +12,9 @@ class Rollout(NamedTuple):
 
     day: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
     terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
-    ends: where a window was over, the observation before the reset: (day [P, G], account [P, E, 1 + N]); a group ends
-    at most once a rollout. over: [H, P, G] bool, the step at which it did.
+    over: [H, P, G] bool, the steps at which a group's time was over. ends: the observations before those resets, the
+    r-th of each group in ends[r]: (day [P, G], account [P, E, 1 + N]). A market's group ends at most once a rollout.
+    Other environments show flat rows: their day is 0 and their account the row, one environment a group.
     """
 
     day: Tensor
@@ -24,5 +25,5 @@ class Rollout(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     last: Observation
-    ends: Observation
+    ends: tuple[Observation, ...]
     over: Tensor

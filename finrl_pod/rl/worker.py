@@ -18,41 +18,94 @@ class Worker:
 
     def __init__(self, env: Any, seed: int) -> None:
         self.env = env
-        self.observation: Observation = env.reset(seed)
+        self.observation: Any = env.reset(seed)
 
     @torch.no_grad()
     def collect(self, explore: Explore, noise: Tensor) -> Rollout:
         """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
-        noise: [H, P, G, A, D], standard normal; the rollout's numbers are of its dtype, whatever the environment's.
+        noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
+        environment's.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = (env.members, env.groups, env.accounts)
-        steps: list[tuple[Tensor, ...]] = []
-        ends = self.observation
-        for h in range(horizon):
-            day, account = self.observation
-            account = account.view(*shape, -1).to(dtype)
-            action, chance = explore(day, account, noise[h])
-            out = env.step(action.view(env.members, env.envs, -1))
-            over = out.truncated.view(shape).any(-1)
-            final_day, final_account = out.final_observation
-            wide = over.unsqueeze(-1).expand(shape).reshape(env.members, env.envs, 1)
-            ends = Observation(torch.where(over, final_day, ends.day), torch.where(wide, final_account, ends.account))
-            steps.append(
-                (
+        room: list[Tensor] = []
+        ends = _Ends(env, as_pair(self.observation))
+        env.recycles = True  # whatever is kept is copied
+        try:
+            for h in range(horizon):
+                day, account = as_pair(self.observation)
+                account = account.view(*shape, -1).to(dtype)
+                action, chance = explore(day, account, noise[h])
+                out = env.step(action.view(env.members, env.envs, -1))
+                truncated = out.truncated.view(shape)
+                over = truncated.any(-1)
+                ends.keep(over, as_pair(out.final_observation))
+                step = (
                     day,
                     account,
                     action,
                     chance,
-                    out.reward.view(shape).to(dtype),
+                    out.reward.view(shape),
                     out.terminated.view(shape),
-                    out.truncated.view(shape),
+                    truncated,
                     over,
                 )
-            )
-            self.observation = out.observation
-        stacked = (torch.stack(x) for x in zip(*steps, strict=True))
-        day, account, action, chance, reward, terminated, truncated, over = stacked
-        last, ends = (Observation(x.day, x.account.to(dtype)) for x in (self.observation, ends))
-        return Rollout(day, account, action, chance, reward, terminated, truncated, last, ends, over)
+                room = room or [_times(horizon, x, dtype) for x in step]
+                for kept, x in zip(room, step, strict=True):
+                    kept[h] = x
+                self.observation = out.observation
+        finally:
+            env.recycles = False
+            self.observation = _own(self.observation)
+        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (as_pair(self.observation), *ends.rounds))
+        day, account, action, chance, reward, terminated, truncated, over = room
+        return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(rounds), over)
+
+
+def _own(observation: Any) -> Any:
+    """A copy that no later step writes over."""
+    if isinstance(observation, Observation):
+        return Observation(*(x.clone() for x in observation))
+    return observation.clone()
+
+
+def _times(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for [H, *like]; numbers that are not whole are of `dtype`."""
+    return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
+
+
+def as_pair(observation: Any) -> Observation:
+    """(day, account) as it is; a flat row [P, E, S] as an account of day 0."""
+    if isinstance(observation, Observation):
+        return observation
+    return Observation(observation.new_zeros(observation.shape[:2], dtype=torch.int64), observation)
+
+
+class _Ends:
+    """The final observations of groups whose time is over, in rounds: the first of every group, the second, ..."""
+
+    def __init__(self, env: Any, like: Observation) -> None:
+        self._shape, self.rounds = (env.members, env.groups, env.accounts), [like]
+        # A market's windows are as long as a rollout at least: there one round is enough, and nothing is counted.
+        self._count = None if hasattr(env, "market") else torch.zeros_like(like.day)
+
+    def keep(self, over: Tensor, final: Observation) -> None:
+        """over: [P, G] bool."""
+        if self._count is None:
+            self._put(0, over, final)
+            return
+        if not bool(over.any()):
+            return
+        while len(self.rounds) <= int(self._count[over].max()):
+            self.rounds.append(self.rounds[0])
+        for r in range(len(self.rounds)):
+            self._put(r, over & (self._count == r), final)
+        self._count += over
+
+    def _put(self, r: int, where: Tensor, final: Observation) -> None:
+        kept = self.rounds[r]
+        wide = where.unsqueeze(-1).expand(self._shape).reshape(kept.account.shape[:2]).unsqueeze(-1)
+        self.rounds[r] = Observation(
+            torch.where(where, final.day, kept.day), torch.where(wide, final.account, kept.account)
+        )

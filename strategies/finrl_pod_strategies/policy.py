@@ -1,9 +1,9 @@
-"""Trained agents as a strategy: one, or an ensemble whose target weights are averaged."""
+"""Trained agents as a strategy: one, or an ensemble whose target weights are averaged or voted on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -11,11 +11,14 @@ import torch
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.normalise import normalise
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.acting import target_weights
+from finrl_pod.market.choices import choices_as_weights
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.acting import choices, target_weights
 from finrl_pod.rl.algorithm import Actor
 from finrl_pod.rl.algorithms import make_actor
 from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.types import AgentSnapshot, Floats, Positions, Tensor, Window
+from finrl_pod_strategies.voting import majority, median_weights
 
 
 class Family(NamedTuple):
@@ -35,9 +38,16 @@ class PolicyStrategy:
     lookback = 1
 
     def __init__(
-        self, snapshots: Sequence[AgentSnapshot], shares: Sequence[float] | None = None, name: str = "champion"
+        self,
+        snapshots: Sequence[AgentSnapshot],
+        shares: Sequence[float] | None = None,
+        name: str = "champion",
+        rule: Literal["mean", "vote"] = "mean",
     ) -> None:
-        """shares: of the ensemble, summing to one; equal when None. Raises RunError for agents that do not match."""
+        """shares: of the ensemble, summing to one; equal when None. rule: what is made of what the members want.
+
+        Raises RunError for agents that do not match.
+        """
         if not snapshots:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
@@ -47,7 +57,7 @@ class PolicyStrategy:
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form one ensemble: their environments or features differ"
                 )
-        self.name = name
+        self.name, self.rule = name, rule
         self.normaliser = first.normaliser
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
@@ -64,7 +74,7 @@ class PolicyStrategy:
                 )
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """[N] weights at the window's last bar: the mean of what the members would hold."""
+        """[N] weights at the window's last bar: the mean of what the members would hold, or what they vote for."""
         if window.features is None:
             raise RunError(f"strategy {self.name} needs the features of the decision bar")
         if self._stormy(window.features):
@@ -72,14 +82,32 @@ class PolicyStrategy:
         known = window.features[:, : len(self.normaliser.feature_names)]
         rows = torch.from_numpy(normalise(known, self.normaliser))
         tradable = torch.from_numpy(window.tradable[-1])
+        if self.rule == "vote" and self.rules.kind == "discrete":
+            return self._chosen_by_most(rows, tradable, positions)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
-        total: Floats = np.zeros(len(window.symbols))
+        each: Floats = np.empty((len(self.shares), len(window.symbols)))
         for actor, params, members in self.families:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
             worth = torch.full((len(members),), positions.equity, dtype=torch.float64)
             weights = target_weights(actor, params, rows, tradable, held, worth, prices, self.rules)
-            total += self.shares[members] @ weights.numpy()
-        return total
+            each[members] = weights.numpy()
+        if self.rule == "vote":
+            return median_weights(each, self.shares)
+        mean: Floats = self.shares @ each
+        return mean
+
+    def _chosen_by_most(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Floats:
+        """[N] weights that the choice of most leads to."""
+        each = [0] * len(self.shares)
+        for actor, params, members in self.families:
+            held = torch.from_numpy(positions.weights).expand(len(members), -1)
+            chosen = choices(actor, params, rows, tradable, held, self.rules)
+            for member, choice in zip(members, chosen.tolist(), strict=True):
+                each[member] = choice
+        choice = torch.tensor([majority(each, self.shares)])
+        held = torch.from_numpy(positions.weights).unsqueeze(0)
+        weights = choices_as_weights(choice, held, tradable, lot=self.rules.lot, rules=rules_of(self.rules))
+        return np.asarray(weights[0].numpy(), dtype=np.float64)
 
     def _stormy(self, features: Floats) -> bool:
         """Whether turbulence (the same for all assets) is above the limit that the agents were trained with."""

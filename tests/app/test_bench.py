@@ -27,6 +27,8 @@ PPO = [*SMALL, "--horizon", "4", "--minibatch", "64", "--epochs", "1", "--hidden
         (["env", *SMALL, "--order", "sequential"], "env_steps"),
         (["env", *SMALL, "--kind", "portfolio", "--observation", "table"], "env_steps"),
         (["ppo", *PPO], "ppo_samples"),
+        (["analytic", *SMALL, "--horizon", "4", "--hidden", "8,8"], "analytic_samples"),
+        (["analytic", *SMALL, "--horizon", "4", "--hidden", "8,8", "--policy", "mlp"], "analytic_samples"),
         (["ppo", *PPO, "--policy", "equivariant", "--kind", "portfolio"], "ppo_samples"),
     ],
 )
@@ -63,6 +65,7 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["env", "--envs", "0"], "--envs must be at least 1, got 0"),
         (["env", "--days", "2"], "--days at least 3"),
         (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
+        (["analytic", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
         (["population", "--members", "3"], "--members must divide --envs 1024, got 3"),
         (["ppo", "--hidden", "64x64"], "widths are numbers such as 64,64, got '64x64'"),
         (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -143,9 +144,13 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def judged(run: Path, **changes: Any) -> None:
-    """Change the report's words."""
+    """Change the report's words, and those of the verdict with them."""
     report = json.loads((run / "report.json").read_text())
     (run / "report.json").write_text(json.dumps({**report, **changes}))
+    if "verdict" in changes:
+        verdict = json.loads((run / "verdict.json").read_text())
+        rules = [{**rule, "passed": changes["verdict"]["promoted"]} for rule in verdict["rules"]]
+        (run / "verdict.json").write_text(json.dumps({**verdict, **changes["verdict"], "rules": rules}))
 
 
 def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
@@ -153,6 +158,49 @@ def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
     with pytest.raises(RunError, match="was not promoted"):
         load_promoted(run, SYMBOLS)
     assert load_promoted(run, SYMBOLS, allow_unpromoted=True).strategy.name == "champion"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"promoted": True}, "contradicts its own rules"),
+        ({"promoted": True, "rules": []}, "contradicts its own rules"),
+        ({"rules": 3}, "damaged"),
+        (None, "was not promoted"),
+    ],
+)
+def test_a_promotion_that_the_gate_did_not_give_does_not_trade(
+    run: Path, change: dict[str, Any] | None, words: str
+) -> None:
+    judged(run, verdict={"promoted": False, "reasons": []})
+    verdict = run / "verdict.json"
+    if change is None:
+        verdict.unlink()
+    else:
+        verdict.write_text(json.dumps({**json.loads(verdict.read_text()), **change}))
+    with pytest.raises(RunError, match=words):
+        load_promoted(run, SYMBOLS)
+
+
+def test_report_and_verdict_must_say_the_same(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []})
+    report = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps({**report, "verdict": {"promoted": False}}))
+    with pytest.raises(RunError, match="do not say the same"):
+        load_promoted(run, SYMBOLS)
+
+
+def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []})
+    source = PromotedRun(run, SYMBOLS)
+    source.current()
+    weights = next((run / "snapshots").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    os.utime(weights, ns=(2**62, 2**62))
+    with pytest.raises(RunError, match="is damaged"):
+        source.current()
 
 
 def test_weights_that_are_not_what_was_saved_do_not_trade(run: Path) -> None:
@@ -186,8 +234,6 @@ def test_features_that_do_not_fit_do_not_trade(run: Path) -> None:
 
 
 def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
-    import os
-
     judged(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run.parent, SYMBOLS)
     first = source.current()

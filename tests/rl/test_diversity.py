@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from finrl_pod.rl.diversity import bonus, gaussian_kl, neighbours
+from finrl_pod.rl.diversity import bonus, categorical_kl, gaussian_kl, neighbours
 from tests.rl.zoo import everything, small_learner
 
 
@@ -21,6 +21,14 @@ def test_the_divergence_is_that_of_torch(width: int) -> None:
     pairs = [(mean, log_std), (other, other_log_std)]
     one, two = (Independent(Normal(m, s.exp().view(wide).expand_as(m)), 1) for m, s in pairs)
     torch.testing.assert_close(gaussian_kl(mean, log_std, other, other_log_std) * 4, kl_divergence(one, two))
+
+
+def test_the_divergence_of_choices_is_that_of_torch() -> None:
+    stream = torch.Generator().manual_seed(1)
+    one, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
+    none = torch.empty(2, 0)
+    wanted = kl_divergence(Categorical(logits=one), Categorical(logits=other))
+    torch.testing.assert_close(categorical_kl(one, none, other, none), wanted)
 
 
 def test_a_neighbour_is_the_next_that_is_alive() -> None:
@@ -36,7 +44,7 @@ def test_the_bonus_is_none_for_equals_and_one_for_strangers() -> None:
 
     for apart, wanted in ((0.0, 0.0), (1.0, 1 - math.exp(-0.5)), (1e3, 1.0)):
         views = {"at": torch.tensor([[0.0], [apart]]), "log_std": torch.zeros(2, 1)}
-        assert bonus(views, mean, [1, 0]).tolist() == pytest.approx([wanted, wanted])  # type: ignore[arg-type]
+        assert bonus(views, mean, [1, 0], gaussian_kl).tolist() == pytest.approx([wanted, wanted])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
@@ -66,6 +74,6 @@ def test_with_a_bonus_members_differ_more_than_without() -> None:
         features, tradable = algorithm.rows(day)  # type: ignore[attr-defined]
         seen, views = account.view(2, 2, 3, -1), algorithm.weights()
         mean = lambda params: algorithm.policy.mean(params, features, seen, tradable)  # type: ignore[attr-defined]  # noqa: E731
-        return float(bonus(views, mean, [1, 0]).mean())
+        return float(bonus(views, mean, [1, 0], gaussian_kl).mean())
 
     assert divergence(1.0) > 1.5 * divergence(0.0)

@@ -156,3 +156,16 @@ def test_bad_settings_are_one_sentence() -> None:
     assert plain.algorithm.slot_items == 0
     with pytest.raises(RunError, match="ppo keeps nothing between iterations here"):
         plain.algorithm.load_slot_state({"counts": torch.zeros(3)})
+
+
+@BOTH
+def test_choices_have_it_too(name: str) -> None:
+    """With discrete actions a step counts as one number that was drawn; the bonus for diversity goes by their KL."""
+    env = small_env((0, 1), kind="discrete")
+    settings = {**H_TERM, "policy": "mlp", "diversity": 0.5, "learning_rate_schedule": "constant"}
+    learner = Learner(env, small_config(name, **settings), seed=1, dtype=torch.float64)
+    learner.learn(6 * learner.iteration_samples)
+    assert learner.alive == [True, True]
+    h_term = learner.algorithm.h_term  # type: ignore[attr-defined]
+    assert h_term.buffer.data["action"].dtype == torch.int64
+    assert h_term.buffer.data["action"].shape[-1] == 1

@@ -190,13 +190,19 @@ def test_a_restored_member_continues_exactly(policy: str) -> None:
 
 def doubled(rollout: Rollout) -> Rollout:
     """The same for two members."""
-    parts: dict[str, Any] = {
-        name: Observation(*(part.repeat(2, *[1] * (part.dim() - 1)) for part in value))
-        if isinstance(value, Observation)
-        else value.repeat(1, 2, *[1] * (value.dim() - 2))
-        for name, value in rollout._asdict().items()
-    }
+    parts: dict[str, Any] = {}
+    for name, value in rollout._asdict().items():
+        if name == "last":
+            parts[name] = twice(value)
+        elif name == "ends":
+            parts[name] = tuple(map(twice, value))
+        else:
+            parts[name] = value.repeat(1, 2, *[1] * (value.dim() - 2))
     return Rollout(**parts)
+
+
+def twice(observation: Observation) -> Observation:
+    return Observation(*(part.repeat(2, *[1] * (part.dim() - 1)) for part in observation))
 
 
 def test_an_agent_is_restored_with_another_number_of_assets_where_its_policy_allows() -> None:

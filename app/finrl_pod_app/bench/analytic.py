@@ -14,7 +14,7 @@ from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market, rates
 from finrl_pod_app.bench.training import BASIS_POINT
 
-SAMPLES_A_RUN = 1_000_000  # a few seconds
+SAMPLES_A_RUN, MOST_ITERATIONS = 1_000_000, 32  # a run lasts a few seconds at any size
 
 
 def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
@@ -31,7 +31,8 @@ def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
         learning_rate_schedule="constant",
     )
     learner = Learner(_env(settings, device), agent)
-    each = max(SAMPLES_A_RUN // (settings.members * learner.iteration_samples), 1) * learner.iteration_samples
+    iterations = min(max(SAMPLES_A_RUN // (settings.members * learner.iteration_samples), 1), MOST_ITERATIONS)
+    each = iterations * learner.iteration_samples
     earned: list[float] = []
 
     def work() -> int:

@@ -62,7 +62,7 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         validation = (splits.validation.first, splits.validation.last)
         tournament = Tournament(config, to_device(market, device), environment, validation, run, panel.sha256)
         chosen = choose(tournament.run().leaderboard, config.tournament)
-        champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares)
+        champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares, rule=chosen.rule)
     terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
     ours, equal = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
     excess: Floats = np.diff(np.log(ours.equity)) - np.diff(np.log(equal.equity))

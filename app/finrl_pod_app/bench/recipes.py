@@ -15,8 +15,8 @@ _OFF_POLICY: Mapping[str, Any] = {"discount": 0.5, "learning_rate": 3e-3, "warmu
 # batches of 256 samples: 16 days of 16 accounts each.
 _OWN: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     "a2c": (256, 500_000, {"horizon": 4, "learning_rate": 1e-2, "discount": 0.5}),
-    "analytic": (4096, 8_000_000, {}),
-    "shac": (1024, 2_000_000, {"discount": 0.5}),
+    "analytic": (4096, 4_000_000, {}),
+    "shac": (1024, 1_000_000, {"discount": 0.5}),
     "ddpg": (64, 100_000, _OFF_POLICY),
     "td3": (64, 120_000, _OFF_POLICY),
     "sac": (64, 100_000, {**_OFF_POLICY, "temperature": 0.1}),

@@ -79,7 +79,8 @@ def usual(algorithm: str, *, steps: int, envs: int) -> dict[str, Any]:
     else:
         horizon = max(ON_POLICY_SAMPLES // envs, 1)
         each = {
-            "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "gae_lambda": 0.95, "entropy": 0.0,
+            "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
+            "gae_lambda": 0.95, "entropy": 0.0,
             "epochs": 10, "minibatches": max(horizon * envs // MINIBATCH, 1), "target_kl": NEVER,
         }  # fmt: skip
         if "epochs" not in names:  # one step of gradient on a short rollout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,13 @@ Setting = Annotated[
 ]
 
 
+class Execution(StrEnum):
+    """How target weights become trades."""
+
+    weights = "weights"
+    paper = "paper"
+
+
 def backtest(
     run_dir: Annotated[
         Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is tested. Or a strategy, as below.")
@@ -31,6 +39,12 @@ def backtest(
     cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost of a trade in basis points, each side.")] = None,
     cash: Cash = None,
     setting: Setting = None,
+    execution: Annotated[
+        Execution, typer.Option(help="paper: send the orders that the paper-trading daemon would.")
+    ] = Execution.weights,
+    paper: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: a daemon's config to follow.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report, and bars and weights as Parquet and CSV.")
     ] = None,
@@ -49,6 +63,12 @@ def backtest(
     if run_dir is not None and run_dir.suffix.startswith(".py:"):  # file.py:Class without the option's name
         target = str(run_dir)
     given: dict[str, Any] = {"settings": setting} if setting else {}
+    if execution is Execution.paper:
+        given["execution"] = execution.value
+    if paper is not None:
+        from finrl_pod.paper.settings import load
+
+        given["paper"] = load(paper)
     document = backtests.run_backtest(
         target, data=data, start=start, end=end, cost_bps=cost_bps, cash=cash, out=out, **given
     )

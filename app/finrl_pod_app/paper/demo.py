@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -28,9 +29,8 @@ from finrl_pod_app.presets import preset
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import run_tournament
 
-STILL, BUSY, SLOW, FAST = 0.0, 10.0, 100.0, 400_000.0  # simulated seconds a second, from standing still to idle
+STILL, AWAKE, ASLEEP = 0.0, 20.0, 400_000.0  # simulated seconds a second: before it starts, daemon working, daemon idle
 LEAD = 20  # minutes before the close at which the daemon decides
-BEFORE, SENT = (LEAD + 1) * 60.0, 570.0  # simulated seconds before each close between which time is slow
 AFTER = 1_200.0  # simulated seconds after the close at which a day is over
 CASH = 100_000
 START_TIMEOUT = 120.0  # real seconds
@@ -82,7 +82,6 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
     server = FakeAlpaca(
         panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STILL, STILL), log=log,
         clock=folder / "clock.json",
-        busy_speed=BUSY,
     )  # fmt: skip
     days = [s for s in server.exchange.prices.sessions.all if s.date >= start][: sessions + 1]
     with server, (folder / "daemon.log").open("wb") as output:
@@ -92,12 +91,13 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         say(f"starting the daemon and the fake server in {folder}")
         daemon = _start(config, output, folder)
         try:
-            windows = tuple((s.close - BEFORE, s.close - SENT) for s in days)
-            server.call(lambda: server.set_pace(Pace(SLOW, FAST, windows)))
+            server.follow(AWAKE, ASLEEP)
             for day in days:
-                _until(server, day.close + AFTER, daemon, folder)
-                equity = server.call(lambda: server.exchange.means(server.exchange.now).equity)
-                say(f"{day.date}: the account is worth {equity:,.2f}")
+                worth: list[Decimal] = []
+                look = functools.partial(_weigh, server, worth)
+                _until(server, day.close + AFTER, look, daemon, folder)
+                say(f"{day.date}: the account is worth {worth[0]:,.2f}")
+            server.call(lambda: server.set_pace(Pace(AWAKE, AWAKE)))  # it stops in peace
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(timeout=60)
             held = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
@@ -147,8 +147,15 @@ def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
     return daemon
 
 
-def _until(server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], folder: Path) -> None:
-    while server.clock.seconds() < moment:
+def _weigh(server: FakeAlpaca, worth: list[Decimal]) -> None:
+    worth.append(server.exchange.means(server.exchange.now).equity)
+
+
+def _until(
+    server: FakeAlpaca, moment: float, deed: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
+) -> None:
+    """Wait for a simulated moment, at which the deed is done."""
+    reached = server.at(moment, deed)
+    while not reached.wait(timeout=0.1):
         if daemon.poll() is not None:
             raise EnvironmentLacks(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")
-        time.sleep(min(max(server.clock.real_until(moment), 0.001), 0.05))

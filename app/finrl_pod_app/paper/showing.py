@@ -108,20 +108,21 @@ def show_demo(document: Mapping[str, Any]) -> None:
         console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
     for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
         console.print(Text(sentence), soft_wrap=True)
-    console.print(
-        Text(
-            f"{document['first']} to {document['last']}: {counts['decisions']} decisions, {counts['orders']} orders, "
-            f"{counts['fills']} fills, {len(document['positions'])} positions, state {document['state']}, slippage "
-            f"{realised}; journal and server log are in {document['folder']}"
-        ),
-        soft_wrap=True,
-    )
     console.print(Text(f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares."))
     agreed = "the same to the cent" if document["same"] else "not the same, for the reasons above"
     console.print(
         Text(
             f"Equity {float(document['equity']):,.2f} over HTTP, {float(document['backtest_equity']):,.2f} in the "
             f"backtest: orders, fills and equity are {agreed}."
+        ),
+        soft_wrap=True,
+    )
+    console.print(
+        Text(
+            f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
+            f"{counts['orders']} orders, {counts['fills']} fills, "
+            f"{len(document['positions'])} positions, state {document['state']}, slippage "
+            f"{realised}, equity {float(document['equity']):,.2f}; journal and server log are in {document['folder']}"
         ),
         soft_wrap=True,
     )

@@ -16,6 +16,7 @@ from finrl_pod.paper.trader import LoadedStrategy, StrategySource
 from finrl_pod.pod.champion import choose
 from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod_app.verdict import FILE, read_verdict
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
@@ -46,12 +47,12 @@ class PromotedRun:
         self._path = path
         self._symbols = symbols
         self._allow_unpromoted = allow_unpromoted
-        self._loaded: tuple[tuple[Path, int], LoadedStrategy] | None = None
+        self._loaded: tuple[tuple[Path, tuple[int, ...]], LoadedStrategy] | None = None
 
     def current(self) -> LoadedStrategy:
         """Raises RunError: no promoted run, files that are not what was tested, a shape that does not fit."""
         report = self._report()
-        seen = report, report.stat().st_mtime_ns
+        seen = report, _touched(report.parent)
         if self._loaded is None or self._loaded[0] != seen:
             self._loaded = seen, load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
         return self._loaded[1]
@@ -60,7 +61,7 @@ class PromotedRun:
         own = self._path / "report.json"
         if own.is_file():
             return own
-        found = [path for path in self._path.glob("*/report.json") if self._allow_unpromoted or _promoted(path)]
+        found = [path for path in self._path.glob("*/report.json") if self._allow_unpromoted or _promoted(path.parent)]
         if not found:
             raise RunError(f"{self._path} holds no promoted run: train one, or name a run with --allow-unpromoted")
         return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
@@ -69,7 +70,7 @@ class PromotedRun:
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:
     """The champion of one run, after every check that needs no prices."""
     report, run = read_json(path / "report.json"), RunDirectory.open(path)
-    if not allow_unpromoted and not _promoted(path / "report.json"):
+    if not allow_unpromoted and not _promoted(path):
         raise RunError(
             f"the champion of {path} was not promoted: train another one (a fake server may trade it with "
             "--allow-unpromoted)"
@@ -92,12 +93,31 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     strategy = PolicyStrategy(agents, members.shares)
     strategy.check_universe(symbols)
     digest = hashlib.sha256((path / "report.json").read_bytes())
+    if (path / FILE).is_file():
+        digest.update((path / FILE).read_bytes())
     for member in members.ids:
         for suffix in ("json", "safetensors"):
             digest.update((path / "snapshots" / f"{member}.{suffix}").read_bytes())
     return LoadedStrategy(strategy, digest.hexdigest(), f"{path} {'+'.join(members.ids)}")
 
 
-def _promoted(report: Path) -> bool:
-    verdict = read_json(report).get("verdict")
-    return isinstance(verdict, dict) and verdict.get("promoted") is True
+def _promoted(run: Path) -> bool:
+    """Whether the gate let the champion through: every rule of its verdict is met, and the report says the same.
+
+    Raises RunError where the two do not fit together.
+    """
+    if not (run / FILE).is_file():
+        return False
+    verdict, told = read_verdict(run), read_json(run / "report.json").get("verdict")
+    met = verdict.promoted is True and bool(verdict.rules) and all(rule.get("passed") is True for rule in verdict.rules)
+    if met is not verdict.promoted:
+        raise RunError(f"the verdict of {run} contradicts its own rules: the file was changed; judge the run again")
+    if not isinstance(told, dict) or told.get("promoted") is not verdict.promoted:
+        raise RunError(f"report and verdict of {run} do not say the same: one of them was changed; judge the run again")
+    return met
+
+
+def _touched(run: Path) -> tuple[int, ...]:
+    """When each file that a champion is made of was last changed."""
+    files = [run / "report.json", run / FILE, *sorted((run / "snapshots").glob("*"))]
+    return tuple(file.stat().st_mtime_ns for file in files if file.is_file())

@@ -12,6 +12,7 @@ from finrl_pod.paper.scaled_clock import Pace, ScaledClock
 
 _QUIET = 0.15  # real seconds without a request: a client that writes its journal between two is still busy
 _FOR_GOOD = 1e12  # a moment that never comes
+_LEASE = 0.5  # real seconds: a machine that is stopped, or too busy for this process, stops simulated time
 
 
 class Pacer:
@@ -41,7 +42,8 @@ class Pacer:
         """From now on time runs at one speed while the daemon that follows the clock is awake, and at another one while
         it sleeps, until the moment at which it will wake: however slow the machine is, no simulated time is lost.
         """
-        self.set(Pace(awake, awake))
+        self._quiet = None
+        self._clock.set_pace(Pace(awake, awake), _LEASE)
         self._awake, self._asleep, self._following = awake, asleep, True
         self._asleep_until = 0.0
 
@@ -82,9 +84,9 @@ class Pacer:
         if self._deeds:
             until = min(until, self._deeds[0][0])
         if until == self._asleep_until:
-            return
+            return self._clock.renew()
         self._asleep_until = until
         if until > self._clock.seconds():
-            self._clock.set_pace(Pace(self._awake, self._asleep, ((until, _FOR_GOOD),)))
+            self._clock.set_pace(Pace(self._awake, self._asleep, ((until, _FOR_GOOD),)), _LEASE)
         else:
-            self._clock.set_pace(Pace(self._awake, self._awake))
+            self._clock.set_pace(Pace(self._awake, self._awake), _LEASE)

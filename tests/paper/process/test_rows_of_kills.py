@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.paper.journal.commands import CommandName, ask
+from finrl_pod.paper.journal.store import Store
 from tests.paper.process.harness import Rig
 from tests.soak.judge import Verdict, judge, same_fills
 
@@ -20,14 +22,17 @@ TWO: dict[str, dict[str, Any]] = {
     "": {"strategy": "swapping", "symbols": ["KO", "XOM"]},
     "orders": {"fractional": True},
     "risk": {"max_position": 0.8, "max_order": 0.8},
+    "timing": {"poll": 900.0},
 }
 BEFORE = 31 * 60.0  # seconds before the opening at which a day's writes begin to count
-LIMIT = 120
+LIMIT = 60  # days
 WRITES = 25  # that a day has at least
 
 
-def days_of_halts(rig: Rig) -> None:
-    """After its first part every purchase waits for the rest in vain: trading in it is halted for the day."""
+def prepare(rig: Rig, days: int) -> None:
+    """After its first part every purchase waits for the rest in vain: trading in it is halted for the day. Half an hour
+    after each opening somebody tells the daemon to halt, which cancels it, and to resume before the close.
+    """
 
     def halt(kind: str, what: dict[str, Any]) -> None:
         if kind == "order" and what["event"] == "partial_fill" and what["order"]["side"] == "buy":
@@ -37,16 +42,25 @@ def days_of_halts(rig: Rig) -> None:
 
     rig.exchange.listeners.insert(0, halt)
 
+    def tell(name: CommandName) -> None:
+        store = Store.open(rig.journal)
+        ask(store, name, rig.server.clock.now())
+        store.close()
+
+    for day in rig.days[:days]:
+        rig.server.at(day.open + 1800, lambda: tell(CommandName.HALT))
+        rig.server.at(day.close - 1800, lambda: tell(CommandName.RESUME))
+
 
 def undisturbed(folder: Path, days: int) -> Verdict:
     """The same days without a kill."""
     folder.mkdir()
     with Rig(folder, config=TWO, partial=1.0) as rig:
-        days_of_halts(rig)
+        prepare(rig, days)
         rig.launch()
         rig.started()
         rig.go()
-        rig.reach(rig.days[days - 1].close + 600, rig.slow)
+        rig.reach(rig.days[days - 1].close + 3600, rig.slow)
         assert rig.stop() == 0
     verdict = judge(rig.log, rig.journal)
     assert verdict.faults == []
@@ -63,25 +77,29 @@ def test_dying_at_every_write_changes_nothing(tmp_path: Path, before: bool, step
     (tmp_path / "killed").mkdir()
     killed = 0
     with Rig(tmp_path / "killed", config=TWO, partial=1.0) as rig:
-        days_of_halts(rig)
+        prepare(rig, LIMIT)
         rig.launch()
         rig.started()
         rig.go()
-        rig.reach(rig.days[0].close)
-        rig.kill()
+        rig.reach(rig.days[0].close + 3600, rig.kill)
         for day, number in zip(rig.days[1:], range(1, LIMIT, step), strict=False):
             clock = str(rig.folder / "clock.json")
             where = {"number": number, "before": before, "since": day.open - BEFORE, "clock": clock}
             assert rig.daemon is not None
             assert rig.daemon.wait() == -signal.SIGKILL
             daemon = rig.launch(hooks={"die_at_write": where})
-            over = rig.server.at(day.close - 60, lambda daemon=daemon: daemon.poll() is not None or rig.slow())
+            over = rig.server.at(day.close + 3600, lambda daemon=daemon: daemon.poll() is not None or rig.slow())
             rig.go()
             rig.wait(lambda over=over, daemon=daemon: over.is_set() or daemon.poll() is not None)
             if daemon.poll() is None:
                 break  # the day has no write of that number
             assert not over.is_set()
             killed += 1
+        assert daemon.poll() is None, "a day has more writes than days were made ready"
+        rig.kill()  # the hook would end it at one of its last writes
+        daemon.wait()
+        rig.launch()
+        rig.started()
         assert rig.stop() == 0
     assert killed * step > WRITES
     verdict = judge(rig.log, rig.journal)

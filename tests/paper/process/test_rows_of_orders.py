@@ -1,18 +1,22 @@
 """Faults of a broker over HTTP and websocket, against the real daemon process: many in one run, each on its symbol.
 
-The daemon trades three sessions. On the second, each symbol's order meets a fault of its own; messages of the stream
+The daemon trades five sessions. On the second, each symbol's order meets a fault of its own; messages of the stream
 are doubled, turned round, lost with their connection; somebody else trades in the account. On the third, positions
-cannot be read at first.
+cannot be read at first. On the fourth a name is taken, shares are held, somebody stands against us, and a symbol is not
+traded. On the fifth, a name is taken by somebody else's order.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.paper.intents import client_order_id
+from finrl_pod.paper.records import Side
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge
 
@@ -21,6 +25,9 @@ pytestmark = pytest.mark.slow
 BAR = "2019-01-02"  # orders decided on it go out before the opening of 2019-01-03
 ORDERS = "/v2/orders$"
 REFUSED = {"code": 40010001, "message": "something about this order is wrong"}
+TAKEN = {"code": 40010001, "message": "client_order_id must be unique"}
+HELD = {"code": 40310000, "message": "insufficient qty available for order", "held_for_orders": "7", "available": "0"}
+WASH = {"code": 40310000, "message": "potential wash trade detected. use complex orders"}
 POOR = {"code": 40310000, "message": "insufficient buying power", "buying_power": "0", "cost_basis": "1"}
 
 
@@ -56,17 +63,55 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.reach(rig.days[0].open + 300, lambda: rig.exchange.submit(foreign, rig.exchange.now, "foreign"))
         pages = [Fault("answer", path="/v2/positions$", times=2, body="<html>", status=200)]
         rig.reach(rig.days[1].close, lambda: rig.server.faults.add(pages))
-        rig.reach(rig.days[2].close + 600, rig.slow)
+        rig.reach(rig.days[2].close + 600, lambda: fourth(rig))
+        rig.reach(rig.days[3].close + 600, lambda: fifth(rig))
+        rig.reach(rig.days[4].close + 600, rig.slow)
         rig.code = rig.stop()  # type: ignore[attr-defined]
         rig.server.save()
         yield rig
+
+
+def fourth(rig: Rig) -> None:
+    """Orders decided on the third session's bar. XOM's other owner leaves an order to sell that never fills."""
+    terms = {"type": "limit", "limit_price": "900", "time_in_force": "gtc", "client_order_id": "hand"}
+    standing = {"symbol": "XOM", "qty": "3", "side": "sell", **terms}
+    rig.exchange.submit(standing, rig.exchange.now, "foreign")
+    rig.exchange.conditions.untradable = {"KO"}
+    rig.server.faults.add(
+        [
+            Fault("answer_after", method="POST", path=ORDERS, symbol="AAPL", status=422, body=TAKEN),
+            Fault("answer", method="POST", path=ORDERS, side="sell", status=403, body=HELD, times=2),
+            Fault("answer", method="POST", path=ORDERS, side="buy", status=403, body=WASH),
+        ]
+    )
+
+
+def fifth(rig: Rig) -> None:
+    """As soon as our first order is there, somebody takes the name that the one for MRK will have."""
+    rig.exchange.conditions.untradable = set()
+    bar, loop, done = rig.days[3].date.isoformat(), asyncio.get_running_loop(), []
+
+    def squat(side: Side) -> None:
+        name = client_order_id("row", bar, "MRK", side, 0)
+        terms = {"type": "limit", "limit_price": "1", "time_in_force": "day", "client_order_id": name}
+        order = {"symbol": "WMT", "qty": "1", "side": "buy", **terms}
+        rig.exchange.submit(order, rig.exchange.now, "foreign")
+
+    def hear(kind: str, what: dict[str, Any]) -> None:
+        if kind == "order" and not done and f".{bar.replace('-', '')}." in what["order"]["client_order_id"]:
+            done.append(what["order"]["symbol"])
+            assert done != ["MRK"]
+            for side in Side:
+                loop.call_soon(squat, side)
+
+    rig.exchange.listeners.append(hear)
 
 
 def test_both_invariants_hold(ran: Rig) -> None:
     verdict = judge(ran.log, ran.journal)
     assert verdict.faults == []
     assert verdict.facts["most_live_orders_of_an_intent"] == 1
-    assert verdict.facts["decisions"] == {"orders": 3}
+    assert verdict.facts["decisions"] == {"orders": 5}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +173,45 @@ def test_positions_that_cannot_be_read_stop_the_trading_until_they_can(ran: Rig)
              r["body"]["client_order_id"]]  # fmt: skip
     assert third
     assert min(r["n"] for r in third) > max(r["n"] for r in failed)
+
+
+def test_a_taken_name_is_ours_where_the_order_is_the_same(ran: Rig) -> None:
+    bar = ran.days[2].date.isoformat()
+    (post,) = ran.posts(bar, "AAPL")
+    assert post["fault"] == "answer_after"
+    (order,) = ran.orders(bar, "AAPL")
+    assert (order.status, str(order.filled)) == ("filled", ran.intended(bar, "AAPL"))
+
+
+def test_a_taken_name_of_another_order_halts(ran: Rig) -> None:
+    bar = ran.days[3].date.isoformat()
+    assert [p["status"] for p in ran.posts(bar, "MRK")] == [422]
+    assert any(alert.startswith("critical halted") and "WMT" in alert for alert in ran.alerts())
+    assert ran.rows("select state from risk_states order by id desc limit 1") == [("halted",)]
+    assert not ran.requests("POST", "/v2/orders", ran.posts(bar, "MRK")[0]["n"])
+
+
+def test_shares_that_are_held_are_waited_for(ran: Rig) -> None:
+    refused = [r for r in ran.requests("POST") if r["status"] == 403 and "held_for_orders" in str(r["answer"])]
+    assert [r["body"]["client_order_id"][-2:] for r in refused] == ["s0", "s1"]
+    symbol = refused[0]["body"]["symbol"]
+    order = ran.orders(ran.days[2].date.isoformat(), symbol)[-1]
+    assert (order.client_order_id[-2:], order.status) == ("s2", "filled")
+
+
+def test_a_wash_trade_against_somebody_else_is_given_up(ran: Rig) -> None:
+    (refused,) = [r for r in ran.requests("POST") if r["status"] == 403 and "wash trade" in str(r["answer"])]
+    assert ran.orders(ran.days[2].date.isoformat(), refused["body"]["symbol"]) == []
+    assert ran.exchange.by_client_id["hand"].open
+    assert any("wash_trade" in alert for alert in ran.alerts())
+    assert not [r for r in ran.requests("DELETE") if ran.exchange.by_client_id["hand"].id in r["path"]]
+
+
+def test_a_symbol_that_is_not_traded_is_skipped_and_the_rest_go_on(ran: Rig) -> None:
+    bar = ran.days[2].date.isoformat()
+    assert ran.posts(bar, "KO") == []
+    assert any("KO is left as it is" in alert for alert in ran.alerts())
+    assert len({o.symbol for o in ran.orders(bar)}) >= 6
 
 
 def test_the_stream_came_back_and_nothing_was_booked_twice(ran: Rig) -> None:

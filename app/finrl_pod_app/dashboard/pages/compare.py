@@ -16,6 +16,7 @@ from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_gate import gate
 from finrl_pod_app.dashboard.pages.compare_views import show
+from finrl_pod_app.dashboard.pages.parts import told
 from finrl_pod_app.dashboard.settings import Settings
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
@@ -59,7 +60,7 @@ def render(settings: Settings) -> None:
     if asked:
         order = [run.name for run in reversed(found)]
         looks = {name: theme.style_of(name, order) for name in asked}
-        st.fragment(show)(asked, looks)
+        st.fragment(told(show))(asked, looks)
     gate(champions)
 
 

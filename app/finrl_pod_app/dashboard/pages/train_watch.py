@@ -10,7 +10,7 @@ from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.frames import runs, training
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.parts import show_figure
+from finrl_pod_app.dashboard.pages.parts import show_figure, told
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
@@ -36,7 +36,7 @@ def watch_one(settings: Settings) -> None:
         watch(run)
     else:
         _ended(run, status)
-    st.fragment(_figures, run_every=REFRESH if status == "running" else None)(settings, run.name)
+    st.fragment(told(_figures), run_every=REFRESH if status == "running" else None)(settings, run.name)
 
 
 def _ended(run: runs.RunFiles, status: runs.Status) -> None:

@@ -1,0 +1,90 @@
+"""`backtest --execution paper` sends what the daemon sends: the orders and the equity of a replay, to the cent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from finrl_pod_app import api
+from finrl_pod_app.backtests import run_backtest
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.paper.replaying import run_replay
+
+from finrl_pod.config import EnvironmentConfig, RunConfig
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.paper.settings import load
+
+CONFIG = """
+name = "parity"
+journal = "parity.sqlite"
+strategy = "momentum_12_1"
+symbols = ["AAPL", "JPM", "KO", "XOM"]
+capital = 50_000.0
+[broker]
+kind = "simulated"
+cost_bps = 3.0
+[schedule]
+mode = "close"
+[orders]
+cash_buffer = 0.05
+collar = 0.03
+[data]
+window = 0
+[risk]
+max_position = 1.0
+max_order = 1.0
+"""
+SPAN = ("2019-01-02", "2019-03-29")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "paper.toml"
+    file.write_text(CONFIG)
+    return file
+
+
+def test_orders_and_equity_are_those_of_a_replay(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from datetime import date
+
+    start, end = (date.fromisoformat(day) for day in SPAN)
+    replayed = run_replay(load(config), start, end, tmp_path / "replay.sqlite")
+    assert replayed["orders"] > 5
+    line = ["backtest", "--strategy", "momentum_12_1", "--execution", "paper", "--paper", str(config)]
+    assert run([*line, "--start", SPAN[0], "--end", SPAN[1], "--json"]) == 0
+    tested = json.loads(capsys.readouterr().out)
+    assert tested["execution"] == "paper"
+    assert tested["orders"]["momentum_12_1"] == replayed["orders"]
+    years = (replayed["sessions"] - 1) / 252
+    equity = 50_000.0 * (1 + tested["test"]["strategies"]["momentum_12_1"]["annual_return"]) ** years
+    assert f"{equity:.2f}" == replayed["equity"]
+    assert tested["test"]["cost_bps"] == 3.0
+    assert tested["data"]["symbols"] == ["AAPL", "JPM", "KO", "XOM"]
+    assert any("5% of the equity stay in cash" in rule for rule in tested["rules"])
+
+
+def test_without_a_daemons_config_its_defaults_hold() -> None:
+    weights = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1])
+    orders = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper")
+    free, paper = (d["test"]["strategies"]["equal_weight"]["annual_return"] for d in (weights, orders))
+    assert free != paper
+    assert paper == pytest.approx(free, abs=0.1)  # a buffer of cash and whole shares
+    assert "index" in orders["test"]["strategies"]
+
+
+def test_from_a_notebook_it_is_the_same(config: Path) -> None:
+    setup = api.prepare(RunConfig())
+    result = api.backtest(setup, "equal_weight", "validation", execution="paper")
+    free = api.backtest(setup, "equal_weight", "validation")
+    assert len(result.equity) == len(free.equity)
+    assert result.equity[-1] != free.equity[-1]
+    with pytest.raises(InputError, match="execution must be"):
+        api.backtest(setup, "equal_weight", "validation", execution="magic")  # type: ignore[arg-type]
+    shorts = api.Setup(RunConfig(environment=EnvironmentConfig(delay=2)), setup.panel, setup.splits, setup.market)
+    with pytest.raises(ConfigError, match=r"knows no environment\.delay"):
+        api.backtest(shorts, "equal_weight", "validation", execution="paper")
+    with pytest.raises(InputError, match="for execution"):
+        run_backtest("equal_weight", paper=load(config))

@@ -1,0 +1,100 @@
+"""Votes: over choices and over weights, by numbers that numpy and a plain count give, and by whole ensembles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+from finrl_pod_envs.make import make_env
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.voting import majority, median_weights
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finrl_pod.agents import DQNConfig
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.evaluate.backtest import window_at
+from finrl_pod.rl.learner import Learner
+from finrl_pod.types import Positions
+from tests.strategies.test_policy import FIT, RULES, agent, market_of, prices
+
+HELD = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9))
+def test_most_votes_win_and_ties_go_to_the_first_who_stands(choices: list[int]) -> None:
+    counted = Counter(choices)
+    most = max(counted.values())
+    wanted = next(choice for choice in choices if counted[choice] == most)
+    assert majority(choices, np.full(len(choices), 1 / len(choices))) == wanted
+
+
+def test_a_vote_counts_with_its_share() -> None:
+    assert majority([3, 1, 1], np.array([0.6, 0.2, 0.2])) == 3
+    assert majority([3, 1, 1], np.array([0.4, 0.3, 0.3])) == 1
+
+
+@given(st.integers(1, 7), st.integers(0, 2**31 - 1))
+def test_equal_shares_give_numpys_median(members: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.ones(5), members)[:, :4]
+    median, shares = np.median(weights, 0), np.full(members, 1 / members)
+    most = weights.sum(1).max()
+    np.testing.assert_allclose(median_weights(weights, shares), median * min(1, most / median.sum()), rtol=1e-12)
+
+
+def test_shares_repeat_a_member() -> None:
+    weights = np.array([[0.1, 0.5], [0.2, 0.1], [0.4, 0.3]])
+    repeated = np.median(weights[[0, 1, 1, 2, 2, 2]], 0)
+    np.testing.assert_allclose(median_weights(weights, np.array([1, 2, 3]) / 6), repeated)
+
+
+def test_medians_never_hold_more_than_the_fullest_member() -> None:
+    weights = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
+    np.testing.assert_allclose(median_weights(weights, np.full(3, 1 / 3)), np.full(3, 1 / 3))
+    short = np.array([[-0.6, 0.4], [-0.6, 0.4], [0.2, 0.1]])
+    np.testing.assert_allclose(median_weights(short, np.full(3, 1 / 3)), [-0.6, 0.4])
+
+
+def test_an_ensemble_votes_on_weights() -> None:
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    agents = [agent(market, rules, seed, kind=kind) for seed, kind in enumerate(("mlp", "equivariant", "mlp"))]
+    window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
+    each = np.array([PolicyStrategy([member]).target_weights(window, HELD) for member in agents])
+    voted = PolicyStrategy(agents, rule="vote").target_weights(window, HELD)
+    assert voted is not None
+    np.testing.assert_allclose(voted, median_weights(each, np.full(3, 1 / 3)), rtol=1e-5)
+    assert np.abs(voted - each.mean(0)).max() > 1e-3
+
+
+def test_an_ensemble_of_discrete_agents_makes_the_choice_of_most() -> None:
+    rules, source = EnvironmentConfig(kind="discrete", envs=8, group=4, window=40), prices()
+    market = market_of(source, rules)
+    env = make_env(market, rules, first=FIT[0], last=FIT[1])
+    config = DQNConfig(hidden=(8, 8), replay=1000)
+    agents = [Learner(env, config, seed=seed).snapshot(id=f"g00s{seed:02d}") for seed in range(2)]
+    trio = [agents[0], dataclasses.replace(agents[0], id="again"), agents[1]]
+    seen = 0
+    for t in range(300, 330):
+        window = window_at(source, t, 1, market.raw_features[t].double().numpy())
+        one, other = (PolicyStrategy([member]).target_weights(window, HELD) for member in agents)
+        voted = PolicyStrategy(trio, rule="vote").target_weights(window, HELD)
+        assert one is not None
+        assert other is not None
+        seen += not np.allclose(one, other)
+        np.testing.assert_allclose(voted, one, rtol=1e-9)
+        swayed = PolicyStrategy(trio, (0.2, 0.2, 0.6), rule="vote").target_weights(window, HELD)
+        np.testing.assert_allclose(swayed, other, rtol=1e-9)
+    assert seen > 0, "agents that always agree show nothing"
+
+
+@pytest.mark.parametrize("rule", ["mean", "vote"])
+def test_one_alone_is_of_one_mind(rule: str) -> None:
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
+    alone = agent(market, rules)
+    wanted = PolicyStrategy([alone]).target_weights(window, HELD)
+    np.testing.assert_allclose(PolicyStrategy([alone], rule=rule).target_weights(window, HELD), wanted)  # type: ignore[arg-type]
