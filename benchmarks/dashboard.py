@@ -55,7 +55,7 @@ def main() -> int:
     }
     known = json.loads(chosen.out.read_text()) if chosen.out and chosen.out.exists() else {}
     found = known | {name: part() for name, part in parts.items() if chosen.only in (None, name)}
-    found |= {"limits": LIMITS, "machine": machine(), "held": held(found)}
+    found |= {"content": content(chosen.of), "limits": LIMITS, "machine": machine(), "held": held(found)}
     text = json.dumps(found, indent=1, sort_keys=True) + "\n"
     sys.stdout.write(text)
     if chosen.out:
@@ -73,6 +73,20 @@ def held(found: dict[str, Any]) -> dict[str, bool]:
     if "memory" in found:
         outcome["growth_mb"] = found["memory"]["growth_mb"] <= LIMITS["growth_mb"]
     return outcome
+
+
+def content(folder: Path) -> dict[str, int]:
+    """How much there was to show."""
+    from finrl_pod_app.dashboard.frames import paper_journal
+
+    journal = paper_journal.load(folder / "journal.sqlite")
+    return {
+        "runs": len(list((folder / "runs").glob("*/report.json"))),
+        "sessions": len(journal.equity),
+        "symbols": int(journal.orders.symbol.nunique()),
+        "orders": len(journal.orders),
+        "fills": len(journal.fills),
+    }
 
 
 def machine() -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _make_content(runs: Path, journal: Path | None) -> None:
 def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: str, size: tuple[int, int]) -> None:
     page = window.new_page()
     page.goto(board.url if name == "overview" else f"{board.url}/{name}")  # the first page has no name in its address
-    page.locator("h1").first.wait_for(timeout=60_000)
+    page.locator("h1").first.wait_for(timeout=180_000)
     _settle(page)
     _picture(page, out / f"{stem}.png", size)
     for place, tab in enumerate(TABS.get(name, []), start=2):
@@ -72,7 +72,7 @@ def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: 
 def _settle(page: Page) -> None:
     """Until the server has drawn everything and nothing is a grey placeholder any more."""
     page.wait_for_function(
-        "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget]')", timeout=60_000
+        "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget]')", timeout=180_000
     )
     page.wait_for_timeout(SETTLED)
 

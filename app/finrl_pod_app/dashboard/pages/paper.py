@@ -20,6 +20,7 @@ from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_EVERY, ACCOUNT_EVERY = 2.0, 10.0  # seconds between two looks at the journal, while the page is open
+NEWEST = 500  # orders and fills that are sent to the browser at each look
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
 _LABELS = {"good": "well", "warning": "late", "bad": "look here", "unknown": "not known"}
@@ -162,10 +163,12 @@ def _show_orders(journal: paper_journal.Journal) -> None:
     sent, filled = paper_account.orders(journal), paper_account.fills(journal)
     st.subheader(f"Orders: {len(sent):,}", anchor=False)
     if len(sent):
-        show_table(sent, columns.orders(), "paper-orders", describes="Orders, the newest first")
+        show_table(sent.head(NEWEST), columns.orders(), "paper-orders", describes="Orders, the newest first")
     st.subheader(f"Fills: {len(filled):,}", anchor=False)
+    if max(len(sent), len(filled)) > NEWEST:
+        st.caption(f"The newest {NEWEST:,} of each are shown; `finrl-pod paper orders --json` gives all.")
     if len(filled):
-        show_table(filled, columns.fills(), "paper-fills", describes="Fills, the newest first")
+        show_table(filled.head(NEWEST), columns.fills(), "paper-fills", describes="Fills, the newest first")
 
 
 def _show_costs(journal: paper_journal.Journal, costs: paper_costs.Slippage) -> None:
