@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard check test legacy test-legacy soak soak-short clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test legacy test-legacy soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -57,7 +57,18 @@ check: setup ## ruff, mypy strict, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
-test: check ## check, then every test
+screenshots: setup browser ## a picture of every page of the dashboard, wide and narrow, light and dark, in screenshots/
+	PYTHONPATH=. $(BIN)/python -m tests.browser.screenshots screenshots $(ARGS)
+
+browser: setup ## the browser that tests drive: Chromium is installed where none is found
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  if command -v "$$name" > /dev/null; then exit 0; fi; \
+	done; \
+	if ! $(BIN)/playwright install chromium; then \
+	  echo "make: no Chromium is here and none could be installed: the browser tests will FAIL until there is one" >&2; \
+	fi
+
+test: check browser ## check, then every test
 	$(BIN)/python -m pytest $(ARGS)
 
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy

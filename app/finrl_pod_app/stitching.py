@@ -36,8 +36,8 @@ from finrl_pod_app.audit import audit_champion
 from finrl_pod_app.champions import ledgers_of
 from finrl_pod_app.crowning import Ground
 from finrl_pod_app.doctor import installed_versions
-from finrl_pod_app.report import build_document, write_json, write_report
-from finrl_pod_app.report.document import to_plain
+from finrl_pod_app.report.document import build_document, to_plain, write_json
+from finrl_pod_app.report.html import write_report
 from finrl_pod_app.trial_log import dates
 from finrl_pod_app.verdict import Judged, verdict, write_verdict
 

@@ -104,6 +104,11 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
 def ask(prepared: Prepared, seed: int | None = None) -> Asked:
     """Have the strategy decide at every bar, on an account under the config's own costs; that is a look at them."""
     prepared.log_look()
+    return decisions_of(prepared, seed)
+
+
+def decisions_of(prepared: Prepared, seed: int | None = None) -> Asked:
+    """The same for bars that the strategy is known to have been looked at on: by its verdict, or being a baseline."""
     panel, market = prepared.panel, prepared.market
     first, last, rules, cash = prepared.terms
     if prepared.name == "index":

@@ -30,8 +30,8 @@ from finrl_pod_app.crowning import check as check_verdict
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
-from finrl_pod_app.report import build_document, write_report
-from finrl_pod_app.report.document import Champion, Timing
+from finrl_pod_app.report.document import Champion, Timing, build_document
+from finrl_pod_app.report.html import write_report
 from finrl_pod_app.report.sheet import band_of
 from finrl_pod_app.trial_log import TrialLog
 

@@ -27,14 +27,14 @@ class DiscreteTradingEnv(MarketEnv):
         self.action_kind = "discrete"
         self.actions = number_of_choices(self.assets)
 
-    def step(self, action: Tensor) -> EnvStep:
+    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """As every environment's. Raises InputError for a number that is no choice."""
         if bool(((action < 0) | (action >= self.actions) | (action != action.round())).any()):
             low, high = action.min().item(), action.max().item()
             raise InputError(
                 f"actions must be whole numbers from 0 to {self.actions - 1}, got numbers from {low:g} to {high:g}"
             )
-        return super().step(action)
+        return super().step(action, rows)
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
         change = wanted_change(action[..., 0], self.assets, self.config.lot).to(self.dtype)

@@ -25,6 +25,7 @@ from finrl_pod.streams import generators
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.native_gradient import NativeGradient, native_gradient
 from finrl_pod_envs.native_step import NativeStep, can_take, native_step
+from finrl_pod_envs.observation import flat
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 
@@ -102,6 +103,9 @@ class MarketEnv(ABC):
         self._starts = torch.empty(0)
         self._native: NativeStep | None = None
         self._gradient: NativeGradient | None = None
+        # True: a step may write over what the step before the last handed out, state included. For loops that copy
+        # what they keep; making a step's tensors takes as long as stepping a thousand accounts.
+        self.recycles = False
 
     action_size: int
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
@@ -146,17 +150,23 @@ class MarketEnv(ABC):
         )
         return self.observe(self.state)
 
-    def step(self, action: Tensor) -> EnvStep:
+    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
 
+        rows: a tensor [P, E, 1 + N + N F] that receives the flat observation as well (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
         self._check(action)
         assert self.state is not None
-        if self._native is not None and can_take(self.state, action):
-            self.state, outcome = self._native(self.state, action, self._starts, RUIN)
+        native = self._native
+        if native is not None and can_take(self.state, action):
+            inside = rows if rows is not None and native.can_write(rows) else None
+            self.state, outcome = native(self.state, action, self._starts, RUIN, inside)
         else:
+            inside = None
             self.state, outcome = self.transition(self.state, action)
+        if rows is not inside and rows is not None:
+            flat(self.market, outcome.observation, out=rows)
         return outcome
 
     def follow(self, action: Tensor) -> EnvStep:

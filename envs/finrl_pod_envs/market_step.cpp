@@ -24,6 +24,8 @@ struct Market {
   const void *tradable, *fillable, *ended;   // [T, N] of 0 and 1; null where all are (none has ended)
   const uint8_t* stormy;                     // [T]; null where no bar is
   const int64_t* starts;                     // [members, rounds, groups]
+  const float* features;                     // [T, width]: what a flat row holds beside the account
+  int64_t width;
 };
 
 struct Step {
@@ -34,6 +36,7 @@ struct Step {
   void *account, *last_account;              // [.., accounts, 1 + N]; the second is filled only where any episode ended
   void *gain, *worth, *turnover, *cost;      // [.., accounts]
   uint8_t *terminated, *truncated;
+  float* rows;                               // [.., accounts, 1 + N + width], or null where nobody asks for flat rows
 };
 
 template <class T, int W>
@@ -63,6 +66,7 @@ struct Worker {
   // Work space: for W accounts, vectors along the assets; for one account, plain numbers.
   V *held, *want;
   T* flat_want;
+  bool some_over;  // a window ends at this step, so that all accounts are wanted in last_account as well
 
   template <class F>
   void each(F f) const {
@@ -260,21 +264,45 @@ struct Worker {
     each([&](int k, int at, V) { mine[k] = load<T, W>(flat_want + at); });
   }
 
+  int64_t next_day(int64_t g) const {
+    if (s.left[g] > 1) return s.day[g] + 1;
+    const int64_t p = g / m.groups, which = s.round[g] % m.rounds;
+    return m.starts[(p * m.rounds + which) * m.groups + g % m.groups];
+  }
+
+  // Flat rows of accounts e0 .. e1 of group g: what an account shows, then the table's row of the day it stands at.
+  void write_rows(int64_t g, int64_t e0, int64_t e1) const {
+    const int64_t own = row.assets + 1, whole = own + m.width;
+    const float* known = m.features + next_day(g) * m.width;
+    for (int64_t e = e0; e < e1; e++) {
+      const S* account = static_cast<const S*>(s.account) + e * own;
+      float* to = s.rows + e * whole;
+      std::copy(account, account + own, to);
+      std::copy(known, known + m.width, to + own);
+    }
+  }
+
   // Accounts e0 .. e1 of group g; returns whether any episode ended.
   bool chunk(int64_t g, int64_t e0, int64_t e1) const {
+    const bool ended = work(g, e0, e1);
+    if (s.rows) write_rows(g, e0, e1);
+    return ended;
+  }
+  bool work(int64_t g, int64_t e0, int64_t e1) const {
     const bool over = s.left[g] <= 1;
     const int n = row.assets;
     bool any = over;
     for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.day[g]);
     for (int64_t e = e0; e < e1; e++) s.truncated[e] = over && !s.terminated[e];
+    const int64_t own = n + 1;
+    S *account = static_cast<S*>(s.account), *last = static_cast<S*>(s.last_account);
+    if (some_over || any) std::copy(account + e0 * own, account + e1 * own, last + e0 * own);
     if (!any) return false;
     for (int64_t e = e0; e < e1; e++) {
       if (!over && !s.terminated[e]) continue;
-      S *account = static_cast<S*>(s.account) + e * (n + 1), *last = static_cast<S*>(s.last_account) + e * (n + 1);
       T* shares = static_cast<T*>(s.next_shares) + e * n;
-      std::copy(account, account + n + 1, last);
-      std::fill(account, account + n + 1, S(0));
-      account[0] = 1;
+      std::fill(account + e * own, account + (e + 1) * own, S(0));
+      account[e * own] = 1;
       std::fill(shares, shares + n, T(0));
       static_cast<T*>(s.next_cash)[e] = T(m.cash);
     }
@@ -288,32 +316,29 @@ static int64_t run(const Market& m, const Step& s) {
   const int64_t groups = m.members * m.groups, chunks = (m.accounts + MOST_ACCOUNTS - 1) / MOST_ACCOUNTS;
   const int64_t n = m.assets, numbers = groups * m.accounts * n;
   int64_t ended = 0;
+  const bool some_over = *std::min_element(s.left, s.left + groups) <= 1;
 #pragma omp parallel if (numbers >= WORTH_THREADS) reduction(+ : ended)
   {
     const Row<T, W> row(n);
     V held[row.count * W], want[row.count * W];
     T flat_want[n];
-    const Worker<T, S, W, RULES> worker{m, s, row, held, want, flat_want};
+    const Worker<T, S, W, RULES> worker{m, s, row, held, want, flat_want, some_over};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * MOST_ACCOUNTS;
       const int64_t to = std::min(from + MOST_ACCOUNTS, m.accounts);
       ended += worker.chunk(g, g * m.accounts + from, g * m.accounts + to);
+      if (from) continue;
+      const bool over = s.left[g] <= 1;
+      s.reached_day[g] = s.day[g] + 1;
+      s.next_day[g] = worker.next_day(g);
+      s.next_left[g] = over ? m.window : s.left[g] - 1;
+      s.next_round[g] = s.round[g] + over;
     }
   }
-  for (int64_t g = 0; g < groups; g++) {
-    const bool over = s.left[g] <= 1;
-    const int64_t p = g / m.groups, which = s.round[g] % m.rounds;
-    s.reached_day[g] = s.day[g] + 1;
-    s.next_day[g] = over ? m.starts[(p * m.rounds + which) * m.groups + g % m.groups] : s.day[g] + 1;
-    s.next_left[g] = over ? m.window : s.left[g] - 1;
-    s.next_round[g] = s.round[g] + over;
-  }
-  if (ended) {  // the accounts that go on belong into last_account as well
-    const int64_t total = groups * m.accounts;
-#pragma omp parallel for schedule(static) if (numbers >= WORTH_THREADS)
-    for (int64_t e = 0; e < total; e++) {
-      if (s.terminated[e] || s.truncated[e]) continue;
+  if (ended && !some_over) {  // ruined accounts alone, which nobody foresees: those that go on are still to be copied
+    for (int64_t e = 0; e < groups * m.accounts; e++) {
+      if (s.terminated[e]) continue;
       const S* account = static_cast<const S*>(s.account) + e * (n + 1);
       std::copy(account, account + n + 1, static_cast<S*>(s.last_account) + e * (n + 1));
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("market_step.cpp")
 KINDS = {"stock_trading": 0, "portfolio": 1}
 ORDERS = {"proportional": 0, "sequential": 1}
-STEP_POINTERS = 20  # of `struct Step` in the kernel: six to read, then fourteen to write
+INPUTS, STEP_POINTERS = 6, 21  # of `struct Step` in the kernel: what is read, and all
 REWARDS = {"log_return": 0, "change": 1}
 
 
@@ -35,6 +35,8 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "hmax", "leverage", "ruin")),
         *((name, ctypes.c_double) for name in ("change_scale", "smallest_growth")),
         *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "stormy", "starts")),
+        ("features", ctypes.c_void_p),
+        ("width", ctypes.c_int64),
     ]
 
 
@@ -90,42 +92,77 @@ class NativeStep:
             CHANGE_SCALE,
             SMALLEST_GROWTH,
         )
+        features = market.features.contiguous()
+        self._tables["features"], self._market.width = features, features[0].numel()
+        self._shows_rows = env.shown == features.dtype == torch.float32
         for name, table in self._tables.items():
             setattr(self._market, name, table.data_ptr())
         self._market_at = ctypes.addressof(self._market)
         self._pointers = (ctypes.c_void_p * STEP_POINTERS)()
         self._sizes = (dtype.itemsize, env.shown.itemsize)
+        self._kept: list[_Outputs] = []
+        self._turn = 0
 
-    def __call__(self, state: EnvState, action: Tensor, starts: Tensor, ruin: float) -> tuple[EnvState, EnvStep]:
-        """action: [P, E, action_size]; starts: [P, rounds, G] int64; ruin: share of the starting cash."""
+    def __call__(
+        self, state: EnvState, action: Tensor, starts: Tensor, ruin: float, rows: Tensor | None = None
+    ) -> tuple[EnvState, EnvStep]:
+        """action: [P, E, action_size]; starts: [P, rounds, G] int64; ruin: share of the starting cash.
+
+        rows: receives the flat observation, where `can_write` says that it may.
+        """
         env = self._env
-        p, e, n, dtype, shown = env.members, env.envs, env.assets, env.dtype, env.shown
-        if action.dtype != dtype:
-            action = action.to(dtype)
+        if action.dtype != env.dtype:
+            action = action.to(env.dtype)
         inputs = [x.contiguous() for x in (*state[:5], action)]
-        days = [torch.empty(p, env.groups, dtype=torch.int64) for _ in range(4)]
-        cash, shares = torch.empty_like(inputs[3]), torch.empty_like(inputs[4])
-        account, last_account = (torch.empty(p, e, n + 1, dtype=shown) for _ in range(2))
-        numbers = [torch.empty(p, e, dtype=shown) for _ in range(4)]
-        flags = [torch.empty(p, e, dtype=torch.bool) for _ in range(2)]
-        outputs = (*days, cash, shares, account, last_account, *numbers, *flags)
+        out = self._in_turn(type(state)) if env.recycles else _Outputs(env, type(state))
         self._market.starts, self._market.ruin = starts.data_ptr(), ruin
-        self._pointers[:] = [x.data_ptr() for x in (*inputs, *outputs)]
+        self._pointers[:INPUTS] = [x.data_ptr() for x in inputs]
+        self._pointers[INPUTS:-1] = out.pointers
+        self._pointers[-1] = None if rows is None else rows.data_ptr()
         ended = self._run(self._market_at, self._pointers, *self._sizes)
-        reached, day, left, rounds = days
-        gain, worth, turnover, cost = numbers
-        terminated, truncated = flags
-        outcome = EnvStep(
-            observation=Observation(day, account),
-            reward=gain,
-            terminated=terminated,
-            truncated=truncated,
-            final_observation=Observation(reached, last_account if ended else account),
-            equity=worth,
-            turnover=turnover,
-            cost=cost,
+        return out.state, out.ended if ended else out.going
+
+    def _in_turn(self, kind: type[EnvState]) -> _Outputs:
+        """One of two, the one before the last again."""
+        if not self._kept:
+            self._kept = [_Outputs(self._env, kind) for _ in range(2)]
+        self._turn = 1 - self._turn
+        return self._kept[self._turn]
+
+    def can_write(self, rows: Tensor) -> bool:
+        """Whether the kernel can write flat rows into this tensor of the right shape."""
+        return self._shows_rows and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
+
+
+class _Outputs:
+    """What one step writes: the next state, and the outcome, where an episode `ended` or where all are `going` on.
+
+    Few tensors, each taken apart into what is handed over: making one takes as long as stepping forty accounts.
+    """
+
+    def __init__(self, env: MarketEnv, kind: type[EnvState]) -> None:
+        p, g, e, n, shown = env.members, env.groups, env.envs, env.assets, env.shown
+        days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=shown)
+        cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
+        shares = torch.empty(1, p, g, env.accounts, n, dtype=env.dtype)
+        accounts, flags = torch.empty(2, p, e, n + 1, dtype=shown), torch.empty(2, p, e, dtype=torch.bool)
+        self.pointers: list[Any] = [at for x in (days, cash, shares, accounts, numbers, flags) for at in _each(x)]
+        reached, day, left, rounds = days.unbind()
+        account, last_account = accounts.unbind()
+        gain, worth, turnover, cost = numbers.unbind()
+        terminated, truncated = flags.unbind()
+        self.state = kind(day, left, rounds, cash[0], shares[0], None)
+        now, last = Observation(day, account), Observation(reached, account)
+        self.going = EnvStep(now, gain, terminated, truncated, last, worth, turnover, cost)
+        self.ended = EnvStep(
+            now, gain, terminated, truncated, Observation(reached, last_account), worth, turnover, cost
         )
-        return type(state)(day, left, rounds, cash, shares, None), outcome
+
+
+def _each(stacked: Tensor) -> range:
+    """Where each part of a contiguous tensor lies in memory."""
+    start, size = stacked.data_ptr(), stacked.stride(0) * stacked.itemsize
+    return range(start, start + len(stacked) * size, size)
 
 
 def can_take(state: EnvState, action: Tensor) -> bool:

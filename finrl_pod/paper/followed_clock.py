@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from datetime import UTC, datetime
@@ -55,7 +56,18 @@ class FollowedClock:
             while (now := self.seconds()) < end and (left := last - time.monotonic()) > 0:
                 time.sleep(min(self._read().pace.real_between(now, end), left, _LOOK))
         finally:
-            self._sleeper.mark(0.0)
+            self.wake()
+
+    def wake(self) -> None:
+        """Say that nobody sleeps any more; where the owner lets time fly meanwhile, wait until it has taken note."""
+        self._sleeper.mark(0.0)
+        while self._flies(self._read()):
+            time.sleep(_LOOK)
+
+    def _flies(self, anchor: Anchor) -> bool:
+        """Only an owner that follows our sleep gives its anchors a lease; a window then begins where we would wake."""
+        windows = anchor.pace.windows
+        return math.isfinite(anchor.lease) and bool(windows) and seconds_of(anchor) < windows[0][0]
 
     def real_seconds(self, seconds: float) -> float:
         """How long that lasts on the wall at the present pace, `least` at least."""

@@ -29,32 +29,50 @@ class Worker:
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = (env.members, env.groups, env.accounts)
-        steps: list[tuple[Tensor, ...]] = []
+        room: list[Tensor] = []
         ends = _Ends(env, as_pair(self.observation))
-        for h in range(horizon):
-            day, account = as_pair(self.observation)
-            account = account.view(*shape, -1).to(dtype)
-            action, chance = explore(day, account, noise[h])
-            out = env.step(action.view(env.members, env.envs, -1))
-            over = out.truncated.view(shape).any(-1)
-            ends.keep(over, as_pair(out.final_observation))
-            steps.append(
-                (
+        env.recycles = True  # whatever is kept is copied
+        try:
+            for h in range(horizon):
+                day, account = as_pair(self.observation)
+                account = account.view(*shape, -1).to(dtype)
+                action, chance = explore(day, account, noise[h])
+                out = env.step(action.view(env.members, env.envs, -1))
+                truncated = out.truncated.view(shape)
+                over = truncated.any(-1)
+                ends.keep(over, as_pair(out.final_observation))
+                step = (
                     day,
                     account,
                     action,
                     chance,
-                    out.reward.view(shape).to(dtype),
+                    out.reward.view(shape),
                     out.terminated.view(shape),
-                    out.truncated.view(shape),
+                    truncated,
                     over,
                 )
-            )
-            self.observation = out.observation
-        stacked = (torch.stack(x) for x in zip(*steps, strict=True))
-        day, account, action, chance, reward, terminated, truncated, over = stacked
-        last, *kept = (Observation(x.day, x.account.to(dtype)) for x in (as_pair(self.observation), *ends.rounds))
-        return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(kept), over)
+                room = room or [_times(horizon, x, dtype) for x in step]
+                for kept, x in zip(room, step, strict=True):
+                    kept[h] = x
+                self.observation = out.observation
+        finally:
+            env.recycles = False
+            self.observation = _own(self.observation)
+        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (as_pair(self.observation), *ends.rounds))
+        day, account, action, chance, reward, terminated, truncated, over = room
+        return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(rounds), over)
+
+
+def _own(observation: Any) -> Any:
+    """A copy that no later step writes over."""
+    if isinstance(observation, Observation):
+        return Observation(*(x.clone() for x in observation))
+    return observation.clone()
+
+
+def _times(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for [H, *like]; numbers that are not whole are of `dtype`."""
+    return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
 
 
 def as_pair(observation: Any) -> Observation:

@@ -52,7 +52,7 @@ def test_orders_and_equity_are_those_of_a_replay(
 
     start, end = (date.fromisoformat(day) for day in SPAN)
     replayed = run_replay(load(config), start, end, tmp_path / "replay.sqlite")
-    assert replayed["orders"] > 10
+    assert replayed["orders"] > 5
     line = ["backtest", "--strategy", "momentum_12_1", "--execution", "paper", "--paper", str(config)]
     assert run([*line, "--start", SPAN[0], "--end", SPAN[1], "--json"]) == 0
     tested = json.loads(capsys.readouterr().out)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.report import figures, write_json, write_report
-from finrl_pod_app.report.document import rule_sentences, to_plain, yearly_returns
-from finrl_pod_app.report.html import render
+from finrl_pod_app.report import figures
+from finrl_pod_app.report.document import rule_sentences, to_plain, write_json, yearly_returns
+from finrl_pod_app.report.html import render, write_report
 from finrl_pod_app.report.palette import styles
 
 from finrl_pod.config import EnvironmentConfig

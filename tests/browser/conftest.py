@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SIGHT = 60_000  # milliseconds for something to be seen, on a machine that is busy
+SIGHT = 120_000  # milliseconds for something to be seen, on a machine that is busy
 ARGUMENTS = (
     "--no-sandbox",  # in a container the tests run as root, and on pages of our own alone
     "--disable-dev-shm-usage",

@@ -62,6 +62,8 @@ def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
             app.query_params[name] = value
         return app.run()
 
+    threads = torch.get_num_threads()
     yield visited
+    torch.set_num_threads(threads)  # pages set it for their own process
     st.cache_resource.clear()
     st.cache_data.clear()

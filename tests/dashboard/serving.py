@@ -22,6 +22,7 @@ class Dashboard:
         self.folder = folder
         self.home = folder / "home"
         self.runs = folder / "runs"
+        self.store = folder / "store"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -40,7 +41,7 @@ class Dashboard:
     @property
     def environment(self) -> dict[str, str]:
         roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
-        return {**os.environ, "FINRL_POD_HOME": str(self.home), "PYTHONPATH": roots}
+        return {**os.environ, "FINRL_POD_HOME": str(self.home), "FINRL_POD_DATA": str(self.store), "PYTHONPATH": roots}
 
     def __enter__(self) -> Dashboard:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -6,12 +6,16 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
+
+from finrl_pod.data.store import Store
+from finrl_pod.evaluate.registry import FILE, Look, Registry
 
 RESEARCH = [name for name in PAGES if name != "paper"]
 
@@ -149,6 +153,24 @@ def test_an_address_that_names_no_run_is_no_error(visit: Callable[..., Any], fin
     app = visit("train", finished.parent, run="../../etc")
     assert not app.exception
     assert app.selectbox[0].value == "mine"
+
+
+def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+    app = visit("compare", finished.parent)
+    assert app.dataframe
+    assert not (tmp_path / "home").exists(), "the verdict's own look is not counted again"
+    app.date_input[0].set_value(date(2021, 8, 2)).run()
+    assert not app.exception
+    assert not app.dataframe, "nothing is shown before the visitor agrees"
+    assert "a look at it" in app.info[0].value
+    assert not (tmp_path / "home").exists()
+    app.button(key="compare: look").click().run()
+    assert not app.exception
+    assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal_weight", "index"]
+    manifest = Store().show("made")
+    registry = Registry(tmp_path / "home" / FILE)
+    looks = registry.look(Look(manifest.sha256, "another", "2021-08-02", "2021-10-31", "a test"))
+    assert looks == 2
 
 
 def test_an_audit_runs_when_it_is_asked_for(visit: Callable[..., Any], finished: Path) -> None:

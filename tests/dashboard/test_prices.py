@@ -74,7 +74,8 @@ def test_a_file_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
     read = prices.read_upload("My prices.csv", LONG, bar="1d", adjusted=False, allow_gaps=False)
     assert read.source == "file My prices.csv"
-    assert list(prices.preview(read).columns) == ["A", "B"]
+    assert list(prices.preview(read).columns) == ["time", "A", "B"]
+    assert prices.preview(read)["B"].tolist() == [5.5, 5.0]
     manifest = prices.store_upload(read, "mine", False)
     assert Store(tmp_path).load("mine").sha256 == manifest.sha256
     assert manifest.query == {"file": "My prices.csv", "bar": "1d", "allow_gaps": False}

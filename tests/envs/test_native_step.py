@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -157,3 +158,49 @@ def test_flat_rows_are_those_of_torch(envs: int, group: int, monkeypatch: pytest
     assert torch.equal(fast, plain)
     assert torch.equal(room, plain)
     assert torch.equal(plain[..., : seen.account.shape[-1]], seen.account)
+
+
+@pytest.mark.parametrize(
+    ("envs", "group", "dtype"), [(12, 4, None), (27, 9, None), (150, 75, None), (12, 4, torch.float64)]
+)
+def test_a_step_writes_the_flat_rows_of_what_it_shows(envs: int, group: int, dtype: torch.dtype | None) -> None:
+    """After resets, too; in a dtype that the kernel does not write, through `flat`."""
+    market = random_market(assets=9, features=3, bars=BARS, volatility=0.03)
+    env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3), dtype=dtype)
+    env.reset(0)
+    rows = torch.full((2, envs, observation.flat_size(market)), torch.nan, dtype=dtype)
+    stream = torch.Generator().manual_seed(0)
+    ended = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        for _ in range(STEPS):
+            outcome = env.step(torch.randn(2, envs, env.action_size, generator=stream, dtype=dtype) * 2, rows)
+            assert torch.equal(rows, observation.flat(market, outcome.observation, out=torch.empty_like(rows)))
+            ended += int((outcome.truncated | outcome.terminated).sum())
+    assert ended
+
+
+def test_recycling_changes_no_number_and_keeps_the_last_outcome() -> None:
+    market = random_market(assets=9, bars=BARS, volatility=0.03)
+    fresh, thrifty = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
+    thrifty.recycles = True
+    stream = torch.Generator().manual_seed(0)
+    fresh.reset(0), thrifty.reset(0)
+    before: list[torch.Tensor] = []
+    seen: list[torch.Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        for _ in range(STEPS):
+            action = torch.randn(1, 12, fresh.action_size, generator=stream)
+            ours, theirs = (list(numbers(env.step(action))) for env in (fresh, thrifty))
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(before, seen, strict=True)), "the outcome before is untouched"
+            before, seen = ours, theirs
+            assert thrifty.state is not None
+            assert fresh.state is not None
+            assert all(torch.equal(a, b) for a, b in zip(thrifty.state[:5], fresh.state[:5], strict=True))
+
+
+def numbers(outcome: EnvStep) -> Iterator[torch.Tensor]:
+    for x in outcome:
+        yield from x if isinstance(x, tuple) else (x,)

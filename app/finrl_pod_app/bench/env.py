@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from finrl_pod_envs.observation import flat, flat_size
+from finrl_pod_envs.observation import flat_size
 
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod_app.bench.rows import Row, over_runs
@@ -22,14 +22,14 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     pool = torch.rand(POOL, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
     steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
     env.reset(0)
-    rows = torch.empty(env.members, env.envs, flat_size(env.market), device=device)
+    env.recycles = True  # as a worker steps it
+    shape = (env.members, env.envs, flat_size(env.market))
+    rows = torch.empty(shape, device=device) if settings.observation == "flat" else None
 
     @torch.no_grad()
     def work() -> int:
         for i in range(steps):
-            outcome = env.step(pool[i % POOL])
-            if settings.observation == "flat":
-                flat(env.market, outcome.observation, out=rows)
+            env.step(pool[i % POOL], rows)
         return steps * settings.envs
 
     values = rates("env_steps", work, settings.runs, device)

@@ -1,6 +1,4 @@
-"""The report of a run: the object of report.json, and the page made from it."""
+"""The report of a run: the object of report.json (`document`), and the page made from it (`html`).
 
-from finrl_pod_app.report.document import build_document, write_json
-from finrl_pod_app.report.html import write_report
-
-__all__ = ["build_document", "write_json", "write_report"]
+Nothing is imported here: the names of columns serve programs that load no tensors.
+"""

@@ -33,6 +33,16 @@ def test_a_sleep_of_days_takes_no_time_and_being_awake_costs_none_of_the_day(sta
     assert clock.seconds() - begin <= 10.0 * (time.monotonic() - real) + 0.1
 
 
+def test_who_wakes_up_early_does_not_see_time_fly_on(start: Start, tmp_path: Path) -> None:
+    server = start(pace=STILL, clock=tmp_path / "clock.json").server
+    clock = FollowedClock(tmp_path / "clock.json")
+    server.follow(10.0, 1e4)
+    clock.sleep(30 * DAY, most=0.1)
+    begin = clock.seconds()
+    time.sleep(0.05)
+    assert clock.seconds() - begin < 60.0
+
+
 def test_time_stands_while_its_owner_does_not_run() -> None:
     clock = ScaledClock(datetime(2024, 3, 1, tzinfo=UTC), Pace(0.0, 0.0))
     begin = clock.seconds()

@@ -27,13 +27,12 @@ def die_at_write(where: Mapping[str, Any]) -> None:
     """
     from finrl_pod.paper.followed_clock import FollowedClock
     from finrl_pod.paper.journal.store import Store
-    from finrl_pod.paper.scaled_clock import Sleeper
 
     clock, write, seen = FollowedClock(Path(where["clock"])), Store.write, [0]
 
     def die() -> None:
         # The write may be another thread's: time must not fly on to where the loop would have woken up.
-        Sleeper.found(Path(where["clock"])).mark(0.0)
+        clock.wake()
         os.kill(os.getpid(), signal.SIGKILL)
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
 
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
+A_DAY, FEW = 24 * 3600 * 1000, 8  # milliseconds; sessions
 
 
 def equity(track: Tracking, capital: float) -> Any:
@@ -34,7 +35,7 @@ def equity(track: Tracking, capital: float) -> Any:
     )  # fmt: skip
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
-    figure.update_yaxes(tickformat="$,.0f", row=1, col=1)
+    figure.update_yaxes(tickformat="$,.0f", range=_span(curve[["equity", "backtest"]]), row=1, col=1)
     if track.known:
         figure.add_trace(
             go.Bar(
@@ -47,8 +48,20 @@ def equity(track: Tracking, capital: float) -> Any:
         # A difference of nothing is shown as nothing, not as noise blown up to the axis.
         most = max(1.0, float(curve.difference.abs().max() or 0.0)) * 1.15
         figure.update_yaxes(title_text="ahead, bp", range=[-most, most], nticks=4, row=2, col=1)
-    figure.update_xaxes(type="date", tickformat="%b %d\n%Y")
+    figure.update_xaxes(**_days(len(curve)))
     return figure
+
+
+def _span(values: pd.DataFrame) -> list[float]:
+    """An axis on which a change of a few dollars looks like one: at least 1% of the whole high."""
+    low, high = float(values.min().min()), float(values.max().max())
+    room = max(0.08 * (high - low), (0.01 * abs(high) - (high - low)) / 2)
+    return [low - room, high + room]
+
+
+def _days(sessions: int) -> dict[str, Any]:
+    """An axis of sessions; few of them get a tick each, so that no day is named twice."""
+    return {"type": "date", "tickformat": "%b %d\n%Y"} | ({"dtick": A_DAY} if sessions <= FEW else {})
 
 
 def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
@@ -70,5 +83,5 @@ def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
             line={"color": REPLAY, "dash": "dash", "width": 2}, hovertemplate="%{y:.1f} bp",
         )  # fmt: skip
     figure.update_yaxes(title_text="basis points, positive costs us")
-    figure.update_xaxes(type="date", tickformat="%b %d\n%Y")
+    figure.update_xaxes(**_days(len(sessions)))
     return figure

@@ -24,7 +24,7 @@ from finrl_pod.evaluate.tearsheet import BAND_LEVEL, FEWEST_BARS, equity_band
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.backtests import prepare
 from finrl_pod_app.results import bars_of, weights_of
-from finrl_pod_app.sweeps import Asked, ask, by_prices, job_of
+from finrl_pod_app.sweeps import Asked, ask, by_prices, decisions_of, job_of
 
 STRATEGIES = (*BASELINES, *SEEDED)
 SLOW = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # they solve a problem at every rebalancing
@@ -43,12 +43,20 @@ class Curve:
 
 
 def ask_strategy(
-    target: str | Path, start: str | None, end: str | None, base: RunConfig | None, data: str | None = None
+    target: str | Path,
+    start: str | None,
+    end: str | None,
+    base: RunConfig | None,
+    data: str | None = None,
+    *,
+    counted: bool = False,
 ) -> Asked:
     """What a strategy (its name) or a run's champion (the run's folder) decides from `start` to `end`, or in its test
     years. base: the config whose data and rules hold for a strategy beside runs. data: other prices, for strategies
-    alone. Raises FinrlPodError where it cannot be tested there."""
-    asked = ask(prepare(target, data, start, end, base=base))
+    alone. counted: the look at these bars is in the register already, which is then left alone. Raises FinrlPodError
+    where it cannot be tested there."""
+    prepared = prepare(target, data, start, end, base=base)
+    asked = decisions_of(prepared) if counted else ask(prepared)
     # Only prices and decisions are looked at from here on: features are most of the memory.
     bars, assets, _ = asked.market.shape
     bare = torch.empty(bars, assets, 0)

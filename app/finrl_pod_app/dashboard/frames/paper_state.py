@@ -46,7 +46,7 @@ def heartbeat(journal: Journal, now: datetime) -> Sign:
         return Sign("Daemon", "bad", "no sign of life: the heartbeat's file is not there")
     except (KeyError, TypeError, ValueError):
         return Sign("Daemon", "bad", "the heartbeat's file holds no heartbeat")
-    if age > MISSED and not psutil.pid_exists(pid):
+    if age > MISSED and _ended(pid):
         return Sign("Daemon", "bad", f"its process ended; last sign of life {spoken(age)} ago")
     if age > SILENT:
         return Sign("Daemon", "bad", f"silent for {spoken(age)}: it is down or hangs")
@@ -216,3 +216,13 @@ def spoken(seconds: float) -> str:
 def now() -> datetime:
     """The world's time."""
     return datetime.now(UTC)
+
+
+def _ended(pid: int) -> bool:
+    """Whether no such process runs on this machine; one that ended but was not waited for runs no more."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False

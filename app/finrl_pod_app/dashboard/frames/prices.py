@@ -109,8 +109,10 @@ def flaw_table(panel: Panel) -> pd.DataFrame:
 
 
 def preview(panel: Panel, rows: int = PREVIEW) -> pd.DataFrame:
-    """The last rows of the closes."""
-    return pd.DataFrame(panel.close[-rows:], index=panel.times[-rows:], columns=list(panel.symbols))
+    """The last rows of the closes, the latest first: time, then a column for each ticker."""
+    closes = pd.DataFrame(panel.close[-rows:], columns=list(panel.symbols))
+    closes.insert(0, "time", panel.times[-rows:])
+    return closes.iloc[::-1]
 
 
 def read_upload(name: str, content: bytes, *, bar: str, adjusted: bool, allow_gaps: bool) -> Panel:

@@ -70,6 +70,12 @@ class RunSummary:
     fault: str = ""
 
 
+def is_counted(run: RunFiles) -> bool:
+    """Whether the look at its test years is in the register: its champion as it stands was judged on them."""
+    changed = dict(zip(_STAMPED, run.stamp, strict=True))
+    return changed[VERDICT] > 0 and changed[VERDICT] >= changed[STATE]
+
+
 def find_runs(root: Path) -> list[RunFiles]:
     """Every run below `root`, the one that changed last first; none where the folder is missing or may not be read."""
     found = [RunFiles(path, path.relative_to(root).as_posix(), _stamp(path)) for path in _folders(root, DEPTH)]

@@ -44,13 +44,13 @@ def curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
     base = 0
     for generation in generations:
         first: dict[int, int] = {}
+        steps = [_step(generation, slot) for slot in range(len(generation["slots"]))]
         reached = 0
         for row in generation["rows"]:
             for slot, (samples, value) in enumerate(zip(row[SAMPLES], row.get(name, ()), strict=False)):
                 if samples is None:
                     continue
-                step = _step(generation, slot)
-                start = first.setdefault(slot, samples - step)
+                start = first.setdefault(slot, samples - steps[slot])
                 reached = max(reached, samples - start)
                 if value is not None:
                     points.setdefault(base + samples - start, []).append(value)
@@ -64,9 +64,9 @@ def curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
 
 
 def _step(generation: Mapping[str, Any], slot: int) -> int:
-    """Samples of one iteration of a slot: the distance of its first two points, or all of a single one."""
+    """Samples of one iteration of a slot: the distance of its first two points, or all of a single one; 0 without."""
     seen = [row[SAMPLES][slot] for row in generation["rows"] if row[SAMPLES][slot] is not None]
-    return int(seen[1] - seen[0]) if len(seen) > 1 else int(seen[0])
+    return int(seen[1] - seen[0]) if len(seen) > 1 else int(sum(seen))
 
 
 def agents(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -9,9 +9,8 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames import findings, runs
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.tables import WRAPPED, show_table
 from finrl_pod_app.dashboard.settings import Settings
-
-WRAPPED = 58  # pixels: two lines of text
 
 
 def render(settings: Settings) -> None:
@@ -55,9 +54,9 @@ def _draw(answer: dict[str, Any]) -> None:
     else:
         st.error(f"{count['fail']} faults: results that rest on this are worthless.", icon=":material/error:")
     column: Any = st.column_config
-    st.dataframe(
+    show_table(
         findings.audit_table(answer),
-        column_config={
+        {
             "status": column.TextColumn("", width="small"),
             "check": column.TextColumn("Check"),
             "part": column.TextColumn("Part"),
@@ -65,8 +64,8 @@ def _draw(answer: dict[str, Any]) -> None:
             "message": column.TextColumn("In words", width="large"),
             "value": column.NumberColumn("Figure", format="%.4g"),
         },
-        hide_index=True,
-        row_height=WRAPPED,
-        height="content",
-        key="audit: findings",
+        "audit: findings",
+        describes="What the audit found: status, check, part, first bar, a sentence and a figure for each finding.",
+        row=WRAPPED,
+        most=30,
     )

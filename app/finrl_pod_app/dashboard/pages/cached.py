@@ -83,14 +83,20 @@ def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
 
 @st.cache_resource(max_entries=ASKED_KEPT, show_spinner=False)
 def asked(
-    target: runs.RunFiles | str, start: str | None, end: str | None, base: runs.RunFiles | None, data: str | None
+    target: runs.RunFiles | str,
+    start: str | None,
+    end: str | None,
+    base: runs.RunFiles | None,
+    data: str | None,
+    counted: bool,
 ) -> Any:
     """What a strategy or the champion of a run decides in a period (`comparison.ask_strategy`)."""
     from finrl_pod_app.dashboard.frames.comparison import ask_strategy
 
+    _one_thread()
     if isinstance(target, str):
-        return ask_strategy(target, start, end, None if base is None else config(base), data)
-    return ask_strategy(target.path, start, end, None)
+        return ask_strategy(target, start, end, None if base is None else config(base), data, counted=counted)
+    return ask_strategy(target.path, start, end, None, counted=counted)
 
 
 @st.cache_data(max_entries=50, show_spinner=False)
@@ -122,6 +128,7 @@ def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str
     """What an audit finds about the champion of a run, or about a strategy on the sample prices."""
     from finrl_pod_app import audit_targets
 
+    _one_thread()
     if isinstance(target, str):
         return audit_targets.audit_strategy(target, None, tell=_tell).plain()
     return audit_targets.audit_run(target.path, tell=_tell).plain()
@@ -147,3 +154,11 @@ def store_folder() -> Path:
     from finrl_pod.data.store import Store
 
     return Store().root
+
+
+def _one_thread() -> None:
+    """A strategy decides on a few numbers at a time: threads would do nothing but wait for each other, and on a busy
+    machine ten times as long as the work takes. Trainings are processes of their own and not concerned."""
+    import torch
+
+    torch.set_num_threads(1)

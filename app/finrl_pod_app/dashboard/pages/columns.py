@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
 
-_RUN_COLUMNS = (
-    "status", "name", "progress", "score", "sharpe", "annual_return", "drawdown", "promoted", "algorithm", "pods",
-    "samples_per_second", "data", "seed", "changed",
-)  # fmt: skip
 
-
-def run_columns() -> tuple[Sequence[str], dict[str, Any]]:
-    """Order and configuration of the table of runs."""
-    column, zone = st.column_config, "America/New_York"
-    return _RUN_COLUMNS, {
+def run_columns() -> dict[str, Any]:
+    """The columns of the table of runs, in their order."""
+    column: Any = st.column_config
+    zone = theme.EXCHANGE_ZONE.key
+    return {
         "status": column.TextColumn("Status", width="small"),
         "name": column.TextColumn("Run", width="medium"),
         "progress": column.ProgressColumn("Generations", format="percent", min_value=0.0, max_value=1.0, width="small"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -13,9 +16,11 @@ from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_gate import gate
 from finrl_pod_app.dashboard.pages.compare_views import show
+from finrl_pod_app.dashboard.pages.parts import told
 from finrl_pod_app.dashboard.settings import Settings
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
+EARLIEST = date(1900, 1, 1)
 MOST = 12  # curves: more cannot be told apart
 
 
@@ -40,7 +45,7 @@ def render(settings: Settings) -> None:
         key="compare: strategies",
     )
     base = by_name[chosen[0]] if chosen else None
-    start, end, data = _period(base)
+    period = _period(base)
     st.query_params["run"] = chosen
     if not chosen and not strategies:
         st.info("Choose a run or a strategy to begin with.")
@@ -48,59 +53,98 @@ def render(settings: Settings) -> None:
     if len(chosen) + len(strategies) > MOST:
         st.warning(f"At most {MOST} can be told apart: leave some out.")
         return
-    asked = _ask([by_name[name] for name in chosen], strategies, start, end, base, data)
+    champions = [by_name[name] for name in chosen]
+    if not _agreed(champions, period):
+        return
+    asked = _ask(champions, strategies, period)
     if asked:
         order = [run.name for run in reversed(found)]
         looks = {name: theme.style_of(name, order) for name in asked}
-        st.fragment(show)(asked, looks)
-    gate([by_name[name] for name in chosen])
+        st.fragment(told(show))(asked, looks)
+    gate(champions)
 
 
-def _period(base: runs.RunFiles | None) -> tuple[str | None, str | None, str | None]:
-    """Start, end and, where no run says it, the data; None for the test years."""
+@dataclass(frozen=True)
+class Period:
+    """first, last: the days that are compared. own: they are the test years of `base`, the run whose prices and rules
+    hold for strategies; None without a run. data: the prices where no run says them, None for the default ones."""
+
+    first: str
+    last: str
+    own: bool
+    base: runs.RunFiles | None
+    data: str | None
+
+    def dates(self, run: runs.RunFiles | None) -> tuple[str | None, str | None]:
+        """Start and end to test a run, or a strategy (None), on; None where they are its own test years."""
+        known = None if self.base is None else cached.config(self.base).splits
+        same = run is None or cached.config(run).splits == known
+        return (None, None) if self.own and same and self.data is None else (self.first, self.last)
+
+    def counted(self, run: runs.RunFiles) -> bool:
+        """Whether the look at a run's champion is in the register."""
+        return self.dates(run)[0] is None and runs.is_counted(run)
+
+
+def _period(base: runs.RunFiles | None) -> Period:
+    """Prices and days, as the visitor chooses them."""
     columns = st.columns([2, 1, 1, 2], vertical_alignment="bottom")
+    usual = cached.default_config()
     if base is None:
-        panels = [one.name for one in cached.catalogue() if not one.fault]
-        data = columns[0].selectbox("Prices", panels, key="compare: data")
-        config, bounds = cached.default_config(), next(one for one in cached.catalogue() if one.name == data)
-        test = config.splits.test if data == config.data.name else (bounds.start[:10], bounds.end[:10])
+        panels = {one.name: one for one in cached.catalogue() if not one.fault}
+        name = columns[0].selectbox("Prices", list(panels), key="compare: data")
+        data = None if name == usual.data.name else name
+        test = usual.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])
     else:
         data, config = None, cached.config(base)
         columns[0].text_input("Prices", config.data.name, disabled=True, help="Those of the first run, and its rules.")
         test = config.splits.test
     scope = base.name if base else data
-    first = columns[1].date_input("From", date.fromisoformat(test[0]), date(1900, 1, 1), key=f"from {scope}")
-    last = columns[2].date_input("to", date.fromisoformat(test[1]), date(1900, 1, 1), key=f"to {scope}")
-    start, end = first.isoformat(), last.isoformat()
-    if base is not None and start < test[0]:
+    first = columns[1].date_input("From", date.fromisoformat(test[0]), EARLIEST, key=f"from {scope}").isoformat()
+    last = columns[2].date_input("to", date.fromisoformat(test[1]), EARLIEST, key=f"to {scope}").isoformat()
+    if base is not None and first < test[0]:
         columns[3].warning(
             "The period reaches into days that the champion was trained on or chosen by: what it earned there says "
             "nothing about other days.",
             icon=":material/warning:",
         )
-    own = (start, end) == tuple(test)
-    panel = None if data == cached.default_config().data.name else data
-    return (None, None, panel) if own and panel is None else (start, end, panel)
+    return Period(first, last, (first, last) == tuple(test), base, data)
 
 
-def _ask(
-    chosen: list[runs.RunFiles],
-    strategies: list[str],
-    start: str | None,
-    end: str | None,
-    base: runs.RunFiles | None,
-    data: str | None,
-) -> dict[str, Any]:
+def _agreed(champions: list[runs.RunFiles], period: Period) -> bool:
+    """Whether all may be tested: those whose look is in the register, and those for which the visitor said yes."""
+    agreed = st.session_state.setdefault("compare: agreed", set())
+    new = {(run, *period.dates(run)): run for run in champions if not period.counted(run)}
+    waiting = {key: run for key, run in new.items() if key not in agreed}
+    if not waiting:
+        return True
+    names = ", ".join(theme.plain(run.name) for run in waiting.values())
+    st.info(
+        f"A backtest of {names} in this period is a look at it. It is counted once: whoever looks often has to see "
+        "more before a champion is promoted.",
+        icon=":material/visibility:",
+    )
+    if not st.button("Look at it", type="primary", key="compare: look"):
+        return False
+    agreed.update(waiting)
+    st.rerun()
+
+
+def _ask(champions: list[runs.RunFiles], strategies: list[str], period: Period) -> dict[str, Any]:
     """What each decides; one that cannot be tested here is named and left out."""
     asked: dict[str, Any] = {}
-    targets: list[tuple[str, runs.RunFiles | str]] = [(run.name, run) for run in chosen]
-    targets += [(name, name) for name in strategies]
-    place = st.empty()
-    for done, (name, target) in enumerate(targets):
-        place.progress(done / len(targets), f"Asking {theme.plain(name.replace('_', ' '))}")
+    place, count = st.empty(), len(champions) + len(strategies)
+
+    def ask(name: str, get: Callable[[], Any]) -> None:
+        place.progress(len(asked) / count, f"Asking {theme.plain(name.replace('_', ' '))}")
         try:
-            asked[name] = cached.asked(target, start, end, base if isinstance(target, str) else None, data)
+            asked[name] = get()
         except FinrlPodError as error:
             st.error(f"{theme.plain(name)}: {theme.plain(error)}", icon=":material/error:")
+
+    for run in champions:
+        ask(run.name, partial(cached.asked, run, *period.dates(run), None, None, period.counted(run)))
+    for name in strategies:
+        ask(name, partial(cached.asked, name, *period.dates(None), period.base, period.data, True))
     place.empty()
     return asked

@@ -11,8 +11,7 @@ from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.frames import runs, verdicts
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.parts import show_figure
-
-WRAPPED = 58  # pixels: two lines of text
+from finrl_pod_app.dashboard.pages.tables import WRAPPED, show_table
 
 
 def gate(chosen: Sequence[runs.RunFiles]) -> None:
@@ -40,7 +39,8 @@ def gate(chosen: Sequence[runs.RunFiles]) -> None:
                 "limit": st.column_config.NumberColumn("Limit", format="%.3f"),
                 "sentence": st.column_config.TextColumn("In words", width="large"),
             }
-            st.dataframe(table, column_config=columns, hide_index=True, row_height=WRAPPED, key=f"gate of {run.name}")
+            words = "The gate's rules: whether each was passed, its value, its limit and a sentence."
+            show_table(table, columns, f"gate of {run.name}", describes=words, row=WRAPPED)
             histogram = verdicts.logits(verdict)
             if histogram is not None:
                 st.markdown("Overfitting of the choice", help=definition("pbo"))

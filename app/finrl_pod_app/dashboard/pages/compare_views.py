@@ -15,6 +15,7 @@ from finrl_pod_app.dashboard.frames import comparison
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import strategy_columns
 from finrl_pod_app.dashboard.pages.parts import show_figure
+from finrl_pod_app.dashboard.pages.tables import show_table
 
 HIGHEST = 100.0  # basis points
 TRADES = 2_000  # rows shown, the last ones; all are in the file
@@ -34,12 +35,8 @@ def show(asked: Mapping[str, Any], looks: Mapping[str, theme.Style]) -> None:
         key=f"compare: cost, at first {own}",
     )
     found = comparison.curves(asked, cost)
-    st.dataframe(
-        comparison.metrics_table(found),
-        column_config=strategy_columns(),
-        hide_index=True,
-        key="compare: metrics",
-    )
+    words = "Each strategy with its return, risk, ratios, turnover and costs under the cost that is chosen."
+    show_table(comparison.metrics_table(found), strategy_columns(), "compare: metrics", describes=words)
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
         _lines(view, found, looks)
@@ -60,16 +57,16 @@ def show(asked: Mapping[str, Any], looks: Mapping[str, theme.Style]) -> None:
 
 def _lines(view: str, found: Mapping[str, comparison.Curve], looks: Mapping[str, theme.Style]) -> None:
     if view == "Drawdown":
-        show_figure(figures.falls(found, looks), "falls", height=460)
+        show_figure(figures.falls(found, looks), "falls", describes="Drawdown of each strategy.", height=460)
         return
     if view == "Rolling Sharpe":
-        show_figure(figures.rolling(found, looks), "rolling", height=460)
+        show_figure(figures.rolling(found, looks), "rolling", describes="Rolling Sharpe ratio.", height=460)
         return
     first = next(iter(found))
     banded = st.toggle(f"Bootstrap band of {_words(first)}, and intervals of all", help=definition("interval"))
     band = cached.band(found[first].equity) if banded else None
     shown = None if band is None else {"level": BAND_LEVEL, **band}
-    show_figure(figures.equity(found, looks, shown), "equity", height=460)
+    show_figure(figures.equity(found, looks, shown), "equity", describes="Equity of each strategy.", height=460)
     if banded:
         _intervals(found)
 
@@ -79,13 +76,13 @@ def _intervals(found: Mapping[str, comparison.Curve]) -> None:
     formats = {"sharpe": "%.2f", "annual_return": "percent", "max_drawdown": "percent"}
     words = {"value": "", "low": ", low", "high": ", high"}
     titles = {"sharpe": "Sharpe", "annual_return": "A year", "max_drawdown": "Drawdown"}
-    config = {
+    config = {"strategy": column.TextColumn("Strategy")} | {
         f"{key}_{end}": column.NumberColumn(f"{titles[key]}{word}", format=form, help=definition("interval"))
         for key, form in formats.items()
         for end, word in words.items()
     }
     table = comparison.intervals_table(found, seed=0)
-    st.dataframe(table, column_config=config, hide_index=True, key="compare: intervals")
+    show_table(table, config, "compare: intervals", describes="Bootstrap intervals of each strategy's statistics.")
 
 
 def _trades(name: str, asked: Any, cost: float) -> None:
@@ -100,7 +97,8 @@ def _trades(name: str, asked: Any, cost: float) -> None:
         "value": column.NumberColumn("Value", format="dollar"),
         "weight": column.NumberColumn("Weight after", format="percent"),
     }
-    st.dataframe(table.tail(TRADES).iloc[::-1], column_config=config, hide_index=True, key="compare: trades")
+    last = table.tail(TRADES).iloc[::-1]
+    show_table(last, config, "compare: trades", describes="Trades, the latest first.")
     st.caption(f"{len(table):,} trades{f', the last {TRADES:,} are shown' if len(table) > TRADES else ''}.")
     csv = comparison.table_csv(table)
     st.download_button("Download all trades as CSV", csv, "trades.csv", "text/csv", key="compare: trades csv")

@@ -10,6 +10,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.data_import import take_in
 from finrl_pod_app.dashboard.pages.parts import show_figure
+from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 VIEWS = ("Flaws", "Prices", "Missing bars", "Jumps", "Correlations")
@@ -23,9 +24,9 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
     st.title("Data")
     panels = cached.catalogue()
     column: Any = st.column_config
-    st.dataframe(
+    show_table(
         catalogue_table(panels),
-        column_config={
+        {
             "name": column.TextColumn("Name"),
             "source": column.TextColumn("Source", width="medium"),
             "bar": column.TextColumn("Bar", help="1d: a day."),
@@ -38,8 +39,8 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
             "flaws": column.NumberColumn("Flaws", help="Known faults, each in words below."),
             "fault": column.TextColumn("Why it cannot be used"),
         },
-        hide_index=True,
-        key="catalogue",
+        "catalogue",
+        describes="The stored panels: name, source, tickers, bars, days, columns and how many flaws are known.",
     )
     with st.expander("Import a CSV or Parquet file", icon=":material/upload_file:"):
         take_in()
@@ -75,7 +76,8 @@ def _draw(name: str, view: str) -> None:
             "missing": column.NumberColumn("Missing", help="Between its first and last bar."),
             "share": column.NumberColumn("Share missing", format="percent"),
         }
-        st.dataframe(prices.missing(panel), column_config=days, hide_index=True, key="missing")
+        words = "Each ticker with its first and last bar and how many are missing between them."
+        show_table(prices.missing(panel), days, "missing", describes=words)
     elif view == "Jumps":
         least = st.slider("At least, in percent", 5, 100, 40, 5, key="data: jump") / 100
         table = prices.jumps(panel, least)
@@ -92,7 +94,7 @@ def _draw(name: str, view: str) -> None:
             "move": column.NumberColumn("Move", format="percent"),
             "bars": column.NumberColumn("Bars between", help="1: from one bar to the very next."),
         }
-        st.dataframe(table, column_config=moves, hide_index=True, key="jumps")
+        show_table(table, moves, "jumps", describes="Large moves, the largest first: day, symbol, prices, size.")
     else:
         chosen = _symbols(panel, len(panel.symbols))
         if len(chosen) > 1:

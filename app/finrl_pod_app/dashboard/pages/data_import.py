@@ -7,6 +7,7 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.tables import show_table
 
 BARS = ("1d", "1h", "15m", "1m")
 
@@ -36,8 +37,11 @@ def take_in() -> None:
     found = prices.flaw_table(panel)
     if len(found):
         st.caption(f"{len(found):,} things deserve doubt:")
-        st.dataframe(found, hide_index=True, key="import: flaws", height=200)
-    st.dataframe(prices.preview(panel), key="import: preview", height=240)
+        flaws = {name: name.capitalize() for name in found.columns}
+        show_table(found, flaws, "import: flaws", describes="What deserves doubt in the file.", most=6)
+    closes = prices.preview(panel)
+    names = {name: str(name) for name in closes.columns}
+    show_table(closes, names, "import: preview", describes="The last closes of the file, the latest first.", most=6)
     name = st.text_input("Store it as", max_chars=64, key="import: name", placeholder="mine")
     if st.button("Store", type="primary", disabled=not name, key="import: store"):
         try:

@@ -8,6 +8,8 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
+from finrl_pod_app.dashboard.pages.paper_summary import show_account
+from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.presets import preset
@@ -62,8 +64,8 @@ def _demo_button(settings: Settings, label: str, name: str, tip: str) -> None:
 def _table(found: list[runs.RunFiles], statuses: dict[str, runs.Status]) -> None:
     shown = found[:LATEST]
     frame = runs.table([cached.summary(run) for run in shown], [statuses[run.name] for run in shown])
-    order, columns = run_columns()
-    st.dataframe(frame, column_order=order, column_config=columns, hide_index=True, key="latest runs")
+    words = "The latest runs: status, name, progress, validation and test results, settings and the time of change."
+    show_table(frame, run_columns(), "latest runs", describes=words)
     if len(found) > LATEST:
         st.caption(f"The latest {LATEST} of {len(found):,} runs.")
 
@@ -81,7 +83,8 @@ def _failures(found: list[runs.RunFiles], statuses: dict[str, runs.Status]) -> N
 def _paper(settings: Settings) -> None:
     st.subheader("Paper account")
     journal = settings.find_journal()
-    if journal is None:
+    if journal is None or not journal.is_file():
         st.caption("No paper account yet: `finrl-pod paper demo` trades a simulated month against a fake broker.")
         return
-    st.caption(f"Journal: {theme.plain(journal)}")
+    show_account(journal)
+    st.page_link(st.session_state["pages"]["paper"], label="See and command it")

@@ -73,7 +73,7 @@ def _status(path: Path) -> None:
     journal, now = paper_journal.load(path), paper_state.now()
     state, reason = journal.state
     because = f" ({reason})" if reason else ""
-    trading = paper_state.Sign("Trading", _STATES[state], f"{_STATE_WORDS[state]}{because}")  # type: ignore[arg-type]
+    trading = paper_state.Sign("Trading", _STATES.get(state, "unknown"), f"{_STATE_WORDS.get(state, state)}{because}")  # type: ignore[arg-type]
     signs = (trading, *paper_state.signs(journal, now))
     with st.container(horizontal=True, key="signs"):
         for sign in signs:

@@ -9,6 +9,7 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames import findings, machine
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 REFRESH = 5.0  # seconds
@@ -20,17 +21,17 @@ def render(settings: Settings) -> None:
     st.fragment(_load, run_every=REFRESH)()
     st.subheader("Disk")
     column: Any = st.column_config
-    st.dataframe(
+    show_table(
         machine.disks({"runs": settings.runs, "prices": cached.store_folder()}),
-        column_config={
+        {
             "what": column.TextColumn("Of"),
             "path": column.TextColumn("Folder", width="large"),
             "free": column.NumberColumn("Free, GiB", format="%.1f"),
             "total": column.NumberColumn("Total, GiB", format="%.1f"),
             "used": column.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
         },
-        hide_index=True,
-        key="disks",
+        "disks",
+        describes="Free and used space of the disks that hold runs and prices.",
     )
     st.subheader("What the doctor finds")
     if st.button("Look again", icon=":material/refresh:"):
@@ -38,18 +39,17 @@ def render(settings: Settings) -> None:
     found = cached.doctor()
     mends = [f"- **{theme.plain(one.name)}**: {theme.plain(one.mend)}" for one in found if one.status != "ok"]
     st.markdown("\n".join(mends))
-    st.dataframe(
+    show_table(
         findings.doctor_table(found),
-        column_config={
+        {
             "status": column.TextColumn("", width="small"),
             "group": column.TextColumn("Of"),
             "name": column.TextColumn("What"),
             "value": column.TextColumn("Found", width="large"),
         },
-        column_order=("status", "group", "name", "value"),
-        hide_index=True,
-        height="content",
-        key="doctor",
+        "doctor",
+        describes="What the doctor looked at: status, group, name and what was found.",
+        most=40,
     )
 
 
@@ -63,15 +63,15 @@ def _load() -> None:
     cells[3].metric("Graphics cards", len(cards) or "none")
     if len(cards):
         column: Any = st.column_config
-        st.dataframe(
+        show_table(
             cards,
-            column_config={
+            {
                 "card": column.TextColumn("Card"),
                 "use": column.ProgressColumn("In use", format="percent", min_value=0.0, max_value=1.0),
                 "used": column.NumberColumn("Memory, GiB", format="%.1f"),
                 "total": column.NumberColumn("of, GiB", format="%.1f"),
                 "temperature": column.NumberColumn("°C", format="%d"),
             },
-            hide_index=True,
-            key="cards",
+            "cards",
+            describes="Graphics cards with their use, memory and temperature.",
         )

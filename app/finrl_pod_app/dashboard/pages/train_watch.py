@@ -10,7 +10,8 @@ from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.frames import runs, training
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.parts import show_figure
+from finrl_pod_app.dashboard.pages.parts import show_figure, told
+from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
 
@@ -35,7 +36,7 @@ def watch_one(settings: Settings) -> None:
         watch(run)
     else:
         _ended(run, status)
-    st.fragment(_figures, run_every=REFRESH if status == "running" else None)(settings, run.name)
+    st.fragment(told(_figures), run_every=REFRESH if status == "running" else None)(settings, run.name)
 
 
 def _ended(run: runs.RunFiles, status: runs.Status) -> None:
@@ -71,10 +72,14 @@ def _figures(settings: Settings, name: str) -> None:
     left, right = st.columns(2)
     with left:
         quantity = st.selectbox("Learning curve of", training.curve_names(generations), format_func=_words)
-        show_figure(figures.learning_curve(training.curve(generations, quantity), quantity), "learning curve")
+        show_figure(
+            figures.learning_curve(training.curve(generations, quantity), quantity),
+            "learning curve",
+            describes="Learning curve: median of the pods, with a band.",
+        )
     with right:
         st.markdown("Scores of the agents", help=definition("validation_score"))
-        show_figure(figures.scores(known), "scores", height=420)
+        show_figure(figures.scores(known), "scores", describes="Validation scores by generation.", height=420)
     st.subheader("Leaderboard")
     settings_shown = training.settings_of(known)
     columns = {
@@ -87,17 +92,23 @@ def _figures(settings: Settings, name: str) -> None:
         "samples": st.column_config.NumberColumn("Samples", format="localized"),
         **{one: st.column_config.NumberColumn(_words(one), format="%.4g") for one in settings_shown},
     }
-    order = ["rank", "id", "score", "parent", "generation", "slot", "samples", *settings_shown]
-    st.dataframe(board, column_order=order, column_config=columns, hide_index=True, key="leaderboard")
+    show_table(board, columns, "leaderboard", describes="The best agents by validation score, with their settings.")
     champions = cached.champions(run) or tuple(board["id"].head(cached.config(run).tournament.champion))
     st.subheader("Descent")
     st.caption("A column for each generation, a row for each slot; ringed agents form the champion.")
     line = training.ancestors(known, champions)
-    show_figure(figures.lineage(known, champions, line), "lineage", height=320 + 10 * summary.pods)
+    show_figure(
+        figures.lineage(known, champions, line),
+        "lineage",
+        describes="Tree of descent of the agents.",
+        height=320 + 10 * summary.pods,
+    )
     if settings_shown:
         st.subheader("Drift of the settings")
         setting = st.selectbox("Setting", settings_shown, format_func=_words)
-        show_figure(figures.drift(training.drift(known, setting), setting), "drift")
+        show_figure(
+            figures.drift(training.drift(known, setting), setting), "drift", describes="A setting over the generations."
+        )
 
 
 def _words(name: str) -> str:

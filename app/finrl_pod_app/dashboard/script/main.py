@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 
 import streamlit as st
 
@@ -19,6 +20,7 @@ ICON = (
     '<rect width="32" height="32" rx="6" fill="#0b6bcb"/>'
     '<path d="M5 23l7-8 5 4 9-11" fill="none" stroke="#fff" stroke-width="3"/></svg>'
 )
+WARM_UP_AFTER = 3.0  # seconds: the first page is drawn by then
 # Heading and icon of each page in the order of the menu, by the name of its module, which its address has too.
 PAGES = {
     "overview": ("Overview", ":material/home:"),
@@ -41,6 +43,14 @@ def draw(name: str, settings: Settings) -> None:
         st.error(theme.plain(error), icon=":material/error:")
 
 
+@st.cache_resource(max_entries=1, show_spinner=False)
+def warm_up() -> None:
+    """Load what comparisons need, once a server and behind the first visitor's back: it takes seconds."""
+    timer = threading.Timer(WARM_UP_AFTER, importlib.import_module, ("finrl_pod_app.dashboard.frames.comparison",))
+    timer.daemon = True
+    timer.start()
+
+
 def main() -> None:
     """The whole application."""
     st.set_page_config(page_title="finrl_pod", page_icon=ICON, layout="wide")
@@ -52,6 +62,7 @@ def main() -> None:
         shown = functools.partial(draw, name, settings)
         pages[name] = st.Page(shown, title=title, icon=icon, url_path=name, default=name == "overview")
     st.session_state["pages"] = pages  # for links from one page to another
+    warm_up()
     st.navigation(list(pages.values())).run()
 
 

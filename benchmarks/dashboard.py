@@ -1,0 +1,244 @@
+"""How quick the dashboard is with much to show: 200 runs of 50 pods, and a journal of a year of 30 symbols.
+
+    python benchmarks/dashboard.py --make /tmp/much              # once: trains one run, copies it, trades the year
+    python benchmarks/dashboard.py --of /tmp/much --out benchmarks/dashboard.json
+
+A page's time is from the click on its name until its heading stands and the server has drawn the rest, in Chromium;
+each is the median over visits after the first, which is given beside it. The slider's is from the key to the moved
+curve. Memory: the paper page is drawn as often as in a day of refreshes, the journal being written to between two
+drawings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+RUNS, PODS, SYMBOLS = 200, 50, 30
+FIRST, LAST = date(2023, 1, 3), date(2023, 12, 29)
+REFRESHES_A_DAY = 24 * 3600 // 10  # of the paper account, one every 10 s; the status every 2 s reads the same frames
+LIMITS = {"first_paint": 2.0, "page": 1.0, "slider": 0.3, "growth_mb": 50.0}
+
+
+def main() -> int:
+    """Make what is looked at, or measure; returns the exit code: 1 where a limit was not held."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make", type=Path, help="make runs and journal in this folder")
+    parser.add_argument("--of", type=Path, help="measure on what was made in this folder")
+    parser.add_argument("--refreshes", type=int, default=REFRESHES_A_DAY, help="of the paper account, for its memory")
+    parser.add_argument("--visits", type=int, default=5, help="of each page, after the first")
+    parser.add_argument("--only", choices=["pages", "memory"], help="one of the two parts")
+    parser.add_argument("--out", type=Path, help="where the figures are kept")
+    chosen = parser.parse_args()
+    if chosen.make:
+        make(chosen.make)
+    if not chosen.of:
+        return 0
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "pages": lambda: pages(chosen.of, chosen.visits),
+        "memory": lambda: memory(chosen.of / "journal.sqlite", chosen.refreshes),
+    }
+    known = json.loads(chosen.out.read_text()) if chosen.out and chosen.out.exists() else {}
+    found = known | {name: part() for name, part in parts.items() if chosen.only in (None, name)}
+    found |= {"limits": LIMITS, "machine": machine(), "held": held(found)}
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    sys.stdout.write(text)
+    if chosen.out:
+        chosen.out.write_text(text)
+    return 0 if all(found["held"].values()) else 1
+
+
+def held(found: dict[str, Any]) -> dict[str, bool]:
+    """Which limits were held."""
+    outcome = {}
+    if "pages" in found:
+        outcome["first_paint"] = found["pages"]["first_paint_seconds"] <= LIMITS["first_paint"]
+        outcome |= {f"page {n}": t["median"] <= LIMITS["page"] for n, t in found["pages"]["page_seconds"].items()}
+        outcome["slider"] = found["pages"]["slider_seconds"] <= LIMITS["slider"]
+    if "memory" in found:
+        outcome["growth_mb"] = found["memory"]["growth_mb"] <= LIMITS["growth_mb"]
+    return outcome
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    return {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "measured": datetime.now(UTC).isoformat()}
+
+
+def make(folder: Path) -> None:
+    """200 copies of a run of 50 pods, each with its own name and age, and the year's journal."""
+    from finrl_pod_app.presets import preset
+    from finrl_pod_app.wiring import run_tournament
+
+    quick = preset("quick")
+    budget = dataclasses.replace(quick.tournament, pods=PODS, samples=4_096, generations=2, leaderboard=PODS)
+    first = folder / "runs" / "run-000"
+    if not (first / "report.json").is_file():
+        run_tournament(dataclasses.replace(quick, tournament=budget), first, device="cpu")
+    for n in range(1, RUNS):
+        copy = folder / "runs" / f"run-{n:03d}"
+        if not copy.exists():
+            shutil.copytree(first, copy, copy_function=_light)
+            report = json.loads((first / "report.json").read_text())
+            report["test"]["strategies"]["champion"]["sharpe"] += n / 1_000  # no two are the same to a cache
+            (copy / "report.json").unlink()
+            (copy / "report.json").write_text(json.dumps(report))
+            then = time.time() - 3_600 * n
+            os.utime(copy / "report.json", (then, then))
+    make_journal(folder / "journal.sqlite")
+
+
+def _light(source: str, target: str) -> None:
+    """A second name instead of a copy for what no page changes."""
+    os.link(source, target)
+
+
+def make_journal(path: Path) -> None:
+    """A year of daily rebalancing over 30 symbols, by the daemon itself on a simulated market."""
+    from finrl_pod.data.panel import make_panel
+    from finrl_pod.paper.replay import replay
+    from finrl_pod.paper.schedule import Calendar
+    from finrl_pod.paper.settings import BrokerSettings, DataSettings, OrderSettings, PaperConfig, ScheduleSettings
+    from finrl_pod.paper.trader import LoadedStrategy
+
+    class Source:
+        def current(self) -> LoadedStrategy:
+            return LoadedStrategy(Daily(), "daily")
+
+    days = [s.date for s in Calendar().sessions(date(2022, 12, 1), LAST)]
+    draw = np.random.default_rng(0)
+    close = np.round(80 * np.exp(np.cumsum(draw.normal(0.0004, 0.015, (len(days), SYMBOLS)), axis=0)), 2)
+    symbols = tuple(f"S{n:02d}" for n in range(SYMBOLS))
+    panel = make_panel(np.array(days, dtype="datetime64[ns]"), symbols, {"close": close}, name="made", source="made")
+    config = PaperConfig(
+        name="year", strategy="daily", symbols=symbols, capital=1e6, data=DataSettings(window=20),
+        broker=BrokerSettings(kind="simulated", cost_bps=2.0), schedule=ScheduleSettings("close"),
+        orders=OrderSettings(min_value=10.0),
+    )  # fmt: skip
+    if not path.is_file():
+        replay(config, panel, Source(), FIRST, LAST, path)
+
+
+@dataclasses.dataclass
+class Daily:
+    """Weights that sway from day to day: an order for each symbol, every day."""
+
+    name: str = "daily"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Any, positions: Any) -> Any:  # noqa: ARG002 - as every strategy
+        day = int(window.times[-1].astype("datetime64[D]").astype(int))
+        weights = 1 + 0.5 * np.sin(day + np.arange(len(window.symbols)))
+        return weights / weights.sum()
+
+
+def pages(folder: Path, visits: int) -> dict[str, Any]:
+    """First paint, each page, and the slider, in a browser."""
+    from finrl_pod_app.dashboard.script.main import PAGES
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser.conftest import ARGUMENTS, browser_path
+    from tests.dashboard.serving import Dashboard
+
+    runs = ("--runs", str((folder / "runs").resolve()))
+    with Dashboard(folder / "server", *runs, journal=folder / "journal.sqlite") as board, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(120_000)
+        page.goto(board.url)  # once, so that scripts and modules are loaded: a server is started once a day
+        page.locator("h1").first.wait_for()
+        times: dict[str, list[float]] = {name: [] for name in PAGES}
+        for _ in range(visits + 1):
+            for name, (title, _icon) in PAGES.items():
+                began = time.perf_counter()
+                page.get_by_role("link", name=title, exact=True).click()
+                page.get_by_role("heading", name=title, exact=True).wait_for()
+                page.wait_for_function(
+                    "() => !document.querySelector('[data-testid=stApp][data-test-script-state=running]')"
+                )
+                times[name].append(time.perf_counter() - began)
+                if name == "compare":
+                    page.locator(".js-plotly-plot").first.wait_for()
+        page.get_by_role("link", name=PAGES["compare"][0], exact=True).click()
+        page.locator(".js-plotly-plot").first.wait_for()
+        slider = [_slide(page, key) for key in ("End", "Home") * 3]
+        paints = []
+        for _ in range(3):
+            fresh = browser.new_page()
+            fresh.goto(board.url)
+            fresh.locator("h1").first.wait_for()
+            paints.append(float(fresh.evaluate("performance.now()")) / 1_000)
+            fresh.close()
+        browser.close()
+    return {
+        "first_paint_seconds": round(statistics.median(paints), 3),
+        "page_seconds": {
+            name: {"first": round(t[0], 3), "median": round(statistics.median(t[1:]), 3)} for name, t in times.items()
+        },
+        "slider_seconds": round(statistics.median(slider), 3),
+    }  # fmt: skip
+
+
+def _slide(page: Any, key: str) -> float:
+    """From a key on the slider to the moved curve."""
+    last = "[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"
+    before = page.evaluate(last)
+    thumb = page.get_by_role("slider").first
+    thumb.focus()
+    began = time.perf_counter()
+    thumb.press(key)
+    page.wait_for_function(f"before => {last} !== before", arg=before, polling=10)
+    return time.perf_counter() - began
+
+
+def memory(journal: Path, refreshes: int) -> dict[str, Any]:
+    """What the process holds after a tenth of the refreshes, and at their end; the journal grows all the while."""
+    from streamlit.testing.v1 import AppTest
+
+    from finrl_pod.paper.journal import schema
+    from finrl_pod.paper.journal.store import Store
+
+    def script(path: str) -> None:
+        from pathlib import Path
+
+        from finrl_pod_app.dashboard.pages import paper
+        from finrl_pod_app.dashboard.settings import Settings
+
+        paper.render(Settings(journal=Path(path)))
+
+    copy = journal.with_name("growing.sqlite")
+    shutil.copy(journal, copy)
+    store = Store.open(copy)
+    app = AppTest.from_function(script, kwargs={"path": str(copy)}, default_timeout=120)
+    process, warm, after_warm = psutil.Process(), max(refreshes // 10, 1), 0.0
+    for n in range(refreshes):
+        store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message=f"refresh {n}")
+        app.run()
+        if app.exception:
+            raise RuntimeError(app.exception[0].value)
+        if n + 1 == warm:
+            after_warm = process.memory_info().rss / 1e6
+    store.close()
+    end = process.memory_info().rss / 1e6
+    return {"refreshes": refreshes, "warm_mb": round(after_warm, 1), "end_mb": round(end, 1),
+            "growth_mb": round(end - after_warm, 1)}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

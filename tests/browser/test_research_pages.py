@@ -1,0 +1,122 @@
+"""A first visit: the demo run from the page, a comparison of what came out, its cost, and a file that is no price."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.dashboard.script.main import PAGES
+from playwright.sync_api import Page, expect
+
+from tests.dashboard.serving import Dashboard
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+TRAINED = 420_000  # milliseconds that the quick demo may take on a machine that is busy
+Opener = Callable[[str], Page]
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    with Dashboard(tmp_path_factory.mktemp("first visit")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trained(dashboard: Dashboard) -> Path:
+    """The folder of runs, which the first test fills."""
+    assert list(dashboard.runs.glob("*/report.json")), "the demo run was not made: see the first test"
+    return dashboard.runs
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def last_value(page: Page) -> float:
+    """The last point of the figure's first curve."""
+    return float(page.evaluate("[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"))
+
+
+def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: Dashboard, open_page: Opener) -> None:
+    page = open_page(dashboard.url)
+    expect(page.get_by_text("There are no runs yet")).to_be_visible()
+    assert not dashboard.runs.exists()  # looking made nothing
+    page.get_by_role("button", name="Make the demo run").click()
+    expect(page.get_by_role("progressbar").first).to_be_visible()
+    expect(page.get_by_text("Samples/s")).to_be_visible()
+    page.reload()  # the training is not the page's
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden(timeout=TRAINED)
+    expect(page.get_by_role("heading", name="Latest runs")).to_be_visible()
+    assert len(list(dashboard.runs.glob("*/report.json"))) == 1
+
+
+def test_runs_and_strategies_are_compared_under_any_cost(
+    dashboard: Dashboard, trained: Path, open_page: Opener
+) -> None:
+    page = open_page(f"{dashboard.url}/compare")
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    legend = page.locator(".js-plotly-plot .legendtext")
+    assert legend.count() >= 3  # the run, equal weight, the index
+    before = last_value(page)
+    thumb = page.get_by_role("slider").first
+    thumb.focus()
+    thumb.press("End")  # reachable and moved by keyboard alone
+    page.wait_for_function(
+        "before => [...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1) < 0.999 * before", arg=before
+    )
+    page.get_by_text("Drawdown", exact=True).last.click()
+    page.wait_for_function("() => Math.max(...document.querySelector('.js-plotly-plot')._fullData[0].y) <= 1e-9")
+
+
+def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
+    dashboard: Dashboard, open_page: Opener
+) -> None:
+    page = open_page(f"{dashboard.url}/data")
+    page.get_by_text("Import a CSV or Parquet file").click()
+    rows = b"time,symbol,close\n2024-01-02,AAA,10\n2024-01-03,AAA,ten\n"
+    page.locator("input[type=file]").set_input_files(
+        {"name": "../../<img src=x>.csv", "mimeType": "text/csv", "buffer": rows}
+    )
+    expect(page.get_by_role("alert").filter(has_text=re.compile(r"line 3|row 3|ten"))).to_be_visible()
+    expect(page.get_by_role("button", name="Store")).to_be_hidden()
+    page.reload()
+    page.get_by_text("Import a CSV or Parquet file").click()
+    page.locator("input[type=file]").set_input_files(
+        {"name": "prices.exe", "mimeType": "application/octet-stream", "buffer": b"MZ"}
+    )
+    expect(page.get_by_text(re.compile("not allowed", re.IGNORECASE))).to_be_visible()
+    assert not dashboard.store.exists()
+
+
+def test_looking_at_every_page_changes_nothing(dashboard: Dashboard, trained: Path, open_page: Opener) -> None:
+    before = contents(dashboard.folder)
+    del before["dashboard.log"]
+    for name, (title, _) in PAGES.items():
+        page = open_page(dashboard.url if name == "overview" else f"{dashboard.url}/{name}")
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+    after = contents(dashboard.folder)
+    del after["dashboard.log"]
+    assert after == before
+
+
+def test_every_page_is_reached_by_keyboard(dashboard: Dashboard, trained: Path, open_page: Opener) -> None:
+    page = open_page(dashboard.url)
+    expect(page.get_by_role("heading", name="Overview", exact=True)).to_be_visible()
+    reached: set[str] = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(str(page.evaluate("document.activeElement.innerText || ''")).strip())
+    assert {title for title, _ in PAGES.values()} <= reached
+    for _ in range(40):
+        page.keyboard.press("Shift+Tab")
+        if str(page.evaluate("document.activeElement.innerText || ''")).strip() == "System":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="System", exact=True)).to_be_visible()

@@ -1,0 +1,56 @@
+"""Two hundred runs of fifty pods: found, summarised and drawn from what is needed alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.dashboard.frames import runs, training
+from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
+
+from tests.dashboard.conftest import SCRIPT
+from tests.dashboard.many import make_runs
+
+DRAW = """
+import sys
+from streamlit.testing.v1 import AppTest
+for page, query in (("overview", {}), ("train", {"run": "run-001"})):
+    app = AppTest.from_string(sys.argv[1].replace("NAME", page), default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception and not app.error, app
+    assert app.dataframe, page
+print([name for name in ("torch", "sqlalchemy") if name in sys.modules])
+"""
+
+
+@pytest.fixture(scope="module")
+def many(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many")
+    make_runs(root, finished, runs=20)
+    return root
+
+
+def test_a_run_of_many_pods_is_read_whole(many: Path) -> None:
+    found = runs.find_runs(many)
+    assert len(found) == 20
+    summary = runs.summarise(found[0])
+    assert (summary.fault, summary.generation) == ("", 4)
+    generations = [training.read_generation(file) for file, _ in training.generation_files(found[0])]
+    known = training.agents(found[0], generations)
+    assert len(known) == 200
+    assert len(training.curve(generations, "reward")) == 4 * 12
+    assert training.board(known, 3)["score"].iloc[0] == known["score"].max()
+
+
+def test_pages_of_files_load_no_torch(many: Path, tmp_path: Path) -> None:
+    """It takes seconds, which a first visitor would wait for."""
+    environment = {**os.environ, RUNS_VARIABLE: str(many), "FINRL_POD_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", DRAW, SCRIPT]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,39 @@
+"""Colours that are told apart and seen, in light and in dark."""
+
+from __future__ import annotations
+
+import pytest
+from finrl_pod_app.dashboard import theme
+
+PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio (WCAG 2.2)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_ratio_is_that_of_the_rule() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21.0)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)  # the well-known least grey
+
+
+@pytest.mark.parametrize("page", ["light", "dark"])
+@pytest.mark.parametrize("colour", sorted({*theme.COLOURS, theme.GOOD, theme.BAD, theme.NEUTRAL}))
+def test_curves_stand_out_from_the_page(colour: str, page: str) -> None:
+    assert contrast(colour, PAGES[page]) >= 3.0  # WCAG 1.4.11, for graphics
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_in_figures_is_read(dark: bool) -> None:
+    layout = theme.template(dark=dark).layout
+    assert contrast(layout.font.color, PAGES["dark" if dark else "light"]) >= 7.0  # WCAG 1.4.6
+    assert contrast(layout.hoverlabel.font.color, layout.hoverlabel.bgcolor) >= 7.0

@@ -1,0 +1,197 @@
+"""Rows 26 to 28, 32, 38 and 42 against the real daemon process: prices, calendars, clocks, accounts, its own loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from finrl_pod.data.panel import make_panel
+from finrl_pod.paper.fake_alpaca.settings import CorporateAction
+from finrl_pod.types import Panel
+from tests.paper.made import prices
+from tests.paper.process.harness import Rig
+from tests.soak.judge import judge
+
+pytestmark = pytest.mark.slow
+
+NEW_YORK = ZoneInfo("America/New_York")
+JUMP = date(2024, 2, 14)
+
+
+def jumping() -> Panel:
+    """BB loses 35% and CC half overnight before the session of JUMP; AA's split on that day is the broker's to tell."""
+    made = prices()
+    late = made.times.astype("datetime64[D]") >= np.datetime64(JUMP)
+    factor = np.ones((len(made.times), 3))
+    factor[late, 1], factor[late, 2] = 0.65, 0.5
+    columns = {name: np.round(getattr(made, name) * factor, 2) for name in ("open", "high", "low", "close")}
+    columns["low"] = np.minimum(columns["low"], np.minimum(columns["open"], columns["close"]))
+    return make_panel(made.times, list(made.symbols), {**columns, "volume": made.volume}, name="made", source="made")
+
+
+def test_a_split_is_booked_a_real_move_trades_on_and_a_jump_halts_its_symbol(tmp_path: Path) -> None:
+    split = CorporateAction("AA", JUMP.isoformat(), "split", new=2.0, old=1.0)
+    config = {"": {"symbols": ["AA", "BB", "CC"]}, "data": {"window": 20}, "orders": {"collar": 0.2}}
+    with Rig(tmp_path, config=config, panel=jumping(), start=date(2024, 2, 12), actions=(split,)) as rig:
+        rig.launch()
+        rig.started()
+        rig.go()
+        before: list[Any] = []
+        (day,) = [s for s in rig.days if s.date == JUMP]
+        rig.reach(day.open - 7 * 3600, lambda: before.append(rig.exchange.ledger.qty("AA")))
+        rig.reach(rig.days[4].close + 600, rig.slow)
+        assert rig.stop() == 0
+        verdict = judge(rig.log, rig.journal)
+        assert verdict.faults == []
+        booked = rig.rows("select kind, symbol, own_change from corporate_actions")
+        assert booked == [("split", "AA", str(before[0]))]
+        told = [alert for alert in rig.alerts() if "symbol_halted" in alert]
+        assert len(told) == 1
+        assert "CC is halted until acknowledged" in told[0]
+        after = {o.symbol for o in rig.orders(JUMP.isoformat())}
+        assert "BB" in after
+        assert "CC" not in after
+
+
+def test_half_days_holidays_and_daylight_saving_whatever_the_host_thinks(tmp_path: Path) -> None:
+    """The host lives in Tokyo and its clock is five minutes ahead; the broker's clock and calendar rule."""
+    config = {"schedule": {"mode": "close", "lead_minutes": 20.0}}
+    with Rig(tmp_path, config=config, start=date(2019, 3, 8)) as rig:
+        rig.launch(TZ="Asia/Tokyo", hooks={"wrong_clock": 300.0})
+        rig.started()
+        rig.go()
+        rig.reach(rig.days[1].close + 1800, lambda: (rig.kill(), rig.still()))
+        assert rig.daemon is not None
+        rig.daemon.wait()
+        rig.server.jump(datetime(2019, 7, 2, 21, 0, tzinfo=UTC))
+        rig.launch(TZ="Asia/Tokyo", hooks={"wrong_clock": 300.0})
+        rig.started()
+        rig.go()
+        (last,) = [s for s in rig.days if s.date == date(2019, 7, 5)]
+        rig.reach(last.close + 600, rig.slow)
+        assert rig.stop() == 0
+        assert judge(rig.log, rig.journal).faults == []
+        sent: dict[str, set[str]] = {}
+        for post in rig.requests("POST", "/v2/orders"):
+            at = datetime.fromtimestamp(post["arrived"], NEW_YORK)
+            sent.setdefault(f"{at:%Y-%m-%d}", set()).add(f"{at:%H:%M}")
+        # 20 minutes before the close: of whole days, and of 3 July's half one. The clocks were changed on 10 March.
+        assert set(sent) == {"2019-03-08", "2019-03-11", "2019-07-03", "2019-07-05"}
+        assert min(sent["2019-07-03"]) >= "12:40"
+        assert max(sent["2019-07-03"]) < "12:50"
+        for day in ("2019-03-08", "2019-03-11", "2019-07-05"):
+            assert min(sent[day]) >= "15:40"
+            assert max(sent[day]) < "15:50"
+        assert any(alert.startswith("warning clock") and "+300 s" in alert for alert in rig.alerts())
+        missed = rig.rows("select count(*) from decisions where outcome = 'missed'")
+        assert missed[0][0] > 70  # each one that the months in between would have had
+
+
+def test_an_account_that_is_not_as_it_was_left_is_not_traded(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        rig.launch()
+        rig.started()
+        rig.go()
+        days = rig.days
+
+        def gift() -> None:
+            rig.exchange.ledger.cash += 5_000
+
+        rig.reach(days[0].close + 600, gift)
+        rig.reach(days[1].close + 600, rig.slow)
+        assert rig.orders(days[0].date.isoformat()) == []
+        assert any("5000" in alert.replace(",", "") or "in cash" in alert for alert in rig.alerts())
+        done = rig.command("reconcile", "--acknowledge", "--wait", "60", "--json")
+        assert "1 differences acknowledged" in json.loads(done.stdout)["outcome"]
+        rig.go()
+        rig.reach(days[2].close + 600, rig.slow)
+        assert rig.orders(days[1].date.isoformat())
+        rig.server.call(lambda: rig.exchange.reset(rig.server.settings.cash, rig.exchange.now))
+        sent = len(rig.requests("POST", "/v2/orders"))
+        rig.go()
+        rig.reach(days[3].close + 600, lambda: (rig.kill(), rig.still()))
+        assert rig.daemon is not None
+        rig.daemon.wait()
+        assert len(rig.requests("POST", "/v2/orders")) == sent
+        assert rig.launch().wait() == 2  # the account has another number now
+        assert "belongs to account" in (rig.folder / "daemon.log").read_text()
+
+
+def test_a_loss_beyond_the_limit_leaves_reducing_orders_only(tmp_path: Path) -> None:
+    with Rig(tmp_path, config={"risk": {"daily_loss": 0.0005, "drawdown": 0.9, "max_turnover": 10.0}}) as rig:
+        rig.launch()
+        rig.started()
+        rig.go()
+        rig.reach(rig.days[11].close + 600, rig.slow)
+        assert rig.stop() == 0
+        assert judge(rig.log, rig.journal).faults == []
+        ((since,),) = rig.rows("select at from risk_states where state = 'reducing'")
+        assert any(alert.startswith("critical reducing") for alert in rig.alerts())
+        later = [
+            (r["body"]["side"])
+            for r in rig.requests("POST", "/v2/orders")
+            if datetime.fromtimestamp(r["arrived"], UTC).isoformat() > since
+        ]
+        assert set(later) <= {"sell"}
+        kept_back = rig.rows(f"select count(*) from intent_events where state = 'withheld' and at > '{since}'")
+        assert kept_back[0][0] >= 1
+
+
+def test_a_loop_that_stalls_is_seen_from_outside(tmp_path: Path) -> None:
+    freeze = tmp_path / "freeze"
+    freeze.touch()
+    watchdog = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    watchdog.bind(str(tmp_path / "notify"))
+    watchdog.settimeout(0.02)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with Rig(tmp_path, config={"outside": {"heartbeat": "heartbeat.json", "port": port}}) as rig:
+        rig.launch(hooks={"stall_while": str(freeze)}, NOTIFY_SOCKET=str(tmp_path / "notify"))
+        rig.started()
+        rig.wait(lambda: health(port) == 200)
+        assert heard(watchdog)
+        rig.go()
+        rig.wait(lambda: health(port) == 503)
+        stale = os.stat(rig.folder / "heartbeat.json").st_mtime
+        heard(watchdog)
+        time.sleep(0.3)
+        assert not heard(watchdog)
+        assert os.stat(rig.folder / "heartbeat.json").st_mtime == stale
+        freeze.unlink()
+        rig.wait(lambda: health(port) == 200)
+        assert heard(watchdog)
+        rig.reach(rig.days[0].close, rig.slow)
+        assert rig.stop() == 0
+    watchdog.close()
+
+
+def health(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def heard(watchdog: socket.socket) -> list[bytes]:
+    """What systemd's watchdog was told since the last call."""
+    found = []
+    while True:
+        try:
+            found.append(watchdog.recv(100))
+        except TimeoutError:
+            return [words for words in found if b"WATCHDOG=1" in words]
