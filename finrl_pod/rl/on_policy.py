@@ -142,10 +142,10 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
-    _check_additions(config)
+    _check_h_term(config)
 
 
-def _check_additions(config: OnPolicyConfig) -> None:
+def _check_h_term(config: OnPolicyConfig) -> None:
     names = ("h_steps", "h_trajectories", "h_buffer")
     check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
     if config.h_term and config.h_steps > config.horizon:

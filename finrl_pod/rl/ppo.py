@@ -17,7 +17,7 @@ from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
 from finrl_pod.rl.distribution import distribution_of
-from finrl_pod.rl.mlp_update import MlpUpdate
+from finrl_pod.rl.fused import fused
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
 from finrl_pod.rl.on_policy import OnPolicy
 from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
@@ -86,8 +86,8 @@ class PPO(OnPolicy):
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
         self.additions = Additions.of(config, self.settings, self.parameters, self._scores, spec, seed, self.member_ids)
-        plain = self.additions is None  # the kernel knows the loss without additions
-        self._fused = MlpUpdate.of(self.policy, self.parameters, self.features) if plain else None
+        plain = self.additions is None  # the kernels know the loss without additions
+        self._fused = fused(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)

@@ -50,8 +50,9 @@ def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: Dashboard,
     expect(page.get_by_role("progressbar").first).to_be_visible()
     expect(page.get_by_text("Samples/s")).to_be_visible()
     page.reload()  # the training is not the page's
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    expect(page.get_by_role("button", name="Stop")).to_be_hidden(timeout=TRAINED)
+    stop = page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    expect(stop).to_be_hidden(timeout=TRAINED)
     expect(page.get_by_role("heading", name="Latest runs")).to_be_visible()
     assert len(list(dashboard.runs.glob("*/report.json"))) == 1
 
@@ -84,7 +85,7 @@ def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
         {"name": "../../<img src=x>.csv", "mimeType": "text/csv", "buffer": rows}
     )
     expect(page.get_by_role("alert").filter(has_text=re.compile(r"line 3|row 3|ten"))).to_be_visible()
-    expect(page.get_by_role("button", name="Store")).to_be_hidden()
+    expect(page.get_by_role("button", name="Store", exact=True)).to_be_hidden()
     page.reload()
     page.get_by_text("Import a CSV or Parquet file").click()
     page.locator("input[type=file]").set_input_files(

@@ -23,7 +23,7 @@ def _room(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 90.0) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it took too long"

@@ -287,6 +287,16 @@ def test_a_journal_is_read_again_only_after_a_write(world: World) -> None:
     assert paper_journal.load(world.journal) is not first
 
 
+def test_what_a_decision_left_alone_is_told_in_words(tmp_path: Path) -> None:
+    store = Store.create_or_open(tmp_path / "journal.sqlite")
+    for day, detail in ((2, "{}"), (3, '{"AA": "no bar", "BB": "halted"}'), (4, "the broker did not answer"), (5, "3")):
+        values = {"run": "r", "strategy": "s", "feed": "f", "inputs": "{}", "outcome": "orders", "detail": detail}
+        store.add(schema.decisions, NOW, bar=f"2024-01-{day:02d}", **values)
+    store.close()
+    told = list(paper_state.decisions(paper_journal.load(store.path)).detail)
+    assert told == ["3", "the broker did not answer", "AA: no bar; BB: halted", ""]
+
+
 def test_settings_go_through_the_journal(tmp_path: Path) -> None:
     settings = PaperConfig(
         name="kept", strategy="buy_and_hold", symbols=("A", "B"), journal=str(tmp_path / "j"),

@@ -22,6 +22,7 @@ TWO: dict[str, dict[str, Any]] = {
     "": {"strategy": "swapping", "symbols": ["KO", "XOM"]},
     "orders": {"fractional": True},
     "risk": {"max_position": 0.8, "max_order": 0.8},
+    "timing": {"poll": 900.0},
 }
 BEFORE = 31 * 60.0  # seconds before the opening at which a day's writes begin to count
 LIMIT = 60  # days

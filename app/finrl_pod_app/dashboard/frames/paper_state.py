@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -203,6 +204,22 @@ def commands(journal: Journal) -> pd.DataFrame:
     for column in ("user", "address"):
         frame[column] = frame[column].fillna("")
     return frame[["at", "name", "user", "address", "answered", "outcome", "waiting"]]
+
+
+def decisions(journal: Journal) -> pd.DataFrame:
+    """Decisions, the newest first, with what was left alone in words."""
+    frame = journal.decisions.iloc[::-1].reset_index(drop=True)
+    frame["detail"] = [_in_words(text) for text in frame.detail]
+    return frame
+
+
+def _in_words(detail: str) -> str:
+    """A sentence as it is; an object of reasons by symbol as a list."""
+    try:
+        reasons = json.loads(detail)
+    except ValueError:
+        return detail
+    return "; ".join(f"{symbol}: {why}" for symbol, why in reasons.items()) if isinstance(reasons, dict) else detail
 
 
 def spoken(seconds: float) -> str:

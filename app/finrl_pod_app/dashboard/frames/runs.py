@@ -152,6 +152,7 @@ def table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFr
     frame = pd.DataFrame(rows, columns=[*RunSummary.__dataclass_fields__, "status"])
     frame["changed"] = pd.to_datetime(frame["changed"], unit="s", utc=True)
     frame["promoted"] = [_GATE[summary.promoted] for summary in summaries]
+    frame["pods"] = frame["pods"].where(frame["pods"] > 0)  # nothing is known before it has begun
     frame["progress"] = [s.generation / s.generations if s.generations else 0.0 for s in summaries]
     return frame
 

@@ -22,6 +22,7 @@ from finrl_pod_app.dashboard.settings import Settings
 STATUS_EVERY, ACCOUNT_EVERY = 2.0, 10.0  # seconds between two looks at the journal, while the page is open
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
+_LABELS = {"good": "well", "warning": "late", "bad": "look here", "unknown": "not known"}
 _STATES = {"active": "good", "reducing": "warning", "halted": "bad"}
 _STATE_WORDS = {
     "active": "orders are sent within the limits",
@@ -78,7 +79,7 @@ def _status(path: Path) -> None:
     with st.container(horizontal=True, key="signs"):
         for sign in signs:
             with st.container(border=True, width=232, height="stretch", key=f"sign-{sign.title.lower()}"):
-                label = state if sign is trading else {"good": "well", "bad": "look here"}.get(sign.level, sign.level)
+                label = state if sign is trading else _LABELS[sign.level]
                 st.badge(f"{sign.title}: {label}", icon=f":material/{_ICONS[sign.level]}:", color=_COLOURS[sign.level])  # type: ignore[arg-type]
                 st.caption(theme.plain(sign.words))
     waiting = paper_state.waiting(journal, now)
@@ -198,7 +199,7 @@ def _show_log(journal: paper_journal.Journal) -> None:
     for title, frame, shape in (
         ("Alerts", journal.alerts.iloc[::-1], columns.alerts()),
         ("Commands", paper_state.commands(journal), columns.commands()),
-        ("Decisions", journal.decisions.iloc[::-1], columns.decisions()),
+        ("Decisions", paper_state.decisions(journal), columns.decisions()),
     ):
         st.subheader(f"{title}: {len(frame):,}", anchor=False)
         if len(frame):

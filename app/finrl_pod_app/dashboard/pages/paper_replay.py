@@ -18,7 +18,9 @@ def offer(journal: Journal, track: Tracking) -> None:
     if track.known:
         same = "Orders, fills and equity are those of the backtest, to the cent." if not track.differences else ""
         late = f" {track.behind} sessions came after it." if track.behind else ""
-        st.caption(theme.plain(f"Replayed with {track.strategy} on {track.made[:16]} UTC.{late} {same}"))
+        st.caption(
+            theme.plain(f"Replayed with {track.strategy} on {track.made[:16].replace('T', ' ')} UTC.{late} {same}")
+        )
         if track.differences:
             with st.expander(f"{len(track.differences):,} differences from the backtest"):
                 for sentence in track.differences[:DIFFERENCES_SHOWN]:

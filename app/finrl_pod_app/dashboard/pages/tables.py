@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from finrl_pod.evaluate.export import neutral
+from finrl_pod_app.dashboard.theme import MISSING
 
 ROW = 35  # pixels
 WRAPPED = 58  # pixels: two lines of text
@@ -27,4 +28,13 @@ def show_table(
         if not pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_datetime64_any_dtype(shown[name]):
             shown[name] = [neutral(value) if isinstance(value, str) else value for value in shown[name]]
     height = ROW + row * min(len(shown), most) + 3
-    st.dataframe(shown, hide_index=True, column_config=columns, height=height, row_height=row, key=key, alt=describes)
+    st.dataframe(
+        shown,
+        hide_index=True,
+        column_config=columns,
+        height=height,
+        row_height=row,
+        placeholder=MISSING,
+        key=key,
+        alt=describes,
+    )

@@ -1,4 +1,4 @@
-"""The fused gradient against autograd through PPO's own loss."""
+"""The kernels of policies against autograd through PPO's own loss, and Adam."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ from tests.rl.learners import small_env
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
 
-def learner(group: int, members: int, hidden: tuple[int, ...], kind: str, assets: int = 5) -> Learner:
+def learner(
+    group: int,
+    members: int,
+    hidden: tuple[int, ...],
+    kind: str,
+    assets: int = 5,
+    policy: str = "mlp",
+    gaps: bool = False,
+) -> Learner:
     env = small_env(
-        market=random_market(0, bars=80, assets=assets, features=3),
+        market=random_market(0, bars=80, assets=assets, features=3, gaps=0.2 if gaps else 0.0),
         kind=kind,
         envs=2 * group,
         group=group,
@@ -30,7 +38,14 @@ def learner(group: int, members: int, hidden: tuple[int, ...], kind: str, assets
         dtype=torch.float32,
     )
     agent = PPOConfig(
-        policy="mlp", hidden=hidden, horizon=8, epochs=2, minibatches=2, entropy=0.02, clip=0.05, learning_rate=0.01
+        policy=policy,  # type: ignore[arg-type]
+        hidden=hidden,
+        horizon=8,
+        epochs=2,
+        minibatches=2,
+        entropy=0.02,
+        clip=0.05,
+        learning_rate=0.01,
     )
     return Learner(
         env, agent, hyperparameters=[{"clip": 0.02 + 0.05 * p, "value_weight": 0.5 + p} for p in range(members)]
@@ -97,6 +112,23 @@ def test_steps_are_those_of_autograd_and_adam(
     assert not torch.equal(seen[0][0], seen[-1][0])
 
 
+@pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
+@pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
+@pytest.mark.parametrize(
+    ("group", "members", "hidden"), [(1, 1, (8,)), (4, 3, (16, 8)), (70, 1, (32, 32)), (3, 8, (8, 24))]
+)
+def test_steps_of_the_equivariant_policy(
+    group: int, members: int, hidden: tuple[int, ...], kind: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = learner(group, members, hidden, kind, policy="equivariant", gaps=gaps)
+    assert (subject.algorithm.tradable is not None) == gaps
+    seen = watched(subject.algorithm, monkeypatch)
+    subject.learn(3 * 8 * 2 * group)
+    assert len(seen) >= 6
+    moved = (seen[-1][0] - seen[0][0]).abs().amin(0)
+    assert float((moved == 0).float().mean()) < 0.02, "every weight has a gradient"
+
+
 @pytest.mark.parametrize("members", [1, 8])
 def test_one_asset_alone(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tower with a single output is another branch of the kernel: here the actor has one as well."""
@@ -121,14 +153,16 @@ def test_who_stops_and_who_breaks_is_the_same(members: int, monkeypatch: pytest.
     assert 1 <= steps[0] < steps[1] == len(seen)
 
 
+@pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
+@pytest.mark.parametrize("policy", ["mlp", "equivariant"])
 @pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
-def test_towers_and_draws_are_those_of_the_policy(group: int, members: int) -> None:
-    subject = learner(group, members, (16, 10), "portfolio")
+def test_what_is_said_and_drawn_is_the_policys(group: int, members: int, policy: str, kind: str) -> None:
+    subject = learner(group, members, (16, 8), kind, policy=policy, gaps=True)
     ppo, (day, account) = subject.algorithm, subject.env.reset(0)
     assert ppo._fused is not None
-    features, _ = ppo.rows(day)
+    features, tradable = ppo.rows(day)
     account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
-    out = ppo.policy.forward(ppo.parameters.views, features, account, None)
+    out = ppo.policy.forward(ppo.parameters.views, features, account, tradable)
     close = {"rtol": 1e-5, "atol": 1e-6}
     torch.testing.assert_close(ppo._fused.mean(day, account), out.mean.detach(), **close)
     torch.testing.assert_close(ppo._fused.value(day, account), out.value.detach(), **close)
@@ -138,7 +172,7 @@ def test_towers_and_draws_are_those_of_the_policy(group: int, members: int) -> N
         torch.testing.assert_close(drawn, plain, rtol=1e-5, atol=1e-5)
 
 
-def test_float64_and_other_policies_take_autograd() -> None:
+def test_float64_and_odd_widths_take_autograd() -> None:
     env = small_env(market=random_market(0, bars=80))
     assert Learner(env, PPOConfig(policy="mlp", horizon=4), dtype=torch.float64).algorithm._fused is None
-    assert Learner(env, PPOConfig(policy="equivariant", horizon=4)).algorithm._fused is None
+    assert Learner(env, PPOConfig(policy="equivariant", hidden=(12,), horizon=4)).algorithm._fused is None

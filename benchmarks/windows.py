@@ -1,0 +1,51 @@
+"""Do environments that share a window of days learn as well, sample for sample, as those with windows of their own?
+
+    python benchmarks/windows.py --out benchmarks/windows.json
+
+Trains the agents of `bench learn` on the leaked and the planted signal twice from the same seeds: in the groups that
+they are trained in by default, and with a group for each environment; all else is the same, in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row
+from finrl_pod_app.bench.machine import describe
+from finrl_pod_app.bench.planted import RECIPE, planted_row
+from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.training import Recipe
+
+TASKS: dict[str, tuple[Callable[[str, Recipe, int, torch.device], Row], Recipe]] = {
+    "leaked_ppo": (capture_row, EQUIVARIANT),
+    "leaked_ppo_mlp": (capture_row, MLP),
+    "planted_ppo": (planted_row, RECIPE),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(TASKS), help="may be given repeatedly")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--samples", type=int, help="of every agent, in place of the task's own")
+    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    options = parser.parse_args()
+    rows = []
+    for name in options.only or TASKS:
+        measure, recipe = TASKS[name]
+        recipe = replace(recipe, samples=options.samples or recipe.samples)
+        alone = replace(recipe, environment=replace(recipe.environment, group=1))
+        for label, each in ((f"{name}, {recipe.environment.group} a window", recipe), (f"{name}, 1 a window", alone)):
+            rows.append(measure(label, each, options.seeds, torch.device("cpu")))
+    sys.stdout.write(as_table(rows) + "\n")
+    if options.out is not None:
+        options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
+
+
+if __name__ == "__main__":
+    main()
