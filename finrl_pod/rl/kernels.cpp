@@ -158,3 +158,48 @@ extern "C" void adam(float* flat, const float* gradient, float* first, float* se
     }
   }
 }
+
+// Clips, judges and steps the rows of members at once, `per` rows each: gradients are scaled to at most `limit` in the
+// 2-norm, a member with a row whose norm or loss is no number is no longer alive, and the rows of those that are take a
+// step of Adam. norm: [rows], before it was clipped.
+extern "C" void adam_clipped(float* flat, const float* gradient, float* first, float* second, float* steps,
+                             const float* rate, const float* limit, const float* loss, uint8_t* alive, float* norm,
+                             int64_t members, int64_t per, int64_t size, double factor, double decay_1, double decay_2,
+                             double epsilon) {
+  constexpr int64_t PART = 4096, SUMS = 16;
+  const int64_t rows = members * per, parts = (size + PART - 1) / PART;
+  const float d1 = float(1 - decay_1), keep = float(decay_2), d2 = float(1 - decay_2), least = float(epsilon);
+#pragma omp parallel for schedule(static) if (rows > 1 && rows * size > WORTH_THREADS)
+  for (int64_t r = 0; r < rows; r++) {
+    double whole = 0;
+    for (int64_t part = 0; part < parts; part++) {
+      const int64_t from = r * size + part * PART, to = std::min(from + PART, (r + 1) * size);
+      float sum[SUMS] = {0};
+      int64_t i = from;
+      for (; i + SUMS <= to; i += SUMS)
+        for (int64_t j = 0; j < SUMS; j++) sum[j] += gradient[i + j] * gradient[i + j];
+      for (; i < to; i++) sum[0] += gradient[i] * gradient[i];
+      for (int64_t j = 0; j < SUMS; j++) whole += sum[j];
+    }
+    norm[r] = float(std::sqrt(whole));
+  }
+  for (int64_t r = 0; r < rows; r++)
+    if (!std::isfinite(norm[r] + loss[r])) alive[r / per] = 0;
+  for (int64_t r = 0; r < rows; r++)
+    if (alive[r / per]) steps[r] += 1;
+#pragma omp parallel for schedule(static) if (rows * size > WORTH_THREADS)
+  for (int64_t c = 0; c < rows * parts; c++) {
+    const int64_t r = c / parts, from = r * size + c % parts * PART, to = std::min(from + PART, (r + 1) * size);
+    if (!alive[r / per]) continue;
+    const float scale = std::min(1.f, limit[r] / std::max(norm[r], 1e-12f));
+    const float step = float(rate[r] * factor / (1 - std::pow(decay_1, double(steps[r]))));
+    const float over = float(1 / std::sqrt(1 - std::pow(decay_2, double(steps[r]))));
+#pragma omp simd
+    for (int64_t i = from; i < to; i++) {
+      const float g = scale * gradient[i], m = first[i] + d1 * (g - first[i]), v = keep * second[i] + d2 * g * g;
+      first[i] = m;
+      second[i] = v;
+      flat[i] -= step * m / (std::sqrt(v) * over + least);
+    }
+  }
+}

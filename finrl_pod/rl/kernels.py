@@ -57,6 +57,27 @@ def adam(
     _call("adam", flat, *numbers, moves, members, size, *constants)
 
 
+def adam_clipped(
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
+    gradient: Tensor,
+    rate: Tensor,
+    limit: Tensor,
+    loss: Tensor,
+    alive: Tensor,
+    factor: float,
+    constants: tuple[float, float, float],
+) -> Tensor:
+    """What `Trained.step` does, in one pass and in place; returns the norm of every row [R].
+
+    state: parameters, both moments [R, D] and the step counts [R]; rate, limit, loss: [R]; alive: [P] bool.
+    """
+    flat = state[0]
+    norm, members = torch.empty_like(rate), len(alive)
+    numbers = (gradient.contiguous(), *state[1:], rate, limit, loss.contiguous(), alive, norm)
+    _call("adam_clipped", flat, *numbers, members, len(flat) // members, flat.shape[1], float(factor), *constants)
+    return norm
+
+
 def _call(name: str, *arguments: Tensor | int | float | ctypes.Structure | None) -> None:
     function = getattr(load(SOURCE), name)
     function.restype = None

@@ -72,6 +72,7 @@ class OffPolicy(ABC):
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
+        self.items = max(1, config.batch // inputs.accounts)  # of an update
         self._build(generators(seed, members, "initial weights"))
         account = (inputs.accounts,)
         fields = {
@@ -81,7 +82,6 @@ class OffPolicy(ABC):
             "reward": (account, dtype),
             "terminated": (account, torch.bool),
         }
-        self.items = max(1, config.batch // inputs.accounts)  # of an update
         self.replay = Replay(
             fields, self.members, config.replay // inputs.accounts, self.device, accounts=inputs.accounts
         )
@@ -133,15 +133,15 @@ class OffPolicy(ABC):
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        reward = self._collect(worker)
+        reward = self.collect(worker)
         nothing = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
         figures = dict.fromkeys(self.FIGURES, nothing)
         if self.seen >= self.config.warmup:
-            figures = self._learn(rate_factor)
+            figures = self.learn(self.config.updates, rate_factor)
         return {"reward": reward, **figures}
 
     @torch.no_grad()
-    def _collect(self, worker: Worker) -> Tensor:
+    def collect(self, worker: Worker) -> Tensor:
         """`horizon` steps of every environment into the replay; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
         groups, accounts = self.inputs.groups, self.inputs.accounts
@@ -165,11 +165,11 @@ class OffPolicy(ABC):
             total += reward.mean((1, 2))
         return total / self.config.horizon
 
-    def _learn(self, factor: float) -> dict[str, Tensor]:
-        """All updates of an iteration; returns the means of their figures."""
+    def learn(self, updates: int, factor: float) -> dict[str, Tensor]:
+        """So many updates from the replay; returns the means of their figures."""
         self._fix_reward_scale()
         log: list[list[Tensor]] = []
-        left = self.config.updates
+        left = updates
         while left:
             batches = self._batches(min(left, AT_ONCE))
             for batch, extra in batches:

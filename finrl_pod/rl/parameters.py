@@ -12,7 +12,7 @@ import torch
 from finrl_pod.rl import kernels
 from finrl_pod.types import Tensor
 
-ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
+CONSTANTS = ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
 class Parameters:
@@ -74,7 +74,7 @@ class Adam:
         spread = (1 - ADAM_DECAY_2**count).sqrt()
         moments = (self.first, self.second)
         if kernels.take(flat, gradient, *moments):
-            kernels.adam(flat, gradient, *moments, rate, spread, active, (ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON))
+            kernels.adam(flat, gradient, *moments, rate, spread, active, CONSTANTS)
             return
         moves = torch.ones_like(count, dtype=torch.bool) if active is None else active
         first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)

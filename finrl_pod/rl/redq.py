@@ -17,6 +17,9 @@ class REDQ(SAC):
 
     config: REDQConfig
 
+    def _kernel(self) -> None:
+        return None  # it knows no steps without the actor
+
     def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> list[Tensor]:
         if self.updates % self.config.policy_delay == 0:
             self.improved = super()._improve(batch, noise, temperature, factor)

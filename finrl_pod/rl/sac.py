@@ -15,6 +15,7 @@ from finrl_pod.rl.ensemble import combined
 from finrl_pod.rl.inputs import Seen
 from finrl_pod.rl.off_policy import Batch, OffPolicy
 from finrl_pod.rl.ranges import Ranges, above_zero
+from finrl_pod.rl.sac_update import SacUpdate
 from finrl_pod.types import Tensor
 
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
@@ -63,6 +64,11 @@ class SAC(ActorCritic):
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         super()._build(streams)
         self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
+        self._fused = self._kernel()
+
+    def _kernel(self) -> SacUpdate | None:
+        """What computes the gradients quickly, where there is something that does."""
+        return SacUpdate.of(self)
 
     @property
     def temperature(self) -> Tensor:
@@ -82,6 +88,8 @@ class SAC(ActorCritic):
         return (2, self.items, self.inputs.accounts, self.spec.action_size)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        if self._fused is not None:
+            return self._fused_update(self._fused, batch, extra, factor)
         temperature = self.temperature.view(-1, 1, 1)
         with torch.no_grad():
             following, chance = self._sampled(batch.following, extra[:, 0])
@@ -98,12 +106,30 @@ class SAC(ActorCritic):
         loss = (temperature * chance - values).mean((1, 2))
         self.trained.descend("actor", loss, factor)
         entropy = -chance.detach().mean((1, 2))
-        if self.config.automatic:
-            # J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is what is learned.
-            wanted = self.settings["target_entropy"] * self.spec.action_size
-            log = self.trained.views("temperature")["log"][:, 0]
-            self.trained.descend("temperature", log * (entropy - wanted), factor)
+        self._cool(entropy, factor)
         return [loss.detach(), temperature.view(-1), entropy]
+
+    @torch.no_grad()
+    def _cool(self, entropy: Tensor, factor: float) -> None:
+        """One step of the temperature: J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is learned."""
+        if not self.config.automatic:
+            return
+        above = entropy - self.settings["target_entropy"] * self.spec.action_size
+        log = self.trained.parts["temperature"].parameters.flat
+        # The gradient of log alpha * above is what stands above.
+        self.trained.step("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
+
+    def _fused_update(self, fused: SacUpdate, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        """The same through the kernel that knows plain networks."""
+        temperature = self.temperature
+        gradient, losses, values = fused.critics(batch, extra, temperature)
+        norm = self.trained.step("critic", gradient, losses, factor)
+        gradient, loss, entropy = fused.actor()
+        self.trained.step("actor", gradient, loss, factor)
+        self._cool(entropy, factor)
+        self._follow()
+        each = (self.members, self.critics)
+        return [losses.view(each).mean(1), values.view(each).mean(1), norm, loss, temperature, entropy]
 
     def actor_values(self, values: Tensor) -> Tensor:
         """What the actor climbs, of the critics' values [P, M, K, A]: the minimum, or for "mean" their mean."""

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 
 from finrl_pod.errors import RunError
-from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+from finrl_pod.rl import kernels
+from finrl_pod.rl.parameters import CONSTANTS, Adam, Parameters, clip_by_member
 from finrl_pod.rl.targets import Target
 from finrl_pod.types import Tensor
 
@@ -58,13 +59,22 @@ class Trained:
 
         A member whose loss or gradient is no longer a number stops here, with the parameters it had.
         """
+        return self.step(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
+
+    def step(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
+        """The same with the loss's gradient [R, D]."""
         parameters, optimiser, per = self.parts[name]
-        gradient, norm = clip_by_member(parameters.gradient(loss.sum()), self._rows("max_grad_norm", per))
-        judged = norm + loss.detach()
+        rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
+        if kernels.take(parameters.flat, gradient, loss):
+            state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
+            norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, factor, CONSTANTS)
+            return norm.view(self.members, per).amax(1) if per > 1 else norm
+        gradient, norm = clip_by_member(gradient, limit)
+        judged = norm + loss
         # One look at one number; where it costs a wait, on a GPU, there is none.
         if self.device.type != "cpu" or not math.isfinite(float(judged.sum())):
             self.alive = self.alive & torch.isfinite(judged).view(self.members, per).all(1)
-        optimiser.step(parameters.flat, gradient, self._rows("learning_rate", per) * factor, self._active(per))
+        optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
         return norm.view(self.members, per).amax(1) if per > 1 else norm
 
     def follow(self) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,8 +22,10 @@ from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import FIRST, KEPT, LEARNERS, gate_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.machine import describe, pick_device
+from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
 from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.sac import SacSettings, sac_rows
 from finrl_pod_app.bench.speed import SpeedSettings
 
 SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
@@ -31,6 +33,10 @@ SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
     "ppo": lambda settings, device: [ppo_row(settings, device)],
     "population": population_rows,
     "analytic": lambda settings, device: [analytic_row(settings, device)],
+}
+MANY: dict[str, tuple[type[Any], Callable[[Any, torch.device], list[Row]]]] = {
+    "sac": (SacSettings, sac_rows),
+    "pipeline": (PipelineSettings, pipeline_rows),
 }
 # What is measured when nothing is said: env at the size at which others report it, with their flat rows.
 DEFAULTS = {
@@ -75,6 +81,9 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "learn":
         return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
+    if options.what in MANY:
+        record, rows_of = MANY[options.what]
+        return rows_of(record(**{field.name: getattr(options, field.name) for field in fields(record)}), device)
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
@@ -112,6 +121,15 @@ def _parser() -> argparse.ArgumentParser:
         kind = str if field.name == "peer" else int
         backtest.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
     _add_common(backtest)
+    for name, summary in (
+        ("sac", "updates/s of soft actor-critic beside Stable-Baselines3's"),
+        ("pipeline", "samples/s and updates/s of collecting and learning at once, against in turn"),
+    ):
+        command = commands.add_parser(name, help=summary, allow_abbrev=False)
+        for field in fields(MANY[name][0]):
+            kind = str if isinstance(field.default, str) else int
+            command.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+        _add_common(command)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
     learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")

@@ -48,7 +48,7 @@ def train(
         _same(order, order_of(folder.config()), out)
         if (done := folder.result()) is not None:
             return done
-    with contextlib.closing(_make_env(order)) as env, _stop_asked() as asked:
+    with contextlib.closing(_make_env(order)) as env, stop_asked() as asked:
         learner = Learner(env, order.agent, seed=order.seed, threads=order.threads)
         if not resume:
             folder.begin(order.plain())
@@ -143,14 +143,14 @@ class _Run:
             "score": self.scores.each,
             "best_score": self.scores.best,
             "curve": self.scores.curve,
-            "evaluation": evaluate(learner, self.order, evaluation),
+            "evaluation": evaluate(learner.act, self.order, evaluation),
             "alive": learner.alive,
             "workers_lost": self._losses(),
             "weights": str(self.folder.path / "weights.safetensors"),
         }
 
 
-def evaluate(learner: Learner, order: Order, episodes: int) -> dict[str, Any] | None:
+def evaluate(act: Callable[[Any], torch.Tensor], order: Order, episodes: int) -> dict[str, Any] | None:
     """Whole episodes of every member without exploration, from seeds of their own: mean and spread of the returns."""
     if episodes < 1:
         return None
@@ -160,7 +160,7 @@ def evaluate(learner: Learner, order: Order, episodes: int) -> dict[str, Any] | 
         totals = torch.zeros(order.members, episodes, dtype=torch.float64)
         running = torch.ones(order.members, episodes, dtype=torch.bool)
         while bool(running.any()):
-            step = env.step(learner.act(observation))
+            step = env.step(act(observation))
             totals += torch.where(running, step.reward.double(), 0.0)
             running &= ~(step.terminated | step.truncated)
             observation = step.observation
@@ -204,7 +204,7 @@ def _same(asked: Order, kept: Order, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _stop_asked() -> Iterator[list[int]]:
+def stop_asked() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM ask for a stop after the running iteration; a second one does not wait for it."""
     caught: list[int] = []
 

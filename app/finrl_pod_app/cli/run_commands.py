@@ -34,6 +34,8 @@ class Bench(StrEnum):
     learn = "learn"
     population = "population"
     ppo = "ppo"
+    sac = "sac"
+    pipeline = "pipeline"
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; runs/ and the time unless given.")]

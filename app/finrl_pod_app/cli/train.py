@@ -80,6 +80,7 @@ def train(
         raise InputError(f"--workers must be 1 or more, got {workers}; leave it out to step in this process")
     from finrl_pod_app import console
     from finrl_pod_app.classic.order import Order, agent_of
+    from finrl_pod_app.classic.overlapped import train_at_once
     from finrl_pod_app.classic.training import EVALUATION, SAVE_SECONDS
     from finrl_pod_app.classic.training import train as run
 
@@ -98,15 +99,15 @@ def train(
         pipeline="sync" if pipeline is None else pipeline.value,
     )
     folder = folder_of(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
+    episodes = EVALUATION if evaluate is None else evaluate
     with console.progress_display(quiet=as_json) as progress:
-        result = run(
-            order,
-            folder,
-            resume=resume,
-            save_seconds=SAVE_SECONDS if save_every is None else save_every,
-            evaluation=EVALUATION if evaluate is None else evaluate,
-            progress=progress,
-        )
+        if order.pipeline == "async":
+            if resume:
+                raise InputError("--pipeline async does not repeat exactly and is not resumed; begin anew, or use sync")
+            result = train_at_once(order, folder, evaluation=episodes, progress=progress)
+        else:
+            every = SAVE_SECONDS if save_every is None else save_every
+            result = run(order, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress)
     if as_json:
         print_json(result)
     else:

@@ -89,6 +89,21 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is told again"
 
 
+def test_collecting_and_learning_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    terms = ("--algorithm", "td3", "--pipeline", "async", "--envs", "2")
+    document = result(capsys, tmp_path / "a", *terms, "--workers", "2", steps=600)
+    assert document["updates"] == 600 - 20
+    assert document["pipeline"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert document["episodes"] >= 4
+    assert (tmp_path / "a" / "weights.safetensors").exists()
+    alive = [
+        child.name() for child in psutil.Process().children(recursive=True) if "tracker" not in str(child.cmdline())
+    ]
+    assert not alive
+    assert run(arguments(tmp_path / "a", *terms, "--resume")) == 2
+    assert "is not resumed" in capsys.readouterr().err
+
+
 def _saved(out: Path) -> bool:
     try:
         return bool(json.loads((out / "state.json").read_text())["written"] >= 66)

@@ -1,0 +1,96 @@
+"""Collecting and learning at once against in turn: samples/s and updates/s of both, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+
+from finrl_pod.agents import SACConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.pipeline import Figures, Pipeline
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.training import say
+
+WARMUP = 500
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """The flags of `bench pipeline`: soft actor-critic, one update a sample. width: of both hidden layers."""
+
+    env: str = "gym:Hopper-v5"
+    steps: int = 3000
+    envs: int = 1
+    width: int = 64
+    runs: int = 3
+
+    def check(self) -> None:
+        """Raises ConfigError for a setting out of its range."""
+        for name, least in (("steps", 2 * WARMUP), ("envs", 1), ("width", 1), ("runs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name} must be {least} or more, got {getattr(self, name)}")
+
+
+def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]:
+    """Both take turns with the same settings and budget; rates are over the whole of it, the warm-up left out."""
+    settings.check()
+    if device.type != "cpu":
+        raise ConfigError(
+            "bench pipeline measures on a CPU, where Gymnasium's environments are stepped; add --device cpu"
+        )
+    config = SACConfig(
+        policy="mlp", hidden=(settings.width, settings.width), batch=256, replay=settings.steps * 2, warmup=WARMUP,
+        updates=settings.envs, scale_rewards=False, max_grad_norm=1e9, discount=0.99, learning_rate_schedule="constant",
+    )  # fmt: skip
+    make_env = functools.partial(ClassicEnv, settings.env, envs=settings.envs)
+    each: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
+    figures: list[Figures] = []
+    for run in range(settings.runs):
+        each["sync"].append(_in_turn(make_env, config, settings.steps, run))
+        rates, done = _at_once(make_env, config, settings.steps, run)
+        each["async"].append(rates)
+        figures.append(done)
+        say(f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s in turn, {rates[0]:,.0f} at once")
+    known = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": config.updates / settings.envs}
+    rows = []
+    for side, rates_of in each.items():
+        rows += [
+            over_runs(f"pipeline_{side}_{unit}", [rates[i] for rates in rates_of], f"{unit}/s", known)
+            for i, unit in enumerate(("samples", "updates"))
+        ]
+    gains = [b[0] / a[0] for a, b in zip(each["sync"], each["async"], strict=True)]
+    rows.append(over_runs("pipeline_gain", gains, "of the samples/s in turn", known))
+    rows.append(over_runs("pipeline_ratio", [f.ratio for f in figures], "updates a sample", known))
+    rows.append(over_runs("pipeline_staleness", [f.staleness for f in figures], "updates behind, mean", known))
+    rows.append(over_runs("pipeline_most_stale", [float(f.most_stale) for f in figures], "updates behind, most", known))
+    return rows
+
+
+def _in_turn(make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int) -> tuple[float, float]:
+    with contextlib.closing(make_env()) as env:
+        learner = Learner(env, config, seed=seed)
+        learner.learn(WARMUP)
+        before, began = learner.samples[0], time.perf_counter()
+        updates = getattr(learner.algorithm, "updates")  # noqa: B009  of every algorithm with a replay
+        learner.learn(steps - before)
+        spent = time.perf_counter() - began
+        return (learner.samples[0] - before) / spent, (getattr(learner.algorithm, "updates") - updates) / spent  # noqa: B009
+
+
+def _at_once(
+    make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int
+) -> tuple[tuple[float, float], Figures]:
+    with Pipeline(make_env, config, seed=seed) as pipeline:
+        first = pipeline.learn(WARMUP + config.updates)
+        before = (pipeline.figures.samples, first.updates)
+        began = time.perf_counter()
+        done = pipeline.learn(steps)
+        spent = time.perf_counter() - began
+        return ((steps - WARMUP - config.updates) / spent, (done.updates - before[1]) / spent), done

@@ -1,0 +1,146 @@
+"""Updates a second of soft actor-critic from a filled replay, beside Stable-Baselines3's where that is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from finrl_pod.agents import SACConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms import make_algorithm
+from finrl_pod.rl.off_policy import OffPolicy
+from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.training import say
+
+ROW, ACTIONS = 11, 3  # of Hopper
+FILLED = 10_000  # transitions
+WIDTHS = ((256, 256), (64, 64))
+MANY = 8
+SECONDS_A_RUN = 1.0
+
+
+@dataclass(frozen=True)
+class SacSettings:
+    """The flags of `bench sac`. batch: samples of an update. runs: repetitions, of which the median is taken."""
+
+    batch: int = 256
+    runs: int = 5
+
+    def check(self) -> None:
+        """Raises ConfigError for a setting out of its range."""
+        for name in ("batch", "runs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+class _Sizes:
+    """An environment that only says its sizes: nothing is stepped here."""
+
+    def __init__(self, members: int, device: torch.device) -> None:
+        self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
+        self.action_kind, self.action_size, self.actions = "direct", ACTIONS, 0
+        self.observation_size, self.device = ROW, device
+
+
+Work = Callable[[int], None]  # so many updates
+
+
+def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
+    """Ours and theirs take turns, so that a machine that slows down slows both; ratios are of neighbouring runs."""
+    settings.check()
+    known = asdict(settings) | {"row": ROW, "actions": ACTIONS, "threads": torch.get_num_threads()}
+    theirs = importlib.util.find_spec("stable_baselines3") is not None
+    rows: list[Row] = []
+    for width in WIDTHS:
+        name = f"sac_{width[0]}"
+        sides: dict[str, Work] = {name: _ours(settings, 1, width, device)}
+        if theirs:
+            sides[f"sb3_{name}"] = _sb3(settings, width, device)
+        if width == WIDTHS[-1]:
+            sides[f"{name}_x{MANY}"] = _ours(settings, MANY, width, device)
+        each = _in_turns(sides, settings.runs, device)
+        config = {**known, "hidden": list(width)}
+        rows += [over_runs(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
+        if theirs:
+            ratios = [a / b for a, b in zip(each[name], each[f"sb3_{name}"], strict=True)]
+            rows.append(over_runs(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
+        if width == WIDTHS[-1]:
+            times = [a / b for a, b in zip(each[name], each[f"{name}_x{MANY}"], strict=True)]
+            rows.append(over_runs(f"{name}_x{MANY}_time", times, "times one member's", {**config, "members": MANY}))
+    return rows
+
+
+def _in_turns(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
+    """Updates a second of every side, in turns of about equal time."""
+    counts = {}
+    for side, work in sides.items():
+        work(20)
+        counts[side] = max(10, int(SECONDS_A_RUN * _rate(work, 50, device)))
+    each: dict[str, list[float]] = {side: [] for side in sides}
+    for run in range(runs):
+        for side, work in sides.items():
+            each[side].append(_rate(work, counts[side], device))
+            say(f"{side}: run {run + 1} of {runs}, {each[side][-1]:,.0f}/s")
+    return each
+
+
+def _rate(work: Work, updates: int, device: torch.device) -> float:
+    began = time.perf_counter()
+    work(updates)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return updates / (time.perf_counter() - began)
+
+
+def _ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
+    config = SACConfig(
+        policy="mlp", hidden=hidden, batch=settings.batch, replay=FILLED, warmup=0, learning_rate=3e-4,
+        discount=0.99, scale_rewards=False, max_grad_norm=1e9,
+    )  # fmt: skip
+    algorithm = make_algorithm(config, _Sizes(members, device))
+    assert isinstance(algorithm, OffPolicy)
+    stream = torch.Generator(device).manual_seed(0)
+    fields = algorithm.replay.data
+    items = {
+        key: torch.randn(members, FILLED, *x.shape[2:], generator=stream, device=device).to(x.dtype)
+        for key, x in fields.items()
+    }
+    algorithm.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 2})
+
+    def work(updates: int) -> None:
+        algorithm.learn(updates, 1.0)
+
+    return work
+
+
+def _sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.device) -> Work:
+    import gymnasium
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.logger import configure
+
+    class Still(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-10, 10, (ROW,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+
+    model = SAC(
+        "MlpPolicy", Still(), batch_size=settings.batch, buffer_size=FILLED, policy_kwargs={"net_arch": list(hidden)},
+        device=device, seed=0,
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    rng = np.random.default_rng(0)
+    for _ in range(FILLED):
+        row, following = rng.standard_normal((2, 1, ROW)).astype(np.float32)
+        action, reward = np.tanh(rng.standard_normal((1, ACTIONS))).astype(np.float32), rng.standard_normal(1)
+        assert model.replay_buffer is not None
+        model.replay_buffer.add(row, following, action, reward, reward > 2, [{}])
+
+    def work(updates: int) -> None:
+        model.train(gradient_steps=updates, batch_size=settings.batch)
+
+    return work

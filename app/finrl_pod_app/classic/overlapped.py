@@ -1,0 +1,92 @@
+"""Training with collecting and learning at once: quicker where a step of the environment costs as much as an update.
+
+It cannot be repeated exactly, so it is not continued either: a stop keeps the weights that were reached.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv, Episode
+
+from finrl_pod.agents import OffPolicyConfig
+from finrl_pod.errors import ConfigError, Interrupted
+from finrl_pod.pod.progress import Progress
+from finrl_pod.rl.pipeline import Pipeline
+from finrl_pod_app.classic.folder import WEIGHTS, RunFolder
+from finrl_pod_app.classic.order import Order, check
+from finrl_pod_app.classic.scores import Scores
+from finrl_pod_app.classic.training import EVALUATION, Report, evaluate, stop_asked
+
+
+def train_at_once(
+    order: Order, out: Path, *, evaluation: int = EVALUATION, progress: Report = lambda _: None
+) -> dict[str, Any]:
+    """As `training.train`, with figures of the pipeline in the result.
+
+    Raises ConfigError for settings that cannot be, Interrupted after Ctrl-C or SIGTERM.
+    """
+    check(order)
+    assert isinstance(order.agent, OffPolicyConfig)
+    if order.agent.learning_rate_schedule != "constant":
+        raise ConfigError("--pipeline async keeps the learning rate; set learning_rate_schedule=constant")
+    if order.members > 1:
+        raise ConfigError(f"--pipeline async trains one member, got --members {order.members}; use --pipeline sync")
+    folder, scores = RunFolder(out), Scores(order.members, order.steps)
+    torch.set_num_threads(order.threads)
+    make_env = functools.partial(
+        ClassicEnv, order.env, envs=order.envs, workers=order.workers or None, seconds=order.worker_timeout
+    )
+    pipeline = Pipeline(make_env, order.agent, seed=order.seed)
+    folder.begin(order.plain())
+    with stop_asked() as asked, pipeline:
+        began = time.monotonic()
+
+        def after(pipeline: Pipeline, episodes: list[Any]) -> bool:
+            samples = min(pipeline.figures.samples, order.steps)
+            scores.add((Episode(*episode) for episode in episodes), samples)
+            rate = samples / max(time.monotonic() - began, 1e-9)
+            progress(
+                Progress(
+                    stage=f"training {order.agent.algorithm} on {order.env}, collecting and learning at once",
+                    samples=samples,
+                    total_samples=order.steps,
+                    samples_per_second=rate,
+                    best=None,
+                    seconds_left=(order.steps - samples) / rate if rate else None,
+                    detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
+                )
+            )
+            return not asked
+
+        figures = pipeline.learn(order.steps, after=after)
+    algorithm = pipeline.algorithm
+    result = {
+        "env": order.env,
+        "algorithm": order.agent.algorithm,
+        "seed": order.seed,
+        "steps": min(figures.samples, order.steps),
+        "updates": figures.updates,
+        "seconds": round(figures.seconds, 3),
+        "samples_per_second": round(figures.samples / max(figures.seconds, 1e-9), 1),
+        "episodes": scores.episodes,
+        "score": scores.each,
+        "best_score": scores.best,
+        "curve": scores.curve,
+        "evaluation": None if asked else evaluate(algorithm.greedy, order, evaluation),
+        "alive": [bool(x) for x in algorithm.alive],
+        "workers_lost": figures.losses,
+        "pipeline": {"ratio": figures.ratio, "staleness": figures.staleness, "most_stale": figures.most_stale},
+        "weights": str(out / WEIGHTS),
+    }
+    folder.finish({f"0.{name}": x for name, x in algorithm.member(0)[0].items()}, result)
+    if asked:
+        raise Interrupted(
+            f"stopped after {figures.samples:,} of {order.steps:,} steps; the weights are in {out / WEIGHTS}, and "
+            "a run with --pipeline async is not continued"
+        )
+    return result

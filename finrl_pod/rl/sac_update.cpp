@@ -1,0 +1,343 @@
+// The gradients of a soft actor-critic update for plain networks on flat rows: of the critics towards the soft value, and
+// of the actor up the critics. The plain version is SAC's loss through autograd: the definition.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "simd.h"
+
+constexpr int W = 8, ROWS = 6, COLUMNS = 2 * W;  // a product's tile: twelve sums, two lanes of b and one of a
+constexpr int64_t DEPTH = 512;                   // of a product at a time: a panel of b stays in the nearest cache
+constexpr int64_t CHUNK = 8 * ROWS;              // rows that one thread takes
+constexpr int64_t WORTH = 1 << 19;               // multiplications below which one thread is quicker
+typedef lane<float, W> V;
+
+// x[i, j] = at[i * rows + j * columns]
+struct View {
+  const float* at;
+  int64_t rows, columns;
+};
+
+template <int R>
+static inline void tile(const float* a, const float* b, int64_t depth, float* c, int64_t rows, int64_t columns, int64_t n,
+                        bool add) {
+  V sum[R][2] = {};
+  for (int64_t x = 0; x < depth; x++) {
+    const V left = load<float, W>(b + x * COLUMNS), right = load<float, W>(b + x * COLUMNS + W);
+#pragma GCC unroll 6
+    for (int i = 0; i < R; i++) {
+      const float by = a[x * ROWS + i];
+      sum[i][0] += by * left, sum[i][1] += by * right;
+    }
+  }
+  for (int i = 0; i < R; i++) {
+    float* to = c + i * rows;
+    if (columns == 1 && n == COLUMNS) {
+      for (int j = 0; j < 2; j++)
+        store<float, W>(to + j * W, add ? sum[i][j] + load<float, W>(to + j * W) : sum[i][j]);
+    } else {
+      for (int64_t j = 0; j < n; j++) {
+        const float value = sum[i][j / W][j % W];
+        to[j * columns] = add ? to[j * columns] + value : value;
+      }
+    }
+  }
+}
+
+// c [m, 1] = a [m, k] b [k, 1], a's rows or columns side by side: the heads of critics.
+static void times_vector(int64_t m, int64_t k, View a, View b, float* c, int64_t rows) {
+  static thread_local std::vector<float> by, out;
+  by.resize(k), out.assign(m, 0);
+  for (int64_t x = 0; x < k; x++) by[x] = b.at[x * b.rows];
+  if (a.columns == 1)
+    for (int64_t i = 0; i < m; i++) {
+      const float* at = a.at + i * a.rows;
+      V sum = {};
+      int64_t x = 0;
+      for (; x + W <= k; x += W) sum += load<float, W>(at + x) * load<float, W>(by.data() + x);
+      float whole = 0;
+      for (; x < k; x++) whole += at[x] * by[x];
+      for (int j = 0; j < W; j++) whole += sum[j];
+      out[i] = whole;
+    }
+  else
+    for (int64_t x = 0; x < k; x++) {
+      const float* at = a.at + x * a.columns;
+      for (int64_t i = 0; i < m; i++) out[i] += at[i] * by[x];
+    }
+  for (int64_t i = 0; i < m; i++) c[i * rows] = out[i];
+}
+
+// c [m, n] = a [m, k] b [k, n]; c[i, j] at c[i * rows + j * columns]. What a number is summed of, and in which order,
+// does not depend on the threads.
+static void product(int64_t m, int64_t n, int64_t k, View a, View b, float* c, int64_t rows, int64_t columns) {
+  if (n == 1 && (a.columns == 1 || a.rows == 1)) return times_vector(m, k, a, b, c, rows);
+  if (n < W && m > n) {  // its transpose has whole lanes
+    std::swap(m, n), std::swap(a, b), std::swap(rows, columns);
+    std::swap(a.rows, a.columns), std::swap(b.rows, b.columns);
+  }
+  static thread_local std::vector<float> packed;
+  const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
+  for (int64_t from = 0; from < k; from += DEPTH) {
+    const int64_t depth = std::min(DEPTH, k - from);
+    packed.resize(panels * depth * COLUMNS);
+    if (n % COLUMNS) std::fill(packed.end() - depth * COLUMNS, packed.end(), 0.f);
+    for (int64_t p = 0; p < panels; p++) {
+      float* to = packed.data() + p * depth * COLUMNS;
+      const int64_t wide = std::min<int64_t>(COLUMNS, n - p * COLUMNS);
+      const float* at = b.at + from * b.rows + p * COLUMNS * b.columns;
+      if (b.columns == 1)
+        for (int64_t x = 0; x < depth; x++) std::copy(at + x * b.rows, at + x * b.rows + wide, to + x * COLUMNS);
+      else
+        for (int64_t j = 0; j < wide; j++)
+          for (int64_t x = 0; x < depth; x++) to[x * COLUMNS + j] = at[x * b.rows + j * b.columns];
+    }
+    const float* const right = packed.data();
+    const bool shared = m * n * depth > WORTH && !omp_in_parallel();
+#pragma omp parallel for schedule(static) if (shared)
+    for (int64_t first = 0; first < m; first += CHUNK) {
+      static thread_local std::vector<float> strip;
+      strip.resize(depth * ROWS);
+      for (int64_t i = first; i < std::min(first + CHUNK, m); i += ROWS) {
+        const int64_t high = std::min<int64_t>(ROWS, m - i);
+        const float* at = a.at + i * a.rows + from * a.columns;
+        if (a.columns == 1)
+          for (int64_t r = 0; r < high; r++)
+            for (int64_t x = 0; x < depth; x++) strip[x * ROWS + r] = at[r * a.rows + x];
+        else
+          for (int64_t x = 0; x < depth; x++)
+            for (int64_t r = 0; r < high; r++) strip[x * ROWS + r] = at[r * a.rows + x * a.columns];
+        for (int64_t p = 0; p < panels; p++) {
+          const float* panel = right + p * depth * COLUMNS;
+          float* to = c + i * rows + p * COLUMNS * columns;
+          const int64_t wide = std::min<int64_t>(COLUMNS, n - p * COLUMNS);
+          switch (high) {
+            case 6: tile<6>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
+            case 5: tile<5>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
+            case 4: tile<4>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
+            case 3: tile<3>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
+            case 2: tile<2>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
+            default: tile<1>(strip.data(), panel, depth, to, rows, columns, wide, from);
+          }
+        }
+      }
+    }
+  }
+}
+
+constexpr int64_t MOST_LAYERS = 9;
+
+struct Net {
+  int64_t layers, parameters, width[MOST_LAYERS + 1];  // width[0]: of the input
+  int64_t weight_at[MOST_LAYERS], bias_at[MOST_LAYERS];
+};
+
+typedef std::vector<std::vector<float>> Layers;  // what each layer gave [batch, width]; the first is the input
+
+static void forward(const Net& net, const float* own, Layers& seen, int64_t batch) {
+  seen.resize(net.layers + 1);
+  for (int64_t l = 0; l < net.layers; l++) {
+    const int64_t in = net.width[l], out = net.width[l + 1];
+    std::vector<float>& y = seen[l + 1];
+    y.resize(batch * out);
+    product(batch, out, in, {seen[l].data(), in, 1}, {own + net.weight_at[l], out, 1}, y.data(), out, 1);
+    const float* bias = own + net.bias_at[l];
+    for (int64_t i = 0; i < batch; i++) {
+      float* row = y.data() + i * out;
+      if (l + 1 < net.layers)
+        for (int64_t j = 0; j < out; j++) {
+          const float value = row[j] + bias[j];
+          row[j] = value < 0 ? 0 : value;  // NaN stays
+        }
+      else
+        for (int64_t j = 0; j < out; j++) row[j] += bias[j];
+    }
+  }
+}
+
+// gradient: d loss / d output [batch, last width]; becomes d loss / d input where that is wanted. into: of the parameters.
+static void backward(const Net& net, const float* own, const Layers& seen, std::vector<float>& gradient, float* into,
+                     int64_t batch, bool wants_input) {
+  std::vector<float> before;
+  for (int64_t l = net.layers - 1; l >= 0; l--) {
+    const int64_t in = net.width[l], out = net.width[l + 1];
+    if (into) {
+      product(in, out, batch, {seen[l].data(), 1, in}, {gradient.data(), out, 1}, into + net.weight_at[l], out, 1);
+      float* bias = into + net.bias_at[l];
+      std::fill(bias, bias + out, 0.f);
+      for (int64_t i = 0; i < batch; i++)
+        for (int64_t j = 0; j < out; j++) bias[j] += gradient[i * out + j];
+    }
+    if (!l && !wants_input) return;
+    before.resize(batch * in);
+    product(batch, in, out, {gradient.data(), out, 1}, {own + net.weight_at[l], 1, out}, before.data(), in, 1);
+    if (l)
+      for (int64_t i = 0; i < batch * in; i++) before[i] = seen[l][i] <= 0 ? 0 : before[i];
+    std::swap(gradient, before);
+  }
+}
+
+struct Update {
+  int64_t members, critics, batch, row, actions, mean;  // mean: what the actor climbs and a target takes, else the minimum
+  Net actor, critic;
+  const float *actors, *values, *targets;          // [P, D], [P * M, D], [P * M, D]
+  const float *seen, *action, *reward, *going, *following, *noise;  // [P, B, ..]; noise [P, 2, B, A]
+  const float *temperature, *discount;             // [P]
+  float *gradient, *figures;  // of the critics [P * M, D] or the actors [P, D]; losses [P * M] and values [P * M], or [2, P]
+};
+
+constexpr float LOWEST = -20, HIGHEST = 2, HALF_LOG_2PI = 0.91893853320467274f, LOG_2 = 0.69314718055994531f;
+
+struct Drawn {
+  std::vector<float> action, change, chance;  // [B, A], [B, A], [B]
+  std::vector<char> within;                   // [B, A]
+};
+
+static void draw(const Update& u, const std::vector<float>& heads, const float* noise, Drawn& out) {
+  const int64_t a = u.actions;
+  out.action.resize(u.batch * a), out.change.resize(u.batch * a), out.within.resize(u.batch * a);
+  out.chance.resize(u.batch);
+  for (int64_t i = 0; i < u.batch; i++) {
+    float sum = 0;
+    for (int64_t j = 0; j < a; j++) {
+      const float mean = heads[i * 2 * a + j], log_std = heads[i * 2 * a + a + j], e = noise[i * a + j];
+      const float bounded = log_std < LOWEST ? LOWEST : log_std > HIGHEST ? HIGHEST : log_std;
+      const float change = std::exp(bounded) * e, x = mean + change;
+      const float soft = -2 * x > 20 ? -2 * x : std::log1p(std::exp(-2 * x));
+      out.action[i * a + j] = std::tanh(x), out.change[i * a + j] = change;
+      out.within[i * a + j] = bounded == log_std;
+      sum += 0.5f * e * e + bounded - 2 * (x + soft);
+    }
+    out.chance[i] = -sum - (HALF_LOG_2PI + 2 * LOG_2) * a;
+  }
+}
+
+static std::vector<float> joined(const Update& u, const float* row, const float* action) {
+  std::vector<float> x(u.batch * (u.row + u.actions));
+  for (int64_t i = 0; i < u.batch; i++) {
+    float* to = std::copy(row + i * u.row, row + (i + 1) * u.row, x.data() + i * (u.row + u.actions));
+    std::copy(action + i * u.actions, action + (i + 1) * u.actions, to);
+  }
+  return x;
+}
+
+// Of M values of a state: the minimum or the mean.
+static float combined(const Update& u, const std::vector<Layers>& values, int64_t p, int64_t i) {
+  float out = values[p * u.critics].back()[i];
+  for (int64_t m = 1; m < u.critics; m++) {
+    const float value = values[p * u.critics + m].back()[i];
+    out = u.mean ? out + value : value < out || value != value ? value : out;
+  }
+  return u.mean ? out / u.critics : out;
+}
+
+extern "C" void sac_critics(const Update* given) {
+  const Update& u = *given;
+  const int64_t P = u.members, M = u.critics, B = u.batch;
+  std::vector<Drawn> next(P);
+  std::vector<Layers> values(P * M);
+#pragma omp parallel for if (P > 1)
+  for (int64_t p = 0; p < P; p++) {
+    Layers seen(1);
+    seen[0].assign(u.following + p * B * u.row, u.following + (p + 1) * B * u.row);
+    forward(u.actor, u.actors + p * u.actor.parameters, seen, B);
+    draw(u, seen.back(), u.noise + p * 2 * B * u.actions, next[p]);
+  }
+#pragma omp parallel for if (P * M > 1)
+  for (int64_t r = 0; r < P * M; r++) {
+    const int64_t p = r / M;
+    values[r].resize(1);
+    values[r][0] = joined(u, u.following + p * B * u.row, next[p].action.data());
+    forward(u.critic, u.targets + r * u.critic.parameters, values[r], B);
+  }
+  std::vector<float> wanted(P * B);
+  for (int64_t p = 0; p < P; p++)
+    for (int64_t i = 0; i < B; i++)
+      wanted[p * B + i] = u.reward[p * B + i] + u.discount[p] * u.going[p * B + i] *
+                                                    (combined(u, values, p, i) - u.temperature[p] * next[p].chance[i]);
+#pragma omp parallel for if (P * M > 1)
+  for (int64_t r = 0; r < P * M; r++) {
+    const int64_t p = r / M;
+    Layers& seen = values[r];
+    seen[0] = joined(u, u.seen + p * B * u.row, u.action + p * B * u.actions);
+    const float* own = u.values + r * u.critic.parameters;
+    forward(u.critic, own, seen, B);
+    std::vector<float> gradient(B);
+    double loss = 0, value = 0;
+    for (int64_t i = 0; i < B; i++) {
+      const float off = seen.back()[i] - wanted[p * B + i];
+      gradient[i] = 2 * off / B, loss += double(off) * off, value += seen.back()[i];
+    }
+    u.figures[r] = loss / B, u.figures[P * M + r] = value / B;
+    backward(u.critic, own, seen, gradient, u.gradient + r * u.critic.parameters, B, false);
+  }
+}
+
+extern "C" void sac_actor(const Update* given) {
+  const Update& u = *given;
+  const int64_t P = u.members, M = u.critics, B = u.batch, A = u.actions, wide = u.row + A;
+  std::vector<Drawn> drawn(P);
+  std::vector<Layers> acting(P), values(P * M);
+  std::vector<std::vector<float>> by_input(P * M);
+#pragma omp parallel for if (P > 1)
+  for (int64_t p = 0; p < P; p++) {
+    acting[p].resize(1);
+    acting[p][0].assign(u.seen + p * B * u.row, u.seen + (p + 1) * B * u.row);
+    forward(u.actor, u.actors + p * u.actor.parameters, acting[p], B);
+    draw(u, acting[p].back(), u.noise + (p * 2 + 1) * B * A, drawn[p]);
+  }
+#pragma omp parallel for if (P * M > 1)
+  for (int64_t r = 0; r < P * M; r++) {
+    values[r].resize(1);
+    values[r][0] = joined(u, u.seen + r / M * B * u.row, drawn[r / M].action.data());
+    forward(u.critic, u.values + r * u.critic.parameters, values[r], B);
+  }
+#pragma omp parallel for if (P * M > 1)
+  for (int64_t r = 0; r < P * M; r++) {
+    const int64_t p = r / M;
+    by_input[r].assign(B * wide, 0);
+    // Only the states that this critic has a say in are followed back.
+    std::vector<int64_t> places;
+    std::vector<float> gradient;
+    for (int64_t i = 0; i < B; i++) {
+      // Of critics that are lowest together each takes its share, as torch.amin has it.
+      const float best = combined(u, values, p, i), own = values[r].back()[i];
+      int64_t lowest = 0;
+      for (int64_t m = 0; m < M; m++) lowest += values[p * M + m].back()[i] == best;
+      if (!u.mean && own > best) continue;
+      places.push_back(i), gradient.push_back(-1.f / (B * (u.mean ? M : std::max<int64_t>(lowest, 1))));
+    }
+    Layers kept(u.critic.layers + 1);
+    for (int64_t l = 1; l < u.critic.layers; l++) {
+      const int64_t width = u.critic.width[l];
+      for (const int64_t i : places)
+        kept[l].insert(kept[l].end(), values[r][l].begin() + i * width, values[r][l].begin() + (i + 1) * width);
+    }
+    backward(u.critic, u.values + r * u.critic.parameters, kept, gradient, nullptr, places.size(), true);
+    for (size_t i = 0; i < places.size(); i++)
+      std::copy(gradient.begin() + i * wide, gradient.begin() + (i + 1) * wide, by_input[r].begin() + places[i] * wide);
+  }
+#pragma omp parallel for if (P > 1)
+  for (int64_t p = 0; p < P; p++) {
+    const Drawn& d = drawn[p];
+    std::vector<float> gradient(B * 2 * A);
+    const float by_chance = u.temperature[p] / B;
+    double loss = 0, chance = 0;
+    for (int64_t i = 0; i < B; i++) {
+      loss += u.temperature[p] * d.chance[i] - combined(u, values, p, i), chance += d.chance[i];
+      for (int64_t j = 0; j < A; j++) {
+        float by_action = 0;
+        for (int64_t m = 0; m < M; m++) by_action += by_input[p * M + m][i * wide + u.row + j];
+        const float action = d.action[i * A + j];
+        const float by_x = by_action * (1 - action * action) + 2 * by_chance * action;
+        gradient[i * 2 * A + j] = by_x;
+        gradient[i * 2 * A + A + j] = d.within[i * A + j] ? by_x * d.change[i * A + j] - by_chance : 0;
+      }
+    }
+    u.figures[p] = loss / B, u.figures[P + p] = -chance / B;
+    backward(u.actor, u.actors + p * u.actor.parameters, acting[p], gradient, u.gradient + p * u.actor.parameters, B,
+             false);
+  }
+}

@@ -1,0 +1,78 @@
+"""Collecting and learning at once: the ratio that is held, what is stale, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+
+from finrl_pod.agents import PPOConfig, SACConfig
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.pipeline import AHEAD, Pipeline, SharedReplay
+
+PENDULUM = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
+SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch": 16, "replay": 200, "warmup": 40}
+
+
+@pytest.mark.parametrize("updates", [1, 4])
+def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
+    config = SACConfig(**SMALL, updates=updates)
+    heard: list[Any] = []
+    with Pipeline(PENDULUM, config, seed=1) as pipeline:
+        start = pipeline._own().clone()
+        figures = pipeline.learn(600, after=lambda _, episodes: heard.extend(episodes))
+        child = psutil.Process(pipeline._process.pid)
+        assert child.is_running()
+    assert not child.is_running()
+    assert figures.updates == (600 - 40) * updates // 2
+    assert 600 <= figures.samples <= 600 + 2 * (AHEAD + 2)
+    assert abs(figures.updates - (figures.samples - 40) * updates / 2) <= (AHEAD + 2) * updates
+    assert 0 <= figures.staleness <= figures.most_stale <= 3 * AHEAD * updates
+    assert (pipeline._own() - start).abs().max() > 1e-3
+    assert [episode[2] for episode in heard] == [200] * len(heard)
+    assert len(heard) >= 2
+    written = pipeline.algorithm.replay.data
+    assert (written["reward"] < 0).all(), "the ring has come round, and every place was written"
+    assert torch.isfinite(written["row"]).all()
+
+
+def test_the_ring_gives_the_newest_and_spares_the_oldest() -> None:
+    ring = SharedReplay({"x": torch.zeros(1, 10)}, margin=3)
+    ring.add({"x": torch.arange(1.0, 7).view(1, -1)})
+    assert ring.count == 6
+    ring.add({"x": torch.arange(7.0, 15).view(1, -1)})
+    assert ring.count == 7
+    drawn = ring.take(torch.arange(7).view(1, 1, 7))["x"]
+    assert drawn.flatten().tolist() == [14, 13, 12, 11, 10, 9, 8]
+
+
+def test_a_collector_that_is_killed_ends_the_run_in_one_sentence() -> None:
+    def kill(pipeline: Pipeline, _: Any) -> None:
+        pipeline._process.kill()
+        pipeline._process.join()
+
+    with (
+        Pipeline(PENDULUM, SACConfig(**SMALL), seed=1) as pipeline,
+        pytest.raises(RunError, match="the process that collects ended with code -9"),
+    ):
+        pipeline.learn(10_000_000, after=kill)
+
+
+def test_what_goes_wrong_there_is_told_here() -> None:
+    broken = functools.partial(ClassicEnv, "gym:tests.envs.classic.odd_gym:Short-v0")
+    with (
+        Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
+        pytest.raises(RunError, match=r"observation of shape \(2,\), and its space says \(3,\)"),
+    ):
+        pipeline.learn(1000)
+
+
+def test_pipelines_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="needs an algorithm with a replay, got ppo"):
+        Pipeline(PENDULUM, PPOConfig())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"agent\.replay must hold 32 transitions at least"):
+        Pipeline(PENDULUM, SACConfig(**{**SMALL, "replay": 20}))
