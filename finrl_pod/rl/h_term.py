@@ -49,7 +49,7 @@ class HTerm:
     ) -> None:
         """streams: one a member, for its draws. Raises ConfigError where the buffer would not fit into memory."""
         self.config, self.streams, self.device = config, streams, device
-        k, seen = config.h_steps, spec.assets + 1 if spec.assets else spec.features
+        k, seen = config.h_steps, spec.own
         choice = spec.action == "discrete"
         fields = {
             "day": ((k,), torch.int64),
