@@ -49,7 +49,7 @@ DEFAULTS = {
 }
 # Flags that say nothing about a benchmark.
 WITHOUT: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
-COMMANDS = ("backtest", *SPEED, "learn", "gate")
+COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate")
 
 
 def main(argv: Sequence[str]) -> int:
