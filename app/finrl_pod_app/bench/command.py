@@ -127,8 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         for field in fields(MANY[name][0]):
-            kind = type(field.default)
-            command.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+            command.add_argument(
+                f"--{field.name}", type=type(field.default), default=field.default, help="default %(default)s"
+            )
         _add_common(command)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
