@@ -93,11 +93,11 @@ class Pipeline:
                 f"while it is read, got {config.replay}; take a larger one"
             )
         for x in algorithm.replay.data.values():
-            x.share_memory_()  # type: ignore[no-untyped-call]  # as torch has it
-        self._versions = torch.zeros(capacity, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]  # as torch has it
+            _shared(x)
+        self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
         algorithm.replay = SharedReplay(algorithm.replay.data, margin)
-        self._counts = torch.zeros(PLACES, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]  # as torch has it
-        self._weights = self._own().clone().share_memory_()  # type: ignore[no-untyped-call]  # as torch has it
+        self._counts = _shared(torch.zeros(PLACES, dtype=torch.int64))
+        self._weights = _shared(self._own().clone())
         context = mp.get_context("spawn")
         self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
         self._terms = (make_env, config, seed, algorithm.replay.data, self._versions, margin, self._weights)
@@ -206,6 +206,12 @@ class Pipeline:
                 f"the process that collects ended with code {self._process.exitcode}; see whether it was killed"
             )
         return episodes
+
+
+def _shared(x: Tensor) -> Tensor:
+    """The same tensor, in memory that another process can be given."""
+    x.share_memory_()  # type: ignore[no-untyped-call]
+    return x
 
 
 def _collect(

@@ -49,7 +49,7 @@ DEFAULTS = {
 }
 # Flags that say nothing about a benchmark.
 WITHOUT: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
-COMMANDS = ("backtest", *SPEED, "learn", "gate")
+COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -127,8 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         for field in fields(MANY[name][0]):
-            kind = str if isinstance(field.default, str) else int
-            command.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
+            command.add_argument(
+                f"--{field.name}", type=type(field.default), default=field.default, help="default %(default)s"
+            )
         _add_common(command)
     learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")

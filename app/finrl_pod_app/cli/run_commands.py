@@ -77,7 +77,9 @@ def bench(
     context: typer.Context,
     what: Annotated[
         Bench,
-        typer.Argument(help="Speed: analytic, backtest, env, ppo, population. What agents learn: learn; errors: gate."),
+        typer.Argument(
+            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn; errors: gate."
+        ),
     ],
 ) -> None:
     """Measure speed or learning. Further options such as --json go to python -m finrl_pod_app.bench."""
