@@ -94,7 +94,7 @@ def test_collecting_and_learning_at_once(tmp_path: Path, capsys: pytest.CaptureF
     document = result(capsys, tmp_path / "a", *terms, "--workers", "2", steps=600)
     assert document["updates"] == 600 - 20
     assert document["pipeline"]["ratio"] == pytest.approx(1, abs=0.1)
-    assert document["episodes"] >= 4
+    assert document["episodes"] >= 2  # of 200 steps, in two environments
     assert (tmp_path / "a" / "weights.safetensors").exists()
     alive = [
         child.name() for child in psutil.Process().children(recursive=True) if "tracker" not in str(child.cmdline())
