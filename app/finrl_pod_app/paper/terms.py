@@ -40,13 +40,13 @@ class PaperTerms:
         shares = "in fractions" if rules.fractional else "whole"
         found = [
             f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
-            f"shares are bought {shares}, {100 * rules.cash_buffer:g}% of the equity stay in cash.",
+            f"shares are bought {shares}, {float(100 * rules.cash_buffer):g}% of the equity stay in cash.",
             f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction.",
-            f"Every trade costs {10_000 * rules.cost_rate:g} basis points of its value.",
+            f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
         ]
         if rules.collar:
             found.append(
-                f"Limit prices stand {100 * rules.collar:g}% from the decision's prices; an order whose limit the "
+                f"Limit prices stand {float(100 * rules.collar):g}% from the decision's prices; an order whose limit the "
                 "auction passes does not fill."
             )
         return found
