@@ -46,8 +46,8 @@ class PaperTerms:
         ]
         if rules.collar:
             found.append(
-                f"Limit prices stand {float(100 * rules.collar):g}% from the decision's prices; an order whose limit the "
-                "auction passes does not fill."
+                f"Limit prices stand {float(100 * rules.collar):g}% from the decision's prices; an order whose limit "
+                "the auction passes does not fill."
             )
         return found
 
