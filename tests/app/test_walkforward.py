@@ -118,7 +118,7 @@ def test_the_verdict_speaks_of_it_and_can_be_asked_for(
     assert read_verdict(out).plain() == document["verdict"]
     assert all("on test" not in reason and "on validation" not in reason for reason in document["verdict"]["reasons"])
     assert command(["promote", str(out)]) == int(not document["verdict"]["promoted"])
-    assert "out of sample its Sharpe ratio" in " ".join(capsys.readouterr().out.split())
+    assert "out of sample its deflated Sharpe ratio" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_plan_is_not_gone_on_with(walked: tuple[Path, dict[str, Any]], room: Path) -> None:
