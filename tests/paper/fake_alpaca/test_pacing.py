@@ -19,7 +19,7 @@ def test_a_sleep_of_days_takes_no_time_and_being_awake_costs_none_of_the_day(sta
     server = start(pace=STILL, clock=tmp_path / "clock.json").server
     clock = FollowedClock(tmp_path / "clock.json")
     server.follow(10.0, 1e6)
-    begin, real = clock.seconds(), time.monotonic()
+    real, begin = time.monotonic(), clock.seconds()
     time.sleep(0.3)  # awake
     awake = clock.seconds() - begin
     assert awake <= 10.0 * (time.monotonic() - real)
