@@ -53,7 +53,7 @@ def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: Dashboard,
     assert not dashboard.runs.exists()  # looking made nothing
     page.get_by_role("button", name="Make the demo run").click()
     expect(page.get_by_role("progressbar").first).to_be_visible()
-    expect(page.get_by_text("Samples/s")).to_be_visible()
+    expect(page.get_by_text("Samples/s").first).to_be_visible()
     page.reload()  # the training is not the page's
     stop = page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop")
     expect(stop).to_be_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,16 @@ st.session_state["pages"] = pages
 st.navigation(list(pages.values()), position="hidden")
 draw("NAME", Settings.read(os.environ))
 """
+
+
+MAIN = sys.modules["__main__"]
+
+
+@pytest.fixture(autouse=True)
+def main_stays() -> Iterator[None]:
+    """A page's test leaves its own script as the main module, which processes that are spawned later would run."""
+    yield
+    sys.modules["__main__"] = MAIN
 
 
 @pytest.fixture(scope="session")

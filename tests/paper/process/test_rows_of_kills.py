@@ -26,7 +26,7 @@ TWO: dict[str, dict[str, Any]] = {
 }
 BEFORE = 31 * 60.0  # seconds before the opening at which a day's writes begin to count
 LIMIT = 60  # days
-WRITES = 25  # that a day has at least
+WRITES = 20  # more than so many has a day
 
 
 def prepare(rig: Rig, days: int) -> None:

@@ -12,7 +12,7 @@ from tests.paper.made import prices
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.load]
 
 SYMBOLS = tuple(f"S{number:03d}" for number in range(500))
 
