@@ -9,7 +9,7 @@ import numpy as np
 
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
-from finrl_pod.types import BacktestResult
+from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.report.columns import in_order, readable
 from finrl_pod_app.report.figures import dates, layout, lines, thin
 from finrl_pod_app.report.palette import ramp, styles
@@ -30,13 +30,18 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
     """One-sided turnover of each month, as a share of equity."""
     import plotly.graph_objects as go
 
-    months = result.times.astype("datetime64[M]")
-    names, places = np.unique(months, return_inverse=True)
-    sums = 0.5 * np.bincount(places, weights=result.turnover)
-    figure = go.Figure(go.Bar(x=[str(name) for name in names], y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
+    months, sums = monthly_turnover(result)
+    figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
     layout(figure)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
+
+
+def monthly_turnover(result: BacktestResult) -> tuple[list[str], Floats]:
+    """Months as 2019-01, and the one-sided turnover of each as a share of equity."""
+    names, places = np.unique(result.times.astype("datetime64[M]"), return_inverse=True)
+    sums = 0.5 * np.bincount(places, weights=result.turnover).astype(np.float64)
+    return [str(name) for name in names], sums
 
 
 def costs_figure(results: Mapping[str, BacktestResult]) -> Any:
@@ -121,12 +126,18 @@ def logits_figure(logits: Mapping[str, Sequence[float]]) -> Any:
     """Histogram of the logits of cross-validation: left of zero the best in sample is below the median out of it."""
     import plotly.graph_objects as go
 
-    edges = np.asarray(logits["edges"], dtype=np.float64)
-    middles = (edges[1:] + edges[:-1]) / 2
-    colours = ["#d55e00" if middle <= 0 else "#148acd" for middle in middles]
-    figure = go.Figure(
-        go.Bar(x=middles, y=list(logits["counts"]), width=np.diff(edges), marker_color=colours, hovertemplate="%{y}")
-    )
+    figure = go.Figure(logits_bars(logits))
+    figure.update_traces(hovertemplate="%{y}")
     layout(figure)
     figure.update_xaxes(zeroline=True, zerolinecolor="#8a9099")
     return figure
+
+
+def logits_bars(logits: Mapping[str, Sequence[float]]) -> Any:
+    """Its bars without a layout, orange where choosing overfits."""
+    import plotly.graph_objects as go
+
+    edges = np.asarray(logits["edges"], dtype=np.float64)
+    middles = (edges[1:] + edges[:-1]) / 2
+    colours = ["#d55e00" if middle <= 0 else "#148acd" for middle in middles]
+    return go.Bar(x=middles, y=list(logits["counts"]), width=np.diff(edges), marker_color=colours)

@@ -56,16 +56,25 @@ def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
 
 def weights_figure(result: BacktestResult) -> Any:
     """What a strategy held over time, stacked: its largest assets by mean weight, the rest, and cash."""
+    figure = stacked_weights(result)
+    layout(figure)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
+    figure.update_yaxes(tickformat=".0%")
+    return figure
+
+
+def stacked_weights(result: BacktestResult) -> Any:
+    """The same without a layout: long holdings above zero, short ones below."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    times, bands = result.times, _bands(result)
+    times, bands = dates(result.times), _bands(result)
     for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
         for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
             if group == "short" and not part.any():
                 continue
             figure.add_scatter(
-                x=dates(times),
+                x=times,
                 y=thin(part),
                 name=html.escape(name),
                 legendgroup=name,
@@ -76,9 +85,6 @@ def weights_figure(result: BacktestResult) -> Any:
                 fillcolor=colour,
                 hovertemplate="%{y:.1%}",
             )
-    layout(figure)
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
-    figure.update_yaxes(tickformat=".0%")
     return figure
 
 

@@ -12,11 +12,10 @@ from finrl_pod.evaluate.tearsheet import ROLLING, monthly_returns, rolling_sharp
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames.comparison import Curve
-from finrl_pod_app.report.figures import dates, log_ticks, thin
-from finrl_pod_app.report.palette import ramp
+from finrl_pod_app.report.charts import logits_bars, monthly_turnover
+from finrl_pod_app.report.figures import dates, log_ticks, stacked_weights, thin
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-ASSETS = 9  # of the largest holdings shown by name
 DIVERGING = [[0.0, "#b04a00"], [0.5, "rgba(128,128,128,0.08)"], [1.0, "#0b6bcb"]]
 
 Looks = Mapping[str, theme.Style]
@@ -96,32 +95,7 @@ def months(times: Times, marks: Floats) -> Any:
 
 def holdings(result: BacktestResult) -> Any:
     """Weights over time, stacked: the largest by their mean, the others together, then cash."""
-    import plotly.graph_objects as go
-
-    mean = np.abs(result.weights).mean(0)
-    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
-    bands = [(result.symbols[i], result.weights[:, i]) for i in order[:ASSETS]]
-    if len(order) > ASSETS:
-        bands.append((f"{len(order) - ASSETS} others", result.weights[:, order[ASSETS:]].sum(1)))
-    colours = [*ramp(min(len(order), ASSETS)), *["#9aa0a6"] * (len(order) > ASSETS), "rgba(128,128,128,0.25)"]
-    figure = go.Figure()
-    x = dates(result.times)
-    for (name, values), colour in zip([*bands, ("cash", 1 - result.weights.sum(1))], colours, strict=True):
-        for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
-            if group == "short" and not part.any():
-                continue
-            figure.add_scatter(
-                x=x,
-                y=thin(part),
-                name=theme.safe(name),
-                legendgroup=name,
-                showlegend=group == "long",
-                stackgroup=group,
-                mode="lines",
-                line={"width": 0.4, "color": "rgba(255,255,255,0.4)"},
-                fillcolor=colour,
-                hovertemplate="%{y:.1%}",
-            )
+    figure = stacked_weights(result)
     figure.update_yaxes(tickformat=".0%", title="share of the equity")
     return figure
 
@@ -132,10 +106,9 @@ def turnover(results: Sequence[BacktestResult], looks: Looks) -> Any:
 
     figure = go.Figure()
     for result in results:
-        names, places = np.unique(result.times.astype("datetime64[M]"), return_inverse=True)
-        sums = 0.5 * np.bincount(places, weights=result.turnover)
+        months, sums = monthly_turnover(result)
         figure.add_bar(
-            x=[str(name) for name in names],
+            x=months,
             y=sums,
             name=theme.safe(_words(result.name)),
             marker_color=looks[result.name].colour,
@@ -161,11 +134,7 @@ def logits(histogram: Mapping[str, Sequence[float]]) -> Any:
     """Cross-validation of choosing the best (PBO): left of zero the best in sample was below the median out of it."""
     import plotly.graph_objects as go
 
-    edges = np.asarray(histogram["edges"], dtype=np.float64)
-    middles = (edges[1:] + edges[:-1]) / 2
-    colours = [theme.BAD if middle <= 0 else theme.GOOD for middle in middles]
-    bars = go.Bar(x=middles, y=list(histogram["counts"]), width=np.diff(edges), marker_color=colours)
-    figure = go.Figure(bars)
+    figure = go.Figure(logits_bars(histogram))
     figure.update_xaxes(title="logit of the rank out of sample")
     figure.update_yaxes(title="splits")
     return figure
