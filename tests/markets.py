@@ -77,3 +77,18 @@ def random_market(
         fill_volume=torch.from_numpy(traded) if volumes else None,
         volatility=torch.full(close.shape, volatility, dtype=torch.float64) if volumes else None,
     )
+
+
+def stormy_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> MarketTensor:
+    """One with turbulence; with gaps, a late and an early ticker as well."""
+    return random_market(
+        seed,
+        bars=bars,
+        assets=assets,
+        fill=fill,
+        gaps=0.1 if gaps else 0.0,
+        starts={1: 6} if gaps and assets > 1 else None,
+        ends={0: 15} if gaps and assets > 1 else None,
+        volatility=0.03,
+        turbulence=np.random.default_rng(seed).random(bars),
+    )

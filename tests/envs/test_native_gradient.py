@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from finrl_pod_envs import market_env
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.native.library import find_compiler
 from finrl_pod.types import EnvStep
-from tests.markets import random_market
+from tests.markets import stormy_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
@@ -33,17 +32,7 @@ configs = st.builds(
 
 
 def made(seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool):  # type: ignore[no-untyped-def]
-    market = random_market(
-        seed,
-        bars=BARS,
-        assets=assets,
-        fill=config.fill,
-        gaps=0.1 if gaps else 0.0,
-        starts={1: 6} if gaps and assets > 1 else None,
-        ends={0: 15} if gaps and assets > 1 else None,
-        volatility=0.03,
-        turbulence=np.random.default_rng(seed).random(BARS),
-    )
+    market = stormy_market(seed, BARS, assets, config.fill, gaps)
     return PortfolioEnv(market, config, members=members, dtype=dtype)
 
 

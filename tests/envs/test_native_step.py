@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 from finrl_pod_envs import market_env, observation
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.native.library import find_compiler
 from finrl_pod.types import EnvStep
-from tests.markets import random_market
+from tests.markets import random_market, stormy_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
@@ -59,18 +58,7 @@ def test_kernel_and_definition_agree(
 ) -> None:
     if config.whole_shares:  # in float32 a rounding may flip a share in either
         dtype = torch.float64
-    rng = np.random.default_rng(seed)
-    market = random_market(
-        seed,
-        bars=BARS,
-        assets=assets,
-        fill=config.fill,
-        gaps=0.1 if gaps else 0.0,
-        starts={1: 6} if gaps and assets > 1 else None,
-        ends={0: 15} if gaps and assets > 1 else None,
-        volatility=0.03,
-        turbulence=rng.random(BARS),
-    )
+    market = stormy_market(seed, BARS, assets, config.fill, gaps)
     env = make_env(market, config, members=members, dtype=dtype)
     env.reset(seed)
     stream = torch.Generator().manual_seed(seed)
