@@ -226,6 +226,26 @@ struct Worker {
     return any;
   }
 
+  // order[r] becomes name[k] for the k that r others come before: by descending priority, ties by position. priority has
+  // room for W numbers more, which are written.
+  static void rank(int count, T* priority, const int* name, int* order) {
+    const int vectors = (count + W - 1) / W;
+    for (int i = 0; i < W; i++) priority[count + i] = T(-INFINITY);
+    const V zero = {}, one = all<T, W>(1);
+    V before[vectors], place;
+    for (int i = 0; i < W; i++) place[i] = T(i);
+    for (int k = 0; k < vectors; k++) before[k] = zero;
+    for (int j = 0; j < count; j++) {
+      const V mine = all<T, W>(priority[j]);
+      const int own = j / W;
+      for (int k = 0; k < own; k++) before[k] += mine > load<T, W>(priority + k * W) ? one : zero;
+      const V his = load<T, W>(priority + own * W), at_par = place > T(j % W) ? one : zero;
+      before[own] += mine > his ? one : (mine == his ? at_par : zero);
+      for (int k = own + 1; k < vectors; k++) before[k] += mine >= load<T, W>(priority + k * W) ? one : zero;
+    }
+    for (int k = 0; k < count; k++) order[int(before[k / W][k % W])] = name[k];
+  }
+
   // FinRL's order: buys by descending priority, ties by index, each as far as the cash goes. Changes `mine`.
   void buy_in_order(int64_t e, T funds, const T* prices, V* mine) const {
     const int n = row.assets;
@@ -234,15 +254,15 @@ struct Worker {
     // Among the buys of weights the trades themselves have priority, among those of shares the actions.
     const T* action = is_portfolio() ? flat_want : static_cast<const T*>(s.action) + e * n;
     const T most_priority = is_portfolio() ? T(INFINITY) : T(1);
-    int order[n], buys = 0;
-    T priority[n];
+    // Nothing below jumps by what an action says: a wrong guess of the processor costs more than the arithmetic.
+    int order[n], bought_at[n], buys = 0;
+    T priority[n + W];
     for (int i = 0; i < n; i++) {
-      if (!(flat_want[i] > 0)) continue;
-      const T mine_first = action[i] > most_priority ? most_priority : action[i];
-      int j = buys++;
-      for (; j > 0 && priority[j - 1] < mine_first; j--) order[j] = order[j - 1], priority[j] = priority[j - 1];
-      order[j] = i, priority[j] = mine_first;
+      bought_at[buys] = i;
+      priority[buys] = action[i] > most_priority ? most_priority : action[i];
+      buys += flat_want[i] > 0;
     }
+    rank(buys, priority, bought_at, order);
     const T unit_cost = 1 + T(m.cost_rate);
     for (int k = 0; k < buys; k++) {
       const int i = order[k];
