@@ -41,7 +41,7 @@ class Worker : public Losses {
     for (Floats* to : {&shared, &value_shared, &grad_value_shared}) to->resize(k);
     code.resize(n * k), grad_code.resize(n * k), linear.resize(n), grad_linear.resize(n);
     kept.resize(n * k * CHUNK), means.resize(CHUNK * action_wide);
-    by_asset.resize(CHUNK), held_by_asset.resize(CHUNK), parts.resize(CHUNK * 8);
+    by_asset.resize(CHUNK + 1), held_by_asset.resize(CHUNK + 1), parts.resize(CHUNK * 8);
     held.resize(CHUNK * h), mixed.resize(CHUNK * k), grad_held.resize(CHUNK * h);
     code_back.resize(k * h), value_back.resize(k * h);
   }
@@ -161,6 +161,7 @@ class Worker : public Losses {
           store<float, 8>(to + r * 8, t);
           store<float, 8>(&parts[r * 8], load<float, 8>(&parts[r * 8]) + wi * t);
         }
+        if (many % 2) store<float, 8>(to + many * 8, V{});  // the way back takes two rows at a time
       }
       for (int64_t r = 0; r < many; r++) {
         float sum = linear[a];
@@ -191,20 +192,24 @@ class Worker : public Losses {
         held_by_asset[r] = by_asset[r] * account[(a0 + r) * own + 1 + a] * float(n);
         grad_linear[a] += by_asset[r];
       }
+      by_asset[many] = held_by_asset[many] = 0;
       for (int64_t i = 0; i < k; i += 8) {
         const float* t = &kept[(a * k + i) * CHUNK];
-        V for_code = {}, for_u = {}, for_w = {};
-        for (int64_t r = 0; r < many; r++) {
-          const V y = load<float, 8>(t + r * 8), slope = 1.0f - y * y;
-          for_code += by_asset[r] * slope;
-          for_u += held_by_asset[r] * slope;
-          for_w += by_asset[r] * y;
-        }
+        // Two sums each: one alone would wait for its last addition.
+        V for_code[2] = {}, for_u[2] = {}, for_w[2] = {};
+        for (int64_t r = 0; r < many; r += 2)
+#pragma GCC unroll 2
+          for (int j = 0; j < 2; j++) {
+            const V y = load<float, 8>(t + (r + j) * 8), slope = 1.0f - y * y;
+            for_code[j] += by_asset[r + j] * slope;
+            for_u[j] += held_by_asset[r + j] * slope;
+            for_w[j] += by_asset[r + j] * y;
+          }
         const V wi = load<float, 8>(w + i);
         float* to = &grad_code[a * k + i];
-        store<float, 8>(to, load<float, 8>(to) + for_code * wi);
-        store<float, 8>(gu + i, load<float, 8>(gu + i) + for_u * wi);
-        store<float, 8>(gw + i, load<float, 8>(gw + i) + for_w);
+        store<float, 8>(to, load<float, 8>(to) + (for_code[0] + for_code[1]) * wi);
+        store<float, 8>(gu + i, load<float, 8>(gu + i) + (for_u[0] + for_u[1]) * wi);
+        store<float, 8>(gw + i, load<float, 8>(gw + i) + for_w[0] + for_w[1]);
       }
     }
     for (int64_t r = 0; r < many; r++) {
