@@ -1,0 +1,69 @@
+"""How long commands take from a cold start, and how much memory: whole processes, as a user starts them.
+
+    python benchmarks/cold.py --out benchmarks/cold.json
+
+The file cache is warm and kernels are compiled: what is measured is every start after the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
+
+PROGRAM = Path(sys.executable).with_name("finrl-pod")
+# arguments, runs
+COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
+    "help": (("--help",), 9),
+    "backtest": (("backtest", "--strategy", "equal_weight"), 5),
+    "demo": (("demo", "--quick", "--out", "{folder}/demo"), 3),
+}
+
+
+def measure(arguments: tuple[str, ...]) -> tuple[float, float]:
+    """Seconds and the peak in GiB of one process. Raises CalledProcessError for another exit code than 0 and 1, which
+    says that no champion was promoted."""
+    with TemporaryDirectory() as folder:
+        command = [str(PROGRAM), *(text.format(folder=folder) for text in arguments)]
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return seconds, used.ru_maxrss / 2**20
+
+
+def rows_of(name: str) -> list[Row]:
+    arguments, runs = COMMANDS[name]
+    measure(arguments)
+    seconds, peaks = zip(*(measure(arguments) for _ in range(runs)), strict=True)
+    config = {"command": " ".join(("finrl-pod", *arguments)), "runs": runs}
+    return [over_runs(f"{name}_seconds", seconds, "s", config), over_runs(f"{name}_memory", peaks, "GiB", config)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(COMMANDS), help="may be given repeatedly")
+    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    options = parser.parse_args()
+    rows = [row for name in options.only or COMMANDS for row in rows_of(name)]
+    sys.stdout.write(as_table(rows))
+    if options.out is None:
+        return
+    # Not before: the peak of a child counts what its parent held when it was started.
+    import torch
+    from finrl_pod_app.bench.machine import describe
+
+    options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
+
+
+if __name__ == "__main__":
+    main()
