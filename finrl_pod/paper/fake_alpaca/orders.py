@@ -26,16 +26,10 @@ class Refusal(Exception):
         self.body = {**({} if code is None else {"code": code}), "message": message, **more}
 
 
-@dataclass
-class Order:
-    """Quantities in shares, prices and values in dollars, moments in UTC epoch seconds.
+@dataclass(kw_only=True)
+class Ticket:
+    """What a client asks for, checked as far as that goes without knowing the account. Shares and dollars."""
 
-    reserve: the price at which an open order keeps buying power. hurdle: the moment before which nothing may fill.
-    origin: who sent it, "client" or, through the control port, somebody else.
-    """
-
-    number: int
-    id: str
     client_order_id: str
     symbol: str
     side: str
@@ -46,7 +40,23 @@ class Order:
     limit_price: Decimal | None
     stop_price: Decimal | None
     extended_hours: bool
-    position_intent: str
+    position_intent: str | None
+
+    @property
+    def fractional(self) -> bool:
+        return self.notional is not None or (self.qty is not None and self.qty % 1 != 0)
+
+
+@dataclass(kw_only=True)
+class Order(Ticket):
+    """A ticket that was taken. Quantities in shares, prices and values in dollars, moments in UTC epoch seconds.
+
+    reserve: the price at which an open order keeps buying power. origin: who sent it, "client" or, through the control
+    port, somebody else.
+    """
+
+    number: int
+    id: str
     submitted: float
     expires: float
     reserve: Decimal

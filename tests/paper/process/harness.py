@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from datetime import date
 from functools import cache
@@ -247,6 +248,16 @@ class Rig:
             if alive and self.daemon is not None and self.daemon.poll() not in (None, -signal.SIGKILL):
                 raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
             time.sleep(0.005)
+
+    # ------------------------------------------------------------------ other people
+
+    def replace(self, order: Order, **fields: str) -> None:
+        """What a person does on the broker's page to an order: PATCH."""
+        names = {"APCA-API-KEY-ID": KEYS["APCA_API_KEY_ID"], "APCA-API-SECRET-KEY": KEYS["APCA_API_SECRET_KEY"]}
+        url = f"{self.server.url}/v2/orders/{order.id}"
+        request = urllib.request.Request(url, json.dumps(fields).encode(), names, method="PATCH")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
 
     # ------------------------------------------------------------------ what can be seen
 
