@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from finrl_pod.paper.fake_alpaca.sessions import stamp
@@ -137,6 +138,7 @@ class Order(Ticket):
         return cls(**read)
 
 
+@cache
 def asset_id(symbol: str) -> str:
     """The same for a symbol on every machine."""
     return str(uuid.uuid5(NAMESPACE, f"asset/{symbol}"))

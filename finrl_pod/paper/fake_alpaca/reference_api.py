@@ -18,29 +18,12 @@ def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
     symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
     if symbol is None:
         raise Refusal(404, 40410000, f"asset not found for {name}")
-    tradable = exchange.tradable(symbol, moment)
-    return {
-        "id": asset_id(symbol),
-        "class": "us_equity",
-        "exchange": "NASDAQ",
-        "symbol": symbol,
-        "name": f"{symbol} common stock",
-        "status": "active" if tradable else "inactive",
-        "tradable": tradable,
-        "marginable": True,
-        "shortable": exchange.settings.shorting,
-        "easy_to_borrow": exchange.settings.shorting,
-        "borrow_status": "easy_to_borrow",
-        "fractionable": True,
-        "margin_requirement_long": "50",
-        "margin_requirement_short": "50",
-        "attributes": [],
-    }
+    return _asset(exchange, symbol, moment)
 
 
 def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
     """GET assets, by status, class and exchange."""
-    every = [asset(exchange, s, moment) for s in exchange.prices.symbols]
+    every = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
     filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
     return [a for a in every if all(v in (None, "", a[k]) for k, v in filters.items())]
 
@@ -97,6 +80,27 @@ def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str
             }
         )
     return found
+
+
+def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
+    tradable = exchange.tradable(symbol, moment)
+    return {
+        "id": asset_id(symbol),
+        "class": "us_equity",
+        "exchange": "NASDAQ",
+        "symbol": symbol,
+        "name": f"{symbol} common stock",
+        "status": "active" if tradable else "inactive",
+        "tradable": tradable,
+        "marginable": True,
+        "shortable": exchange.settings.shorting,
+        "easy_to_borrow": exchange.settings.shorting,
+        "borrow_status": "easy_to_borrow",
+        "fractionable": True,
+        "margin_requirement_long": "50",
+        "margin_requirement_short": "50",
+        "attributes": [],
+    }
 
 
 def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
