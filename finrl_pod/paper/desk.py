@@ -142,12 +142,16 @@ class Desk:
     # ------------------------------------------------------------------ cancelling
 
     def cancel(self, order: TrackedOrder) -> None:
-        """Ask for a cancel. Whether the order ended or filled first is left to the next refresh."""
+        """Ask for a cancel. Whether the order ended or filled first is left to the next refresh; one that nobody
+        answered is asked for again there.
+        """
         if not order.view.broker_id:
             return
         self._heard(order, order_state.cancel_was_asked(order.view), "plan", "cancel")
         outcome = self.broker.cancel(order.view.broker_id)
-        if isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
+        if isinstance(outcome, Ambiguous):
+            self._heard(order, order_state.cancel_was_lost(order.view), "plan", outcome.message)
+        elif isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
             self.alert("warning", "cancel", f"{order.view.client_order_id} was not cancelled: {outcome.message}")
 
     def cancel_all(self, seconds: float) -> bool:

@@ -158,6 +158,11 @@ def cancel_was_asked(view: OrderView) -> Change:
     return Change(replace(view, cancel_requested=True))
 
 
+def cancel_was_lost(view: OrderView) -> Change:
+    """Nobody answered the cancel: it may not have arrived, and asking twice does no harm."""
+    return Change(replace(view, cancel_requested=False))
+
+
 def _book(view: OrderView, booking: Booking) -> Change:
     filled = booking.cumulative_quantity
     done = filled >= view.quantity

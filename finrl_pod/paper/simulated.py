@@ -12,13 +12,12 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal
 
-import numpy as np
 import torch
 
-from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION
 from finrl_pod.paper.broker import Adjustment, BarTable, Clock
+from finrl_pod.paper.panel_prices import PanelPrices
 from finrl_pod.paper.records import (
     AccountState,
     Asset,
@@ -43,7 +42,7 @@ from finrl_pod.paper.records import (
     TimeInForce,
 )
 from finrl_pod.paper.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
-from finrl_pod.types import Floats, Panel
+from finrl_pod.types import Panel
 
 ZERO = Decimal(0)
 _AT_OPEN = (TimeInForce.OPG, TimeInForce.DAY)
@@ -60,10 +59,8 @@ class SimulatedBroker:
     def __init__(
         self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, account: str = "simulated"
     ) -> None:
-        if panel.bar != "1d":
-            raise InputError(f"the simulated broker needs daily bars, panel {panel.name!r} has {panel.bar}")
-        self._panel = panel
-        self._days = panel.times.astype("datetime64[D]")
+        self._calendar = Calendar()
+        self._prices = PanelPrices(panel, clock, self._calendar)
         self._clock = clock
         self._cash = cash
         self._cost_rate = cost_rate
@@ -73,7 +70,6 @@ class SimulatedBroker:
         self._by_client: dict[str, str] = {}
         self._fills: list[Fill] = []
         self._updates: list[OrderUpdate] = []
-        self._calendar = Calendar()
         self._done = clock.now()  # auctions up to here have been held
         self._sessions: tuple[Session, ...] = ()
 
@@ -81,14 +77,14 @@ class SimulatedBroker:
 
     def account(self) -> AccountState:
         self._advance()
-        worth = self._cash + sum((s * self._price(n) for n, s in enumerate(self._shares.values()) if s), ZERO)
+        worth = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
         return AccountState(self._account, "USD", self._cash, worth, worth, max(self._cash, ZERO))
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()
         return tuple(
-            Position(symbol, shares, price=self._price(n))
-            for n, (symbol, shares) in enumerate(self._shares.items())
+            Position(symbol, shares, price=self._prices.last(symbol))
+            for symbol, shares in self._shares.items()
             if shares
         )
 
@@ -171,8 +167,7 @@ class SimulatedBroker:
     # ------------------------------------------------------------------ facts
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
-        known = set(self._panel.symbols)
-        return {symbol: Asset(symbol, tradable=True, fractionable=True) for symbol in symbols if symbol in known}
+        return {s: Asset(s, tradable=True, fractionable=True) for s in symbols if s in self._shares}
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
         return ()  # the panel's prices are adjusted: its shares never split
@@ -198,22 +193,11 @@ class SimulatedBroker:
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
         """Complete sessions alone: what has not closed on the clock is not there."""
         self._advance()
-        last = self._calendar.last_closed(self._clock.now()).date
-        rows = (self._days >= np.datetime64(start)) & (self._days <= np.datetime64(min(end, last)))
-        columns = [self._column(symbol) for symbol in symbols]
-        empty = np.full((int(rows.sum()), len(columns)), np.nan)
-
-        def part(name: str) -> Floats:
-            values: Floats | None = getattr(self._panel, name)
-            return empty if values is None else values[rows][:, columns].copy()
-
-        prices = {name: part(name) for name in ("open", "high", "low", "close", "volume")}
-        return BarTable(times=self._panel.times[rows].copy(), symbols=tuple(symbols), feed="panel", **prices)
+        return self._prices.bars(symbols, start, end)
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         self._advance()
-        session = self._calendar.last_closed(self._clock.now())
-        return {symbol: (self._price(self._column(symbol)), session.close) for symbol in symbols}
+        return self._prices.latest(symbols)
 
     # ------------------------------------------------------------------ inside
 
@@ -270,17 +254,15 @@ class SimulatedBroker:
             self._sessions = self._calendar.sessions(day, until)
         return tuple(s for s in self._sessions if s.date >= day)
 
-    def _auction(self, session: Session, at: datetime, kinds: tuple[TimeInForce, ...], column: str) -> None:
+    def _auction(
+        self, session: Session, at: datetime, kinds: tuple[TimeInForce, ...], column: Literal["open", "close"]
+    ) -> None:
         """Fill what fills at the auction's price in one call of the accounting; what is left of auction orders ends."""
         taking = [o for o in self._orders.values() if o.live and o.time_in_force in kinds and o.submitted_at < at]
-        rows = np.flatnonzero(self._days == np.datetime64(session.date))
-        values: Floats | None = getattr(self._panel, column)
         filling: list[tuple[Order, float]] = []
         for order in taking:
-            n = self._column(order.symbol)
-            known = len(rows) == 1 and values is not None and bool(self._panel.tradable[rows[0], n])
-            price = float(values[rows[0], n]) if known and values is not None else float("nan")
-            if np.isfinite(price) and _within(order, Decimal(repr(price))):
+            price = self._prices.of_auction(order.symbol, session.date, column)
+            if price is not None and _within(order, Decimal(repr(price))):
                 filling.append((order, price))
         if filling:
             self._fill(filling, at)
@@ -334,18 +316,6 @@ class SimulatedBroker:
 
     def _live(self, symbol: str, side: Side) -> list[Order]:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
-
-    def _column(self, symbol: str) -> int:
-        try:
-            return self._panel.symbols.index(symbol)
-        except ValueError:
-            raise InputError(f"panel {self._panel.name!r} has no symbol {symbol}; name others in symbols") from None
-
-    def _price(self, n: int) -> Decimal:
-        """The last close that has passed, for valuation."""
-        last = self._calendar.last_closed(self._clock.now()).date
-        rows = np.flatnonzero((self._days <= np.datetime64(last)) & self._panel.tradable[:, n])
-        return Decimal(repr(float(self._panel.close[rows[-1], n]))) if len(rows) else ZERO
 
 
 def _within(order: Order, price: Decimal) -> bool:

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
-from finrl_pod_app.wiring import run_tournament
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.errors import RunError
+from tests.paper.champions import damage, judged, train
 
 CONFIG = """
 name = "cli"
@@ -119,20 +117,13 @@ def test_missing_keys_are_named(call: Callable[..., Done], tmp_path: Path, monke
 
 # ---------------------------------------------------------------------- which runs may trade
 
-TINY = RunConfig(
-    splits=SplitConfig(("2015-01-02", "2017-12-29"), ("2018-01-02", "2018-12-31"), ("2019-01-02", "2019-12-31")),
-    features=FeatureConfig(("return_1", "return_5")),
-    environment=EnvironmentConfig(envs=8, group=4, window=20),
-    agent=PPOConfig(horizon=8, minibatches=2, epochs=1),
-    tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=2),
-)
 SYMBOLS = ("AAPL", "JPM")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
-    run_tournament(TINY, folder, device="cpu")
+    train(folder)
     return folder
 
 
@@ -141,16 +132,6 @@ def run(trained: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "runs" / "one"
     shutil.copytree(trained, copy)
     return copy
-
-
-def judged(run: Path, **changes: Any) -> None:
-    """Change the report's words, and those of the verdict with them."""
-    report = json.loads((run / "report.json").read_text())
-    (run / "report.json").write_text(json.dumps({**report, **changes}))
-    if "verdict" in changes:
-        verdict = json.loads((run / "verdict.json").read_text())
-        rules = [{**rule, "passed": changes["verdict"]["promoted"]} for rule in verdict["rules"]]
-        (run / "verdict.json").write_text(json.dumps({**verdict, **changes["verdict"], "rules": rules}))
 
 
 def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
@@ -194,11 +175,7 @@ def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> No
     judged(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run, SYMBOLS)
     source.current()
-    weights = next((run / "snapshots").glob("*.safetensors"))
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(bytes(content))
-    os.utime(weights, ns=(2**62, 2**62))
+    damage(next((run / "snapshots").glob("*.safetensors")))
     with pytest.raises(RunError, match="is damaged"):
         source.current()
 
@@ -206,10 +183,7 @@ def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> No
 def test_weights_that_are_not_what_was_saved_do_not_trade(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     load_promoted(run, SYMBOLS)
-    weights = next((run / "snapshots").glob("*.safetensors"))
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(bytes(content))
+    damage(next((run / "snapshots").glob("*.safetensors")))
     with pytest.raises(RunError, match="is damaged"):
         load_promoted(run, SYMBOLS)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 class Conditions:
     """Symbols that do not trade (halted: orders wait; untradable: orders are refused), and delays in simulated seconds.
 
-    suspended: the user has forbidden new orders. clock_skew: added to the time that GET clock tells.
+    partial, partial_gap: as in `Settings`. suspended: the user has forbidden new orders. clock_skew: added to the time
+    that GET clock tells.
     """
 
     halted: set[str] = field(default_factory=set)
@@ -17,5 +18,7 @@ class Conditions:
     fill_delay: float = 0.0
     cancel_delay: float = 0.0
     replace_delay: float = 0.0
+    partial: float = 0.0
+    partial_gap: float = 0.0
     suspended: bool = False
     clock_skew: float = 0.0

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import numpy as np
 
+from finrl_pod.paper.fake_alpaca.conditions import Conditions
 from finrl_pod.paper.fake_alpaca.orders import Order, amount, shares
 from finrl_pod.paper.fake_alpaca.prices import first_crossing
-from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.streams import key
 
 Path = list[tuple[float, float]]
@@ -50,15 +50,15 @@ def fill_price(order: Order, path: Path, moment: float) -> Decimal:
     return min(price, order.limit_price) if order.side == "buy" else max(price, order.limit_price)
 
 
-def first_part(order: Order, left: Decimal, settings: Settings) -> tuple[Decimal, float]:
+def first_part(order: Order, left: Decimal, conditions: Conditions, seed: int) -> tuple[Decimal, float]:
     """(shares of the first fill, seconds until the second): drawn for this client_order_id alone."""
     if order.filled:
         return left, 0.0
-    rng = np.random.default_rng(key(settings.seed, crc32(order.client_order_id.encode()), "partial fills"))
+    rng = np.random.default_rng(key(seed, crc32(order.client_order_id.encode()), "partial fills"))
     partial, share, gap = rng.random(3)
-    if partial >= settings.partial:
+    if partial >= conditions.partial:
         return left, 0.0
     wanted = left * Decimal(repr(_SMALLEST_PART + _PARTS * float(share)))
     whole = order.qty is not None and order.qty % 1 == 0
     quantity = wanted.to_integral_value() if whole else shares(wanted)
-    return (quantity, float(gap) * settings.partial_gap) if 0 < quantity < left else (left, 0.0)
+    return (quantity, float(gap) * conditions.partial_gap) if 0 < quantity < left else (left, 0.0)

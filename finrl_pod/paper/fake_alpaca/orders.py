@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from finrl_pod.paper.fake_alpaca.sessions import stamp
@@ -26,16 +27,10 @@ class Refusal(Exception):
         self.body = {**({} if code is None else {"code": code}), "message": message, **more}
 
 
-@dataclass
-class Order:
-    """Quantities in shares, prices and values in dollars, moments in UTC epoch seconds.
+@dataclass(kw_only=True)
+class Ticket:
+    """What a client asks for, checked as far as that goes without knowing the account. Shares and dollars."""
 
-    reserve: the price at which an open order keeps buying power. hurdle: the moment before which nothing may fill.
-    origin: who sent it, "client" or, through the control port, somebody else.
-    """
-
-    number: int
-    id: str
     client_order_id: str
     symbol: str
     side: str
@@ -46,7 +41,23 @@ class Order:
     limit_price: Decimal | None
     stop_price: Decimal | None
     extended_hours: bool
-    position_intent: str
+    position_intent: str | None
+
+    @property
+    def fractional(self) -> bool:
+        return self.notional is not None or (self.qty is not None and self.qty % 1 != 0)
+
+
+@dataclass(kw_only=True)
+class Order(Ticket):
+    """A ticket that was taken. Quantities in shares, prices and values in dollars, moments in UTC epoch seconds.
+
+    reserve: the price at which an open order keeps buying power. origin: who sent it, "client" or, through the control
+    port, somebody else.
+    """
+
+    number: int
+    id: str
     submitted: float
     expires: float
     reserve: Decimal
@@ -127,6 +138,7 @@ class Order:
         return cls(**read)
 
 
+@cache
 def asset_id(symbol: str) -> str:
     """The same for a symbol on every machine."""
     return str(uuid.uuid5(NAMESPACE, f"asset/{symbol}"))

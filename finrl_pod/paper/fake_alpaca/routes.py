@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from finrl_pod.paper.fake_alpaca import reference_api as reference
 from finrl_pod.paper.fake_alpaca import trading_api as trading
 from finrl_pod.paper.fake_alpaca.data_api import MarketData
 from finrl_pod.paper.fake_alpaca.exchange import Exchange
@@ -79,10 +80,10 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/account/portfolio/history", lambda a: (OK, trading.portfolio_history(exchange, a.moment))),
         ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
         ("PATCH", "/v2/account/configurations", configure),
-        ("GET", "/v2/clock", lambda a: (OK, trading.clock(exchange, a.moment + exchange.conditions.clock_skew))),
-        ("GET", "/v2/calendar", lambda a: (OK, trading.calendar(exchange, a.query))),
-        ("GET", "/v2/assets", lambda a: (OK, trading.assets(exchange, a.query, a.moment))),
-        ("GET", "/v2/assets/{symbol}", lambda a: (OK, trading.asset(exchange, a.names["symbol"], a.moment))),
+        ("GET", "/v2/clock", lambda a: (OK, reference.clock(exchange, a.moment + exchange.conditions.clock_skew))),
+        ("GET", "/v2/calendar", lambda a: (OK, reference.calendar(exchange, a.query))),
+        ("GET", "/v2/assets", lambda a: (OK, reference.assets(exchange, a.query, a.moment))),
+        ("GET", "/v2/assets/{symbol}", lambda a: (OK, reference.asset(exchange, a.names["symbol"], a.moment))),
         ("GET", "/v2/orders", lambda a: (OK, trading.order_list(exchange, a.query))),
         ("POST", "/v2/orders", submit),
         ("DELETE", "/v2/orders", cancel_all),
@@ -94,7 +95,7 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("DELETE", "/v2/positions", close_all),
         ("GET", "/v2/positions/{symbol}", lambda a: (OK, trading.position(exchange, a.names["symbol"], a.moment))),
         ("DELETE", "/v2/positions/{symbol}", close_one),
-        ("GET", "/v2/corporate_actions/announcements", lambda a: (OK, trading.announcements(exchange, a.query))),
+        ("GET", "/v2/corporate_actions/announcements", lambda a: (OK, reference.announcements(exchange, a.query))),
     ]
 
 

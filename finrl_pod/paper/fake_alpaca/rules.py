@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from finrl_pod.paper.fake_alpaca.orders import Refusal
+from finrl_pod.paper.fake_alpaca.orders import Refusal, Ticket
 from finrl_pod.paper.fake_alpaca.sessions import Session
 from finrl_pod.paper.fake_alpaca.settings import Settings
 
@@ -19,27 +18,6 @@ _SMALLEST = Decimal(1)  # dollars
 _SHARE_DECIMALS, _CENTS, _BELOW_A_DOLLAR = 9, 2, 4
 _CLOSE_CUTOFF = 600.0  # seconds before the close
 _NIGHT = 19
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """What a client asks for, checked as far as that goes without knowing the account."""
-
-    symbol: str
-    side: str
-    type: str
-    time_in_force: str
-    qty: Decimal | None
-    notional: Decimal | None
-    limit_price: Decimal | None
-    stop_price: Decimal | None
-    extended_hours: bool
-    client_order_id: str
-    position_intent: str | None
-
-    @property
-    def fractional(self) -> bool:
-        return self.notional is not None or (self.qty is not None and self.qty % 1 != 0)
 
 
 def read(body: Any, settings: Settings) -> Ticket:
@@ -72,17 +50,17 @@ def read(body: Any, settings: Settings) -> Ticket:
     if len(client_order_id) > settings.longest_id:
         raise Refusal(422, PARAMETER, f"client_order_id must be no more than {settings.longest_id} characters")
     ticket = Ticket(
-        symbol,
-        side,
-        kind,
-        time_in_force,
-        qty,
-        notional,
-        limit,
-        stop,
-        body.get("extended_hours") is True,
-        client_order_id,
-        body.get("position_intent"),
+        client_order_id=client_order_id,
+        symbol=symbol,
+        side=side,
+        type=kind,
+        time_in_force=time_in_force,
+        qty=qty,
+        notional=notional,
+        limit_price=limit,
+        stop_price=stop,
+        extended_hours=body.get("extended_hours") is True,
+        position_intent=body.get("position_intent"),
     )
     _check_prices(ticket)
     return ticket

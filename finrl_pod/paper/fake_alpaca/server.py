@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import date, datetime
 from pathlib import Path
@@ -17,14 +17,14 @@ from aiohttp import web
 
 from finrl_pod.errors import EnvironmentLacks, InputError
 from finrl_pod.files import read_json, write_json
+from finrl_pod.paper.fake_alpaca.answering import Answering, unknown
 from finrl_pod.paper.fake_alpaca.control import control_routes
 from finrl_pod.paper.fake_alpaca.data_api import MarketData
 from finrl_pod.paper.fake_alpaca.exchange import Exchange
 from finrl_pod.paper.fake_alpaca.faults import Fault, Faults
-from finrl_pod.paper.fake_alpaca.orders import Refusal
 from finrl_pod.paper.fake_alpaca.pacing import Pacer
 from finrl_pod.paper.fake_alpaca.prices import Prices
-from finrl_pod.paper.fake_alpaca.routes import Asked, Handler, data_routes, trading_routes
+from finrl_pod.paper.fake_alpaca.routes import data_routes, trading_routes
 from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.paper.fake_alpaca.stream import Hub
 from finrl_pod.paper.fake_alpaca.traffic import RequestCount, TrafficLog
@@ -225,120 +225,25 @@ class FakeAlpaca:
 
     def _application(self) -> web.Application:
         application = web.Application()
+        answering = Answering(
+            self.exchange, self.clock, self.pacer, self.faults, self.log, self._authorised, self._look_again
+        )
         for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:
-                application.router.add_route(method, path, self._answering(handler, self._counts[limit]))
+                application.router.add_route(method, path, answering.answering(handler, self._counts[limit]))
         application.router.add_get("/stream", self.hub.serve)
         application.add_routes(control_routes(self))
-        application.router.add_route("*", "/{tail:.*}", self._answering(_unknown, self._counts["trading"]))
+        application.router.add_route("*", "/{tail:.*}", answering.answering(unknown, self._counts["trading"]))
         return application
+
+    def _look_again(self) -> None:
+        """Something may be due sooner than the ticking knows."""
+        assert self._wake is not None
+        self._wake.set()
 
     def _authorised(self, key: str, secret: str) -> bool:
         settings = self.settings
         return bool(key and secret) and settings.key in ("", key) and settings.secret in ("", secret)
-
-    def _answering(self, handler: Handler, count: RequestCount) -> Callable[[web.Request], Any]:
-        """A handler with everything around it: keys, limit, faults, headers, log."""
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            self.pacer.request()
-            arrived = self.clock.seconds()
-            number = len(self.log.records)
-            body = _json(await request.read())
-            fault: Fault | None = None
-            taken = False
-            if not self._authorised(*(request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))):
-                status, answered = 401, {"message": "unauthorized."}
-            elif not (taken := count.take(arrived)):
-                status, answered = 429, {"message": "rate limit exceeded"}
-            else:
-                fault = self.faults.request(request.method, request.path, body if isinstance(body, Mapping) else {})
-                status, answered = await self._act(request, handler, body, fault)
-            self.log.write(
-                "request",
-                self.clock.seconds(),
-                arrived=arrived,
-                after=number,
-                method=request.method,
-                path=request.path,
-                query=dict(request.query),
-                body=body,
-                status=status,
-                answer=answered if request.method != "GET" or status >= 400 else None,
-                counted=taken,
-                fault=None if fault is None else fault.kind,
-            )
-            return await self._respond(request, status, answered, count, fault)
-
-        return answer
-
-    async def _act(self, request: web.Request, handler: Handler, body: Any, fault: Fault | None) -> tuple[int, Any]:
-        """Do what was asked, unless the fault comes first: then the answer is the fault's."""
-        if fault is not None and fault.kind in ("answer", "drop", "hang"):
-            return fault.status, fault.body
-        if fault is not None and fault.kind == "delay":
-            await asyncio.sleep(fault.seconds)
-        moment = self.clock.seconds()
-        self.exchange.advance(moment)
-        try:
-            result = handler(Asked(request.match_info, request.query, body, self.exchange.now))
-        except Refusal as refusal:
-            result = refusal.status, refusal.body
-        assert self._wake is not None
-        self._wake.set()
-        return result
-
-    async def _respond(
-        self, request: web.Request, status: int, answered: Any, count: RequestCount, fault: Fault | None
-    ) -> web.StreamResponse:
-        kind = "" if fault is None else fault.kind
-        headers = count.headers(self.clock.seconds())
-        if fault is not None:
-            if kind in ("hang", "hang_after"):
-                await _hold(request, fault.seconds)
-            if kind in ("hang", "hang_after", "drop", "drop_after"):
-                if request.transport is not None:
-                    request.transport.abort()
-                return web.Response(status=500)
-            if kind == "delay_after":
-                await asyncio.sleep(fault.seconds)
-            if kind == "answer_after":
-                status, answered = fault.status, fault.body
-            if kind == "edit" and status < 400:
-                answered = _edited(answered, fault.body)
-            headers |= fault.headers
-        if status == 204:
-            return web.Response(status=status, headers=headers)
-        text = answered if isinstance(answered, str) else json.dumps(answered)
-        headers.setdefault("Content-Type", "application/json; charset=UTF-8")
-        return web.Response(status=status, text=text, headers=headers)
-
-
-def _unknown(_: Asked) -> tuple[int, Any]:
-    raise Refusal(404, 40410000, "endpoint not found")
-
-
-async def _hold(request: web.Request, seconds: float) -> None:
-    """Wait, but not longer than the client does."""
-    end = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < end and request.transport is not None:
-        await asyncio.sleep(0.01)
-
-
-def _edited(answer: Any, changes: Mapping[str, Any]) -> Any:
-    if isinstance(answer, list):
-        return [_edited(entry, changes) for entry in answer]
-    if not isinstance(answer, Mapping):
-        return answer
-    merged = {**answer, **changes}
-    return {k: v for k, v in merged.items() if not (k in changes and changes[k] is None)}
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return json.loads(raw) if raw else None
-    except ValueError:
-        return None
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

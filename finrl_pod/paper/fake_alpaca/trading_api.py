@@ -1,17 +1,17 @@
-"""The trading API's answers as plain values: what the exchange knows, in Alpaca's words."""
+"""The trading API's answers about the account as plain values: what the exchange knows, in Alpaca's words."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
-from finrl_pod.paper.fake_alpaca import rules
+from finrl_pod.paper.fake_alpaca import parameters, rules
 from finrl_pod.paper.fake_alpaca.exchange import Exchange
 from finrl_pod.paper.fake_alpaca.orders import NAMESPACE, Order, Refusal, amount, asset_id, shares, text
-from finrl_pod.paper.fake_alpaca.sessions import Session, new_york, stamp
+from finrl_pod.paper.fake_alpaca.sessions import new_york, stamp
 
 _LIST_LIMIT, _LIST_MOST, _PAGE_MOST = 50, 500, 100
 _HALF = Decimal("0.5")
@@ -104,58 +104,6 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     }
 
 
-def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
-    """GET assets/{symbol or id}."""
-    symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
-    if symbol is None:
-        raise Refusal(404, 40410000, f"asset not found for {name}")
-    tradable = exchange.tradable(symbol, moment)
-    return {
-        "id": asset_id(symbol),
-        "class": "us_equity",
-        "exchange": "NASDAQ",
-        "symbol": symbol,
-        "name": f"{symbol} common stock",
-        "status": "active" if tradable else "inactive",
-        "tradable": tradable,
-        "marginable": True,
-        "shortable": exchange.settings.shorting,
-        "easy_to_borrow": exchange.settings.shorting,
-        "borrow_status": "easy_to_borrow",
-        "fractionable": True,
-        "margin_requirement_long": "50",
-        "margin_requirement_short": "50",
-        "attributes": [],
-    }
-
-
-def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
-    """GET assets, by status, class and exchange."""
-    every = [asset(exchange, s, moment) for s in exchange.prices.symbols]
-    filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
-    return [a for a in every if all(v in (None, "", a[k]) for k, v in filters.items())]
-
-
-def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
-    """GET clock."""
-    sessions = exchange.prices.sessions
-    return {
-        "timestamp": stamp(moment),
-        "is_open": sessions.current(moment) is not None,
-        "next_open": stamp(sessions.next_open(moment).open),
-        "next_close": stamp(sessions.next_close(moment).close),
-    }
-
-
-def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET calendar; without dates, everything there is."""
-    sessions = exchange.prices.sessions
-    start = _day(query, "start") or sessions.all[0].date
-    end = _day(query, "end") or sessions.all[-1].date
-    following = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
-    return [_calendar_day(s, following.get(s.date, s)) for s in sessions.between(start, end)]
-
-
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET orders. `after` and `until` are exclusive, by the moment of submission."""
     status = query.get("status") or "open"
@@ -164,9 +112,8 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     direction = query.get("direction") or "desc"
     if direction not in ("asc", "desc"):
         raise Refusal(422, rules.PARAMETER, f"invalid direction: {direction}")
-    limit = _count(query, "limit", _LIST_LIMIT, _LIST_MOST)
-    # The stamps in the answers have microseconds: at a finer resolution `after` would find its own order again.
-    after, until = (_moment(query, name) for name in ("after", "until"))
+    limit = parameters.count(query, "limit", _LIST_LIMIT, _LIST_MOST)
+    after, until = (parameters.moment(query, name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
     side = query.get("side")
     first, last = (
@@ -174,11 +121,10 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     )
 
     def wanted(order: Order) -> bool:
-        micros = _micros(order.submitted)
         return (
             (status == "all" or order.open == (status == "open"))
-            and (after is None or micros > after)
-            and (until is None or micros < until)
+            and (after is None or parameters.micros(order.submitted) > after)
+            and (until is None or parameters.micros(order.submitted) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
             and (first is None or order.number > first)
@@ -198,19 +144,21 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     direction = query.get("direction") or "desc"
     if direction not in ("asc", "desc"):
         raise Refusal(422, rules.PARAMETER, f"invalid direction: {direction}")
-    size = _count(query, "page_size", _PAGE_MOST, _PAGE_MOST)
-    after, until = (_moment(query, name) for name in ("after", "until"))
+    size = parameters.count(query, "page_size", _PAGE_MOST, _PAGE_MOST)
+    after, until = (parameters.moment(query, name) for name in ("after", "until"))
     day = query.get("date")
     order_id = query.get("order_id")
 
+    def created(entry: Mapping[str, Any]) -> int:
+        return parameters.micros(datetime.fromisoformat(entry["created_at"]).timestamp())
+
     def wanted(entry: Mapping[str, Any]) -> bool:
-        micros = _micros(datetime.fromisoformat(entry["created_at"]).timestamp())
         trade = entry["activity_type"] == "FILL"
         return (
             (not kinds or entry["activity_type"] in kinds)
             and (not category or (category == "trade_activity") == trade)
-            and (after is None or micros > after)
-            and (until is None or micros < until)
+            and (after is None or created(entry) > after)
+            and (until is None or created(entry) < until)
             and (not day or entry["created_at"][:10] == day[:10])
             and (not order_id or entry.get("order_id") == order_id)
         )
@@ -246,7 +194,7 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     held = exchange.ledger.qty(symbol)
     if held == 0:
         raise Refusal(404, 40410000, f"position not found: {symbol}")
-    qty, percentage = _amount(query, "qty"), _amount(query, "percentage")
+    qty, percentage = parameters.amount(query, "qty"), parameters.amount(query, "percentage")
     if percentage is not None:
         qty = shares(abs(held) * percentage / 100)
     body = {
@@ -257,40 +205,6 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
         "time_in_force": "day",
     }
     return exchange.submit(body, moment)
-
-
-def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET corporate_actions/announcements by ca_types, since, until and symbol."""
-    since, until = _day(query, "since"), _day(query, "until")
-    kinds = {k.lower() for k in (query.get("ca_types") or "").split(",") if k}
-    found = []
-    for action in exchange.prices.actions:
-        day = date.fromisoformat(action.ex_date)
-        if (since and day < since) or (until and day > until) or query.get("symbol") not in (None, "", action.symbol):
-            continue
-        if kinds and action.kind not in kinds:
-            continue
-        name = str(uuid.uuid5(NAMESPACE, f"action/{action}"))
-        sub = "cash" if action.kind == "dividend" else "stock_split" if action.new > action.old else "reverse_split"
-        dates = dict.fromkeys(("ex_date", "record_date", "payable_date", "effective_date"), action.ex_date)
-        found.append(
-            {
-                "id": name,
-                "corporate_action_id": name,
-                "ca_type": action.kind.title() if exchange.settings.title_words else action.kind,
-                "ca_sub_type": sub,
-                "initiating_symbol": action.symbol,
-                "initiating_original_cusip": "",
-                "target_symbol": action.symbol,
-                "target_original_cusip": "",
-                "declaration_date": action.ex_date,
-                **dates,
-                "cash": str(action.cash),
-                "old_rate": str(action.old),
-                "new_rate": str(action.new),
-            }
-        )
-    return found
 
 
 def configurations(exchange: Exchange) -> dict[str, Any]:
@@ -306,59 +220,3 @@ def configurations(exchange: Exchange) -> dict[str, Any]:
         "suspend_trade": exchange.conditions.suspended,
         "trade_confirm_email": "all",
     }
-
-
-def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
-    opened, closed = new_york(session.open), new_york(session.close)
-    return {
-        "date": session.date.isoformat(),
-        "open": f"{opened:%H:%M}",
-        "close": f"{closed:%H:%M}",
-        "session_open": "0400",
-        "session_close": "2000",
-        "settlement_date": settlement.date.isoformat(),
-    }
-
-
-def _count(query: Mapping[str, str], name: str, default: int, most: int) -> int:
-    value = query.get(name) or str(default)
-    if not value.isdecimal() or not 1 <= int(value) <= most:
-        raise Refusal(422, rules.PARAMETER, f"invalid {name}: must be 1 to {most}")
-    return int(value)
-
-
-def _day(query: Mapping[str, str], name: str) -> date | None:
-    value = query.get(name)
-    if not value:
-        return None
-    try:
-        return datetime.fromisoformat(value).date()
-    except ValueError:
-        raise Refusal(422, rules.PARAMETER, f"invalid {name}: {value}") from None
-
-
-def _moment(query: Mapping[str, str], name: str) -> int | None:
-    """Microseconds since the epoch; a bare date is its midnight in UTC, as is a time without a zone."""
-    value = query.get(name)
-    if not value:
-        return None
-    try:
-        moment = datetime.fromisoformat(value.replace(" ", "+"))
-    except ValueError:
-        raise Refusal(422, rules.PARAMETER, f"invalid {name}: {value}") from None
-    if moment.tzinfo is None:
-        from datetime import UTC
-
-        moment = moment.replace(tzinfo=UTC)
-    return _micros(moment.timestamp())
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * 1e6)
-
-
-def _amount(query: Mapping[str, str], name: str) -> Decimal | None:
-    try:
-        return Decimal(query[name]) if query.get(name) else None
-    except InvalidOperation:
-        raise Refusal(422, rules.PARAMETER, f"invalid {name}: {query[name]}") from None

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from datetime import date
 from functools import cache
@@ -121,7 +122,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Rig:
-    """A server with a daemon beside it. config: {"table": {"key": value}} over CONFIG; settings: of the server."""
+    """A server with a daemon beside it. config: {"table": {"key": value}} over CONFIG; settings: of the server.
+
+    awake: simulated seconds a second while the daemon works. Its time limits shrink with it, what it and the server
+    compute does not: where that is much, let time run slower.
+    """
 
     def __init__(
         self,
@@ -131,9 +136,11 @@ class Rig:
         *,
         panel: Panel | None = None,
         start: date = START,
+        awake: float = AWAKE,
         **settings: Any,
     ) -> None:
         self.folder = folder
+        self.awake = awake
         self.log, self.journal = folder / "server.jsonl", folder / "journal.sqlite"
         self.toml = folder / "paper.toml"
         self.server = FakeAlpaca(
@@ -213,11 +220,11 @@ class Rig:
 
     def go(self) -> None:
         """Let time run, as the daemon's sleep allows."""
-        self.server.follow(AWAKE, ASLEEP)
+        self.server.follow(self.awake, ASLEEP)
 
     def slow(self) -> None:
         """Let time run slowly whatever the daemon does: called in the server's thread."""
-        self.server.set_pace(Pace(AWAKE, AWAKE))
+        self.server.set_pace(Pace(self.awake, self.awake))
 
     def still(self) -> None:
         """Let time stand: called in the server's thread."""
@@ -228,12 +235,14 @@ class Rig:
         reached = self.server.at(moment, deed)
         self.wait(reached.is_set)
 
-    def on(self, event: str, symbol: str, deed: Callable[[], Any]) -> threading.Event:
-        """Do something at the first such event of one of our orders, before anybody is told of it."""
+    def on(self, event: str, symbol: str | None, deed: Callable[[], Any]) -> threading.Event:
+        """Do something at the first such event of an order for a symbol, or for any, before anybody is told of it."""
         done = threading.Event()
 
         def hear(kind: str, what: dict[str, Any]) -> None:
-            if kind == "order" and not done.is_set() and what["event"] == event and what["order"]["symbol"] == symbol:
+            if kind != "order" or done.is_set():
+                return
+            if what["event"] == event and symbol in (None, what["order"]["symbol"]):
                 done.set()
                 deed()
 
@@ -247,6 +256,16 @@ class Rig:
             if alive and self.daemon is not None and self.daemon.poll() not in (None, -signal.SIGKILL):
                 raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
             time.sleep(0.005)
+
+    # ------------------------------------------------------------------ other people
+
+    def replace(self, order: Order, **fields: str) -> None:
+        """What a person does on the broker's page to an order: PATCH."""
+        names = {"APCA-API-KEY-ID": KEYS["APCA_API_KEY_ID"], "APCA-API-SECRET-KEY": KEYS["APCA_API_SECRET_KEY"]}
+        url = f"{self.server.url}/v2/orders/{order.id}"
+        request = urllib.request.Request(url, json.dumps(fields).encode(), names, method="PATCH")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
 
     # ------------------------------------------------------------------ what can be seen
 

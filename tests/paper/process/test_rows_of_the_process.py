@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from finrl_pod.paper.fake_alpaca.faults import Fault
-from tests.paper.process.harness import PATIENCE, Rig, environment
+from tests.paper.process.harness import PATIENCE, SYMBOLS, Rig, environment
 from tests.soak.judge import judge
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.started()
         rig.go()
         bar = rig.days[0].date.isoformat()
-        edit = {("AAPL", bar): {"c": 0}, ("AMD", bar): {}}
+        edit = {("AAPL", bar): {"c": 0}, ("AMD", bar): {}, ("BAC", bar): {"c": math.nan}}
 
         def damage() -> None:
             rig.slow()
@@ -34,8 +35,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.second = rig.launch().wait()  # type: ignore[attr-defined]
         rig.daemon = first
         rig.go()
-        rig.reach(rig.days[1].close + 600, rig.slow)
-        rig.server.call(rig.server.data.flaws.edits.clear)
+        rig.reach(rig.days[1].close + 600, lambda: outdate(rig))
+        rig.reach(rig.days[2].close + 600, rig.slow)
         # Here the account is as the journal has it: what comes next ends the daemon.
         shutil.copy(rig.log, rig.folder / "before.jsonl")
         rig.server.faults.add([Fault("answer", times=0, status=401, body={"message": "unauthorized."})])
@@ -43,6 +44,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         assert rig.daemon is not None
         rig.code = rig.daemon.wait()  # type: ignore[attr-defined]
         yield rig
+
+
+def outdate(rig: Rig) -> None:
+    """The bars are sound again, and from now on no new ones come."""
+    rig.server.data.flaws.edits.clear()
+    rig.server.data.flaws.stale_after = rig.days[0].date.isoformat()
 
 
 def test_both_invariants_hold(ran: Rig) -> None:
@@ -60,10 +67,20 @@ def test_the_second_daemon_on_a_journal_leaves(ran: Rig) -> None:
 
 def test_damaged_and_missing_bars_stop_their_symbols_alone(ran: Rig) -> None:
     bar = ran.days[0].date.isoformat()
-    assert ran.orders(bar, "AAPL") == ran.orders(bar, "AMD") == []
-    assert len([s for s in ("BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM") if ran.orders(bar, s)]) >= 6
-    for symbol in ("AAPL", "AMD"):
-        assert any(symbol in alert for alert in ran.alerts()), ran.alerts()
+    damaged = ("AAPL", "AMD", "BAC")
+    assert not any(ran.posts(bar, symbol) for symbol in damaged)
+    assert len([s for s in SYMBOLS if ran.orders(bar, s)]) >= 5
+    for symbol in damaged:
+        assert any(alert.startswith(f"warning prices: {symbol}:") for alert in ran.alerts()), ran.alerts()
+
+
+def test_without_new_bars_nothing_is_decided(ran: Rig) -> None:
+    bar = ran.days[1].date.isoformat()
+    assert ran.rows(f"select outcome from decisions where bar = '{bar}'") == [("missed",)]
+    assert not [r for r in ran.requests("POST", "/v2/orders") if f".{bar.replace('-', '')}." in str(r["body"])]
+    told = [alert for alert in ran.alerts() if alert.startswith("critical unavailable") and "are stale" in alert]
+    assert len(told) == 1
+    assert bar in told[0]
 
 
 def test_refused_keys_end_the_daemon_with_an_alert_and_code_2(ran: Rig) -> None:
