@@ -1,7 +1,7 @@
 """Walk-forward: retrained on every fold by several seeds, tested on what came next, stitched into one curve.
 
 OUT/plan.json            config, data, folds and seeds; a walk-forward that is resumed must have the same
-OUT/fold-01/seed-0/      a run like any other, its splits those of the fold
+OUT/fold-01/seed-0/      a run like any other, its splits those of the fold; live.json while it trains
 OUT/walkforward.json     every fold's and seed's result, the statistics, the verdict
 OUT/verdict.json         the verdict alone, as `finrl-pod promote` reads it
 OUT/curves.csv           equity of the stitched curve, of each seed's, and of the baselines
@@ -31,10 +31,11 @@ from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.pod.tournament import Tournament
 from finrl_pod.types import Panel
 from finrl_pod_app.crowning import Ground, check_lengths
+from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.stitching import Leg, stitched
 from finrl_pod_app.trial_log import TrialLog
-from finrl_pod_app.wiring import check_settings, make_market, pick_device, training_env
+from finrl_pod_app.wiring import both, check_settings, make_market, pick_device, training_env
 
 FOLDS, SEEDS = 6, 3
 PLAN = "plan.json"
@@ -127,17 +128,18 @@ def _train(
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, own, panel.sha256)
     moved = to_device(market, device)
-    tournament = Tournament(
-        own,
-        moved,
-        lambda members: training_env(own, moved, splits, members),
-        (splits.validation.first, splits.validation.last),
-        run,
-        panel.sha256,
-        progress,
-        TrialLog(registry, run, own, panel, market, splits),
-    )
-    board = tournament.run().leaderboard
+    with live(folder) as onlookers:
+        tournament = Tournament(
+            own,
+            moved,
+            lambda members: training_env(own, moved, splits, members),
+            (splits.validation.first, splits.validation.last),
+            run,
+            panel.sha256,
+            both(progress, onlookers),
+            TrialLog(registry, run, own, panel, market, splits),
+        )
+        board = tournament.run().leaderboard
     ground = Ground(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return Leg(fold, seed, ground, run, board, choose(board, own.tournament))
 

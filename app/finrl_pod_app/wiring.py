@@ -58,7 +58,7 @@ def run_tournament(
     ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
         with live(out) as onlookers:
-            told = _both(progress, onlookers)
+            told = both(progress, onlookers)
             outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
             _stages(told)("writing the report", outcome)
             document = build_document(
@@ -150,6 +150,16 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def both(first: Report, second: Report) -> Report:
+    """One listener that tells two."""
+
+    def report(progress: Progress) -> None:
+        first(progress)
+        second(progress)
+
+    return report
+
+
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
     slots = {score.id: score.slot for score in outcome.leaderboard.scores}
     algorithms = sorted({config.agent_of(slots[agent]).algorithm for agent in members.ids})
@@ -164,14 +174,6 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
 def _timing(outcome: Outcome, total: float) -> Timing:
     rate = outcome.samples / max(outcome.train_seconds, 1e-9)
     return Timing(outcome.samples, outcome.train_seconds, rate, total)
-
-
-def _both(first: Report, second: Report) -> Report:
-    def report(progress: Progress) -> None:
-        first(progress)
-        second(progress)
-
-    return report
 
 
 def _stages(progress: Report) -> Callable[..., None]:

@@ -77,6 +77,11 @@ def monthly_returns(times: Times, equity: ArrayLike) -> dict[str, dict[str, floa
     return table
 
 
+def yearly_return(months: Mapping[str, float]) -> float:
+    """Return of a year whose months, or those of them that were traded, returned these: compounded."""
+    return float(np.prod([1 + value for value in months.values()]) - 1)
+
+
 def rolling_sharpe(
     equity: ArrayLike, risk_free: ArrayLike | None = None, window: int = ROLLING, periods: float = BARS_A_YEAR
 ) -> Floats:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from finrl_pod.config import (
     DataConfig,
@@ -40,6 +44,19 @@ def fill_store(root: Path) -> Store:
     other = made_panel("other", 3, seed=12, benchmark=False)
     store.save(dataclasses.replace(other, symbols=("X", "Y", "Z")))
     return store
+
+
+@contextlib.contextmanager
+def own_room(folder: Path) -> Iterator[Path]:
+    """A store that is filled and a register, both in `folder`, for as long as it is open; torch's threads are put back
+    as they were."""
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FINRL_POD_DATA", str(folder / "store"))
+        patch.setenv("FINRL_POD_HOME", str(folder / "home"))
+        fill_store(folder / "store")
+        yield folder
+    torch.set_num_threads(threads)
 
 
 def made_config(**tournament: Any) -> RunConfig:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from finrl_pod_app.audit_targets import audit_env, audit_run, audit_strategy
 from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run as command
@@ -28,7 +27,7 @@ from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.files import write_json
 from finrl_pod.pod import snapshots
 from finrl_pod.pod.run_directory import RunDirectory
-from tests.app.made import fill_store, made_config, made_panel
+from tests.app.made import made_config, made_panel, own_room
 
 AGENTS = 9  # three pods, three generations
 
@@ -36,13 +35,8 @@ AGENTS = 9  # three pods, three generations
 @pytest.fixture(scope="module", autouse=True)
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store and a register of this module's own."""
-    folder, threads = tmp_path_factory.mktemp("judging"), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FINRL_POD_DATA", str(folder / "store"))
-        patch.setenv("FINRL_POD_HOME", str(folder / "home"))
-        fill_store(folder / "store")
+    with own_room(tmp_path_factory.mktemp("judging")) as folder:
         yield folder
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from finrl_pod_app import live
 from finrl_pod_app.cli.main import run as command
 from finrl_pod_app.presets import config_text
 from finrl_pod_app.verdict import read_verdict
@@ -21,7 +22,7 @@ from finrl_pod.errors import DataError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import sharpe
 from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.pod.progress import Progress
-from tests.app.made import fill_store, made_config, made_panel
+from tests.app.made import made_config, made_panel, own_room
 
 CONFIG = made_config(generations=1, pods=2, champion=1)
 FOLDS, SEEDS = 2, 2
@@ -30,13 +31,8 @@ FOLDS, SEEDS = 2, 2
 @pytest.fixture(scope="module", autouse=True)
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store and a register of this module's own."""
-    folder, threads = tmp_path_factory.mktemp("walking"), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FINRL_POD_DATA", str(folder / "store"))
-        patch.setenv("FINRL_POD_HOME", str(folder / "home"))
-        fill_store(folder / "store")
+    with own_room(tmp_path_factory.mktemp("walking")) as folder:
         yield folder
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +42,15 @@ def walked(room: Path) -> tuple[Path, dict[str, Any]]:
 
     def stop(progress: Progress) -> None:
         if progress.stage.startswith("fold 2 of 2, seed 1 of 2"):
+            process = live.process_of(live.read(out / "fold-02" / "seed-5" / live.FILE))
+            assert process is not None
+            assert process.pid == os.getpid()  # whoever looks on sees which run is at work
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=r"kept in .*; go on with --resume"):
         run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS, device="cpu", progress=stop)
     assert not (out / "walkforward.json").exists()
+    assert list(out.rglob(live.FILE)) == []
     return out, run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS, resume=True, device="cpu")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app import live
+from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.frames import runs, verdicts
 
 from finrl_pod.config import parse
@@ -106,6 +107,24 @@ def test_a_run_is_what_its_files_and_its_process_say(finished: Path, tmp_path: P
     assert runs.status_of(run) == "interrupted"
     (folder / "config.json").unlink()
     assert runs.status_of(run) == "failed"
+
+
+def test_a_run_of_a_walk_forward_ends_with_its_last_generation(finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "walk/fold-01/seed-0")
+    folder = tmp_path / "walk" / "fold-01" / "seed-0"
+    for name in ("report.json", "verdict.json"):  # the whole walk-forward has these
+        (folder / name).unlink()
+    run = runs.open_run(tmp_path, "walk/fold-01/seed-0")
+    assert runs.status_of(run) == "interrupted"
+    (tmp_path / "walk" / runs.PLAN).write_text("{}")
+    assert runs.walkforward_of(run) == tmp_path / "walk"
+    assert runs.status_of(run) == "finished"
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "generation": 1}))
+    stopped = runs.open_run(tmp_path, "walk/fold-01/seed-0")
+    assert runs.status_of(stopped) == "interrupted"
+    with pytest.raises(RunError, match=r"finrl-pod walkforward --resume --out .*walk"):
+        jobs.resume(stopped)
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def test_monthly_returns_agree_with_pandas_and_multiply_to_the_whole() -> None:
     assert flat == pytest.approx(list(expected))
     assert list(got["2020"]) == [str(month) for month in range(1, 13)]
     assert np.prod([1 + value for value in flat]) == pytest.approx(equity[-1] / equity[0])
+    marks = pd.Series(equity, pd.DatetimeIndex(times)).resample("YE").last()
+    years = marks / marks.shift(1).fillna(equity[0]) - 1
+    assert [tearsheet.yearly_return(months) for months in got.values()] == pytest.approx(list(years))
 
 
 def test_rolling_sharpe_agrees_with_pandas() -> None:

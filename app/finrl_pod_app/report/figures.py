@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.evaluate.metrics import drawdown
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import in_order, readable
 from finrl_pod_app.report.palette import ramp, styles
@@ -22,34 +23,41 @@ TICK_GAP = 0.09  # of the axis, at the least
 
 def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
     """Equity as a multiple of its first mark, on a log axis; `band` (places, low, high) lies behind the lines."""
-    growth = {name: result.equity / result.equity[0] for name, result in results.items()}
-    # A log axis has no place for ruin: such a line ends there.
-    shown = {name: np.where(values > 0, values, np.nan) for name, values in growth.items()}
-    figure = lines(results, shown, "%{y:.2f}×")
-    ends = [float(end(v)) for v in shown.values() for end in (np.nanmin, np.nanmax)]
+    grown = {name: growth(result.equity) for name, result in results.items()}
+    figure = lines(results, grown, "%{y:.2f}×")
+    log_axis(figure, grown, band)
     if band is not None:
-        _add_band(figure, next(iter(results.values())).times, band)
-        ends += [min(band["low"]), max(band["high"])]
-    ticks = log_ticks(min(ends), max(ends))
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+        add_band(figure, next(iter(results.values())).times, band, meta="band")
     return figure
 
 
-def _add_band(figure: Any, times: Times, band: Mapping[str, Any]) -> None:
-    """Two invisible lines with a fill between them, moved behind the others."""
+def growth(equity: Floats) -> Floats:
+    """Equity [T] as multiples of its first mark. A log axis has no place for ruin: from there on it is NaN."""
+    multiples = equity / equity[0]
+    return np.where(multiples > 0, multiples, np.nan)
+
+
+def log_axis(figure: Any, grown: Mapping[str, Floats], band: Mapping[str, Any] | None = None) -> None:
+    """A log axis of multiples with round ticks, wide enough for all curves and the band."""
+    ends = [float(end(values)) for values in grown.values() for end in (np.nanmin, np.nanmax)]
+    if band is not None:
+        ends += [min(band["low"]), max(band["high"])]
+    ticks = log_ticks(min(ends), max(ends))
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+
+
+def add_band(figure: Any, times: Times, band: Mapping[str, Any], **named: Any) -> None:
+    """Two invisible lines with a fill between them, moved behind the others; `named` goes to both."""
     x = dates(times, np.asarray(band["places"]))
-    shared = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": "band"}
-    figure.add_scatter(y=band["low"], **shared)
-    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.18)", **shared)
+    hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(y=band["low"], **hidden, **{**named, "showlegend": False})
+    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.2)", **hidden, **named)
     figure.data = (*figure.data[-2:], *figure.data[:-2])
 
 
 def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
     """Distance from the last peak, in percent."""
-    falls = {}
-    for name, result in results.items():
-        falls[name] = result.equity / np.maximum.accumulate(result.equity) - 1
-    figure = lines(results, falls, "%{y:.1%}")
+    figure = lines(results, {name: drawdown(result.equity) for name, result in results.items()}, "%{y:.1%}")
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
 

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finrl_pod.evaluate.tearsheet import yearly_return
 from finrl_pod_app.report.columns import CHAMPION, MISSING, STRATEGY_COLUMNS, in_order, readable, show
 from finrl_pod_app.report.palette import Style
 
@@ -62,13 +63,15 @@ def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
-    """Years down, months across, returns in percent on a ground that is the deeper the larger they are."""
-    heads = '<th scope="col">year</th>' + "".join(f'<th scope="col">{month}</th>' for month in MONTHS)
+    """Years down, months across and the whole year last; returns in percent on a ground that is the deeper the larger
+    they are."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *MONTHS, "whole"))
     largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
     rows = []
     for year, months in monthly.items():
         cells = "".join(_heat(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
-        rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}</tr>')
+        whole = f"<td><strong>{_percent(yearly_return(months))}</strong></td>"
+        rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{whole}</tr>')
     return _table(heads, rows)
 
 

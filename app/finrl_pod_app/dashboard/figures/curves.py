@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.evaluate.metrics import drawdown
-from finrl_pod.evaluate.tearsheet import ROLLING, monthly_returns, rolling_sharpe
+from finrl_pod.evaluate.tearsheet import ROLLING, monthly_returns, rolling_sharpe, yearly_return
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames.comparison import Curve
 from finrl_pod_app.report.charts import logits_bars, monthly_turnover
-from finrl_pod_app.report.figures import dates, log_ticks, stacked_weights, thin
+from finrl_pod_app.report.figures import add_band, dates, growth, log_axis, stacked_weights, thin
+from finrl_pod_app.report.tables import MONTHS
 
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 DIVERGING = [[0.0, "#b04a00"], [0.5, "rgba(128,128,128,0.08)"], [1.0, "#0b6bcb"]]
 
 Looks = Mapping[str, theme.Style]
@@ -23,21 +23,13 @@ Looks = Mapping[str, theme.Style]
 
 def equity(curves: Mapping[str, Curve], looks: Looks, band: Mapping[str, Any] | None = None) -> Any:
     """Equity as a multiple of the start, on a log axis. band: of the first strategy, as `equity_band` gives it."""
-    growth = {name: curve.equity / curve.equity[0] for name, curve in curves.items()}
-    shown = {name: np.where(values > 0, values, np.nan) for name, values in growth.items()}  # a log axis has no zero
-    figure = _lines(curves, shown, looks, "%{y:.3f}×")
-    ends = [float(end(values)) for values in shown.values() for end in (np.nanmin, np.nanmax)]
+    grown = {name: growth(curve.equity) for name, curve in curves.items()}
+    figure = _lines(curves, grown, looks, "%{y:.3f}×")
+    log_axis(figure, grown, band)
     if band is not None:
-        first = next(iter(curves.values()))
-        x = dates(first.times, np.asarray(band["places"]))
-        hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": x}
-        figure.add_scatter(y=band["low"], showlegend=False, **hidden)
-        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(next(iter(curves))))}"
-        figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128,128,128,0.2)", name=name, **hidden)
-        figure.data = (*figure.data[-2:], *figure.data[:-2])  # behind the lines
-        ends += [min(band["low"]), max(band["high"])]
-    ticks = log_ticks(min(ends), max(ends)) if min(ends) < max(ends) else [1.0]
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+        first = next(iter(curves))
+        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(first))}"
+        add_band(figure, curves[first].times, band, name=name)
     return figure
 
 
@@ -63,7 +55,7 @@ def months(times: Times, marks: Floats) -> Any:
     table = monthly_returns(times, marks)
     years = list(table)
     cells = [[table[year].get(str(month + 1)) for month in range(12)] for year in years]
-    whole = [float(np.prod([1 + value for value in table[year].values()]) - 1) for year in years]
+    whole = [yearly_return(table[year]) for year in years]
     values = np.array([[np.nan if value is None else value for value in row] for row in cells])
     far = max(float(np.nanmax(np.abs(values))), 1e-4)
     columns = [*MONTHS, "year"]

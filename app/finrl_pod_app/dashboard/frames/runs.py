@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-0
 CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
     "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
 )  # fmt: skip
+PLAN = "plan.json"  # of a walk-forward, two folders above each of its runs
 _STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB)
 _LOG_TAIL = 4096  # bytes
 
@@ -95,9 +97,23 @@ def status_of(run: RunFiles) -> Status:
     process = process_of(run)
     if process is not None:
         return "paused" if live.is_paused(process) else "running"
-    if (run.path / REPORT).exists():
+    if (run.path / REPORT).exists() or (walkforward_of(run) is not None and _trained_out(run)):
         return "finished"
     return "interrupted" if (run.path / CONFIG).exists() else "failed"
+
+
+def walkforward_of(run: RunFiles) -> Path | None:
+    """The folder of the walk-forward that the run is a fold of, or None. Such a run has no report of its own: it ends
+    with its last generation, and the whole is judged together."""
+    above = run.path.parent.parent
+    return above if (above / PLAN).is_file() else None
+
+
+@lru_cache(maxsize=1_000)
+def _trained_out(run: RunFiles) -> bool:
+    """Whether its last generation is finished."""
+    summary = summarise(run)
+    return 0 < summary.generations <= summary.generation
 
 
 def process_of(run: RunFiles) -> Any | None:

@@ -96,18 +96,18 @@ def _account(path: Path) -> None:
     track = paper_tracking.tracking(journal)
     costs = paper_costs.slippage(journal)
     _figures_of_merit(journal, track, costs)
-    names = ["Account", "Orders and fills", "Costs", "Risk", "Log"]
-    account, orders, trading, risk, log = st.tabs(names, key="sections")
-    with account:
-        _show_account(journal, track)
-    with orders:
-        _show_orders(journal)
-    with trading:
-        _show_costs(journal, costs)
-    with risk:
-        _show_risk(journal)
-    with log:
-        _show_log(journal)
+    sections: dict[str, Callable[[], None]] = {
+        "Account": lambda: _show_account(journal, track),
+        "Orders and fills": lambda: _show_orders(journal),
+        "Costs": lambda: _show_costs(journal, costs),
+        "Risk": lambda: _show_risk(journal),
+        "Log": lambda: _show_log(journal),
+    }
+    # Only the open one is drawn: a year's orders need not travel to a browser that shows something else.
+    for tab, draw in zip(st.tabs(list(sections), key="sections", on_change="rerun"), sections.values(), strict=True):
+        if tab.open:
+            with tab:
+                draw()
     st.caption(theme.plain(paper_state.footer(journal)))
 
 

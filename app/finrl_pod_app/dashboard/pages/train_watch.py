@@ -41,6 +41,11 @@ def watch_one(settings: Settings) -> None:
 
 def _ended(run: runs.RunFiles, status: runs.Status) -> None:
     summary = cached.summary(run)
+    walk = runs.walkforward_of(run)
+    if status == "finished" and walk is not None:
+        words = "Trained. It is one run of a walk-forward, which is judged as a whole."
+        st.success(words, icon=":material/check_circle:")
+        return
     if status == "finished":
         gate = {True: "promoted", False: "not promoted", None: "not judged"}[summary.promoted]
         st.success(f"Finished: its champion is {gate}.", icon=":material/check_circle:")
@@ -50,6 +55,10 @@ def _ended(run: runs.RunFiles, status: runs.Status) -> None:
     words = runs.last_words(run)
     if words:
         st.code(words, language=None, wrap_lines=True)
+    if walk is not None:
+        st.caption("It is one run of a walk-forward, which goes on as a whole, from a terminal:")
+        st.code(f"finrl-pod walkforward CONFIG.toml --resume --out {walk}", language="bash", wrap_lines=True)
+        return
     if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
         try:
             jobs.resume(run)
