@@ -34,6 +34,12 @@ class OnPolicyConfig(AgentConfig):
     deviation in the first rollout. h_term: weight of the H-term (`rl/h_term.py`), 0 is off, over `h_trajectories`
     trajectories of `h_steps` steps out of a buffer of `h_buffer` good ones. diversity: weight of a bonus for acting
     unlike the next member (`rl/diversity.py`), 0 is off.
+
+    activation, orthogonal: of a plain network's hidden layers, and whether its weights begin orthogonal or uniform
+    within 1 / sqrt(inputs). log_std: where the logarithm of the standard deviation of actions begins. sde: the noise
+    depends on what the network sees and lasts for `sde_interval` steps, 0: for a rollout (`rl/state_noise.py`).
+    normalise: flat rows and rewards by running statistics (`rl/running.py`). optimiser, optimiser_epsilon: its kind,
+    and what it adds to a denominator.
     """
 
     horizon: int = 32
@@ -48,6 +54,14 @@ class OnPolicyConfig(AgentConfig):
     h_trajectories: int = 32
     h_buffer: int = 512
     diversity: float = 0.0
+    activation: Literal["tanh", "relu"] = "tanh"
+    orthogonal: bool = True
+    log_std: float = 0.0
+    sde: bool = False
+    sde_interval: int = 0
+    normalise: bool = False
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    optimiser_epsilon: float = 1e-8
 
 
 @dataclass(frozen=True)
@@ -55,13 +69,14 @@ class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation.
 
     target_kl: a member that moved further than this from the policy that collected the data sits out the rest of the
-    iteration.
+    iteration. clip_schedule: "linear" lets the clip fall as the learning rate does.
     """
 
     algorithm: Literal["ppo"] = "ppo"
     epochs: int = 2
     minibatches: int = 8
     clip: float = 0.2
+    clip_schedule: Literal["constant", "linear"] = "constant"
     target_kl: float = 0.05
 
 

@@ -34,6 +34,23 @@ def seeds_interval(scores: ArrayLike, level: float = 0.95, *, seed: int = 0, dra
     return Interval(interquartile_mean(values), low, high)
 
 
+def difference_interval(
+    ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
+) -> Interval:
+    """Interquartile mean of ours minus that of theirs, with its percentile interval: runs are redrawn on both sides.
+
+    ours: [runs, tasks]; theirs: [other runs, tasks]. Raises InputError as `seeds_interval`, and for other tasks.
+    """
+    a, b = _scores(ours), _scores(theirs)
+    _same_tasks(a, b)
+
+    def draw(rng: np.random.Generator) -> float:
+        return interquartile_mean(_redrawn(a, rng)) - interquartile_mean(_redrawn(b, rng))
+
+    low, high = _bootstrap(draw, level, seed, draws, a if len(a) < len(b) else b)
+    return Interval(interquartile_mean(a) - interquartile_mean(b), low, high)
+
+
 def improvement(
     ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
@@ -43,14 +60,18 @@ def improvement(
     as `seeds_interval`, and for other tasks.
     """
     a, b = _scores(ours), _scores(theirs)
-    if a.shape[1] != b.shape[1]:
-        raise InputError(f"both must have run the same tasks, got {a.shape[1]} and {b.shape[1]} of them")
+    _same_tasks(a, b)
 
     def draw(rng: np.random.Generator) -> float:
         return _above(_redrawn(a, rng), _redrawn(b, rng))
 
     low, high = _bootstrap(draw, level, seed, draws, a)
     return Interval(_above(a, b), low, high)
+
+
+def _same_tasks(a: Floats, b: Floats) -> None:
+    if a.shape[1] != b.shape[1]:
+        raise InputError(f"both must have run the same tasks, got {a.shape[1]} and {b.shape[1]} of them")
 
 
 def _above(a: Floats, b: Floats) -> float:

@@ -10,14 +10,14 @@ from finrl_pod.agents import OnPolicyConfig
 from finrl_pod.rl.distribution import distribution_of
 from finrl_pod.rl.diversity import Views, bonus, categorical_kl, gaussian_kl, neighbours
 from finrl_pod.rl.h_term import HTerm
-from finrl_pod.rl.networks import PolicySpec, spread_of
+from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.rl.parameters import Parameters
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
 DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
-# Mean scores [P, K, A, D] by weights, in days [P, K] and accounts [P, K, A, 1 + N].
-Scores = Callable[[Views, Tensor, Tensor], Tensor]
+# Mean scores [P, K, A, D] and their log standard deviation, by weights, in days [P, K] and accounts [P, K, A, 1 + N].
+Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Additions:
@@ -27,12 +27,12 @@ class Additions:
         self,
         settings: dict[str, Tensor],
         parameters: Parameters,
-        scores: Scores,
+        decide: Decide,
         action: str,
         h_term: HTerm | None,
         diverse: bool,
     ) -> None:
-        self.settings, self.parameters, self.scores = settings, parameters, scores
+        self.settings, self.parameters, self.decide = settings, parameters, decide
         self.distribution = distribution_of(action)
         self.divergence = categorical_kl if action == "discrete" else gaussian_kl
         self.h_term, self.diverse = h_term, diverse
@@ -43,7 +43,7 @@ class Additions:
         config: OnPolicyConfig,
         settings: dict[str, Tensor],
         parameters: Parameters,
-        scores: Scores,
+        decide: Decide,
         spec: PolicySpec,
         seed: int,
         members: Sequence[int],
@@ -56,7 +56,7 @@ class Additions:
             h_term = HTerm(config, spec, streams, flat.dtype, flat.device)
         if h_term is None and not diverse:
             return None
-        return cls(settings, parameters, scores, spec.action, h_term, diverse)
+        return cls(settings, parameters, decide, spec.action, h_term, diverse)
 
     def gradient(self, day: Tensor, account: Tensor, alive: Tensor) -> Tensor:
         """[P, D]. day [P, K], account [P, K, A, 1 + N]: states to be learned from; alive: [P] bool."""
@@ -64,8 +64,7 @@ class Additions:
         loss = torch.zeros_like(self.settings["diversity"])
 
         def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
-            mean = self.scores(views, day, account)
-            return self.distribution.log_probability(action, mean, spread_of(views, mean))
+            return self.distribution.log_probability(action, *self.decide(views, day, account))
 
         if self.h_term is not None:
             loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
@@ -75,6 +74,6 @@ class Additions:
             sound = alive & torch.isfinite(self.parameters.flat).all(1)
             others = neighbours(sound.tolist())
             loss = loss - self.settings["diversity"] * bonus(
-                views, lambda params: self.scores(params, *seen), others, self.divergence
+                views, lambda params: self.decide(params, *seen)[0], others, self.divergence
             )
         return self.parameters.gradient(loss.sum(), partial=True)

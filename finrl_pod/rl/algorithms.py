@@ -57,7 +57,8 @@ def make_algorithm(
 ) -> Algorithm:
     """The algorithm of `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
     check(config, env)
-    spec = spec_of(env, config.policy, tuple(config.hidden))
+    activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
+    spec = spec_of(env, config.policy, tuple(config.hidden), activation)
     terms: dict[str, Any] = {
         "seed": seed,
         "members": env.member_ids,

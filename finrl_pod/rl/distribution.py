@@ -13,7 +13,9 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def _spread(log_std: Tensor, mean: Tensor) -> Tensor:
-    """[P, D or 1] -> [P, 1, ..., D or 1], to broadcast against mean [P, ..., D]."""
+    """[P, D or 1] -> [P, 1, ..., D or 1], to broadcast against mean [P, ..., D]; one a state is left as it is."""
+    if log_std.dim() > 2:
+        return log_std
     return log_std.view(log_std.shape[0], *([1] * (mean.dim() - 2)), log_std.shape[1])
 
 
@@ -27,19 +29,23 @@ def log_probability(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     spread = _spread(log_std, mean)
     scaled = (action - mean) * (-spread).exp()
     each = -0.5 * scaled.square().sum(-1)
-    width = log_std.sum(-1) if log_std.shape[1] == mean.shape[-1] else log_std[:, 0] * mean.shape[-1]
-    constant = width + HALF_LOG_2PI * mean.shape[-1]  # [P]
-    return each - constant.view(-1, *([1] * (each.dim() - 1)))
+    constant = _width(log_std, mean.shape[-1]) + HALF_LOG_2PI * mean.shape[-1]
+    return each - constant.view(-1, *([1] * (each.dim() - 1))) if log_std.dim() == 2 else each - constant
 
 
 def entropy(log_std: Tensor, size: int) -> Tensor:
-    """Differential entropy of D = size scores, summed: [P]."""
-    width = log_std.sum(-1) if log_std.shape[1] == size else log_std[:, 0] * size
-    return width + (0.5 + HALF_LOG_2PI) * size
+    """Differential entropy of D = size scores, summed: [P]; a mean over states where each has a spread."""
+    width = _width(log_std, size)
+    return (width if width.dim() == 1 else width.flatten(1).mean(1)) + (0.5 + HALF_LOG_2PI) * size
+
+
+def _width(log_std: Tensor, size: int) -> Tensor:
+    """log_std [P, D or 1] summed over the scores: [P]; [P, ..., D] as [P, ...]."""
+    return log_std.sum(-1) if log_std.shape[-1] == size else log_std[..., 0] * size
 
 
 class Distribution(Protocol):
-    """mean: what the policy's last layer says, [P, ..., D]; log_std: [P, D or 1], read where there is a spread."""
+    """mean: what the policy's last layer says, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], where there is one."""
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
         """What `sample` makes an action of, on the stream's device."""
@@ -63,7 +69,7 @@ class Distribution(Protocol):
 
 
 class Gaussian:
-    """N(mean, exp(log_std)^2), the same spread everywhere. Actions [P, ..., D]."""
+    """N(mean, exp(log_std)^2). Actions [P, ..., D]."""
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Standard normal."""

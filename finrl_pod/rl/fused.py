@@ -14,7 +14,7 @@ import torch
 
 from finrl_pod.native.library import load
 from finrl_pod.rl.networks import EquivariantPolicy, MlpPolicy, Policy
-from finrl_pod.rl.parameters import ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON, Adam, Parameters
+from finrl_pod.rl.parameters import Adam, Parameters
 from finrl_pod.types import Tensor
 
 MLP, EQUIVARIANT = (Path(__file__).with_name(f"{name}_update.cpp") for name in ("mlp", "equivariant"))
@@ -81,9 +81,9 @@ def fused(policy: Policy, parameters: Parameters, features: Tensor, tradable: Te
     """The kernel for these, or None where autograd must do. features: [T, N, F]; tradable: [T, N] bool or None."""
     if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in (parameters.flat, features)):
         return None
-    if policy.spec.action == "discrete":
+    if policy.spec.action == "discrete" or policy.spec.activation != "tanh":
         return None
-    if isinstance(policy, MlpPolicy) and len(policy.spec.hidden) < MOST_LAYERS:
+    if type(policy) is MlpPolicy and len(policy.spec.hidden) < MOST_LAYERS:
         library = load(MLP)
         return None if library is None else Fused(library, _mlp(policy, parameters), parameters, (features,))
     widths = (policy.spec.hidden[0], policy.spec.hidden[-1])
@@ -172,7 +172,7 @@ class Fused:
         moments = (optimiser.first, optimiser.second, optimiser.steps)
         limits = (of["learning_rate"], of["max_grad_norm"], of["target_kl"])
         pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, figures)]
-        self._step(self._at, ctypes.byref(_Step(*pointers, ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON)))
+        self._step(self._at, ctypes.byref(_Step(*pointers, *optimiser.constants)))
         return figures
 
     def mean(self, day: Tensor, account: Tensor) -> Tensor:

@@ -138,14 +138,14 @@ def row_size(spec: PolicySpec) -> int:
     return 1 + spec.assets + spec.assets * spec.features if spec.assets else spec.features
 
 
-def spec_of(env: Any, kind: str, hidden: tuple[int, ...]) -> PolicySpec:
+def spec_of(env: Any, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
     """What sets the shapes of networks for this environment."""
     if hasattr(env, "market"):
         _, assets, features = env.market.shape
     else:
         assets, features = 0, env.observation_size
     size = env.actions if env.action_kind == "discrete" else env.action_size
-    return PolicySpec(kind, assets, features, size, hidden, env.action_kind)
+    return PolicySpec(kind, assets, features, size, hidden, env.action_kind, activation)
 
 
 def inputs_of(env: Any, spec: PolicySpec, dtype: torch.dtype) -> Inputs:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.kernels import asset_scores, tanh_of_sum
+from finrl_pod.rl.layers import uniform
 from finrl_pod.types import Tensor
 
 WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
@@ -23,7 +25,7 @@ INERTIA_START = 0.7  # a new agent mostly keeps what it holds: it trades little,
 
 
 class PolicyOutput(NamedTuple):
-    """mean: [P, K, A, D] of the scores; log_std: [P, D] or [P, 1]; value: [P, K, A]."""
+    """mean: [P, K, A, D] of the scores; log_std: [P, D], [P, 1] or [P, K, A, D]; value: [P, K, A]."""
 
     mean: Tensor
     log_std: Tensor
@@ -36,7 +38,7 @@ class PolicySpec:
 
     An environment of flat rows has no assets, and F numbers a row. action: "softmax" where the environment makes
     weights of the scores by a softmax, so that a score is a logarithm; "direct" where it takes them as they are;
-    "discrete" where D choices are drawn from.
+    "discrete" where D choices are drawn from. activation: of a plain policy's hidden layers, "tanh" or "relu".
     """
 
     kind: str
@@ -45,6 +47,7 @@ class PolicySpec:
     action_size: int
     hidden: tuple[int, ...]
     action: str = "softmax"
+    activation: str = "tanh"
 
     @property
     def own(self) -> int:
@@ -56,13 +59,23 @@ class PolicySpec:
         return self.action_size == self.assets + 1
 
 
+class Start(NamedTuple):
+    """How a policy begins. log_std: of its actions. orthogonal: a plain policy's weights, else uniform as torch's."""
+
+    log_std: float = LOG_STD_START
+    orthogonal: bool = True
+
+
+START = Start()
+
+
 class Policy(Protocol):
     """A pure function with named parameters. width: numbers an account takes in its widest layer."""
 
     spec: PolicySpec
     width: int
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
         """Initial tensors of one member."""
         ...
 
@@ -74,6 +87,12 @@ class Policy(Protocol):
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """The mean scores alone: [P, K, A, D]."""
+        ...
+
+    def decide(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and the logarithm of their standard deviation [P, D or 1] or [P, K, A, D]."""
         ...
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
@@ -128,7 +147,7 @@ class EquivariantPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
         f, h = self.spec.features, self.spec.hidden[0]
         k = self.spec.hidden[-1]
         tanh = 5 / 3
@@ -141,7 +160,7 @@ class EquivariantPolicy:
             "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
             "score_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
             "linear_w": torch.zeros(f, dtype=dtype),
-            "log_std": torch.full((1,), LOG_STD_START, dtype=dtype),
+            "log_std": torch.full((1,), start.log_std, dtype=dtype),
             "value_encode_w": _orthogonal(f, h, tanh, stream, dtype),
             "value_encode_b": torch.zeros(h, dtype=dtype),
             "value_context_w": _orthogonal(h, k, 1.0, stream, dtype),
@@ -161,6 +180,11 @@ class EquivariantPolicy:
     ) -> PolicyOutput:
         mean = self.mean(params, features, account, tradable)
         return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+
+    def decide(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self.mean(params, features, account, tradable), params["log_std"]
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """[P, K, A, D]."""
@@ -202,7 +226,7 @@ class EquivariantPolicy:
 
 
 class MlpPolicy:
-    """A plain tanh MLP on the flat observation [account, features of all assets], actor and critic apart.
+    """A plain MLP on the flat observation [account, features of all assets], actor and critic apart.
 
     The first layer is split: the table's part is computed once a group, the account's part once an account; the sum
     is exactly the product of the flat row with one [1 + N + N F, H] matrix.
@@ -211,30 +235,40 @@ class MlpPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.own
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
         s = self.spec
         table, own = s.assets * s.features, s.own
         tensors: dict[str, Tensor] = {}
         for tower, out, gain in (("actor", s.action_size, 0.01), ("critic", 1, 1.0)):
-            first = _orthogonal(table + own, s.hidden[0], math.sqrt(2), stream, dtype)
-            tensors[f"{tower}_table_w"], tensors[f"{tower}_own_w"] = first[:table], first[table:]
-            tensors[f"{tower}_b0"] = torch.zeros(s.hidden[0], dtype=dtype)
-            sizes = [*s.hidden, out]
-            for i in range(1, len(sizes)):
-                last = i == len(sizes) - 1
-                tensors[f"{tower}_w{i}"] = _orthogonal(
-                    sizes[i - 1], sizes[i], gain if last else math.sqrt(2), stream, dtype
-                )
-                tensors[f"{tower}_b{i}"] = torch.zeros(sizes[i], dtype=dtype)
+            sizes = [table + own, *s.hidden, out]
+            for i, (fan_in, to) in enumerate(pairwise(sizes)):
+                last = i == len(sizes) - 2
+                if start.orthogonal:
+                    weight = _orthogonal(fan_in, to, gain if last else math.sqrt(2), stream, dtype)
+                    bias = torch.zeros(to, dtype=dtype)
+                else:
+                    weight = uniform(fan_in, to, fan_in, stream, dtype)
+                    bias = uniform(1, to, fan_in, stream, dtype)[0]
+                if i:
+                    tensors[f"{tower}_w{i}"] = weight
+                else:
+                    tensors[f"{tower}_table_w"], tensors[f"{tower}_own_w"] = weight[:table], weight[table:]
+                tensors[f"{tower}_b{i}"] = bias
         if s.action != "discrete":
-            tensors["log_std"] = torch.full((s.action_size,), LOG_STD_START, dtype=dtype)
+            tensors["log_std"] = torch.full((s.action_size,), start.log_std, dtype=dtype)
         return tensors
 
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
+        mean, log_std = self.decide(params, features, account, tradable)
+        return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
+
+    def decide(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         mean = self.mean(params, features, account, tradable)
-        return PolicyOutput(mean, spread_of(params, mean), self.value(params, features, account, tradable))
+        return mean, spread_of(params, mean)
 
     def mean(
         self,
@@ -257,16 +291,29 @@ class MlpPolicy:
         return self._tower("critic", params, features, account).squeeze(-1)
 
     def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
+        return self._last(name, params, self._hidden(name, params, features, account))
+
+    def _last(self, name: str, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+        last = len(self.spec.hidden)
+        return _affine(hidden, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
+
+    def _hidden(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
+        """What the last hidden layer says: [P, K, A, H]."""
         p, k = features.shape[:2]
         # A flat row has no table: a product over no numbers, which leaves the bias.
         base = torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
         own = torch.bmm(account.reshape(p, -1, self.spec.own), params[f"{name}_own_w"])  # [P, K A, H]
-        x = tanh_of_sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
+        x = self._sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
         x = x.view(*account.shape[:3], -1)
-        last = len(self.spec.hidden)
-        for i in range(1, last):
-            x = _layer(x, params[f"{name}_w{i}"], params[f"{name}_b{i}"])
-        return _affine(x, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
+        for i in range(1, len(self.spec.hidden)):
+            weight, bias = params[f"{name}_w{i}"], params[f"{name}_b{i}"]
+            flat = torch.bmm(x.reshape(p, -1, x.shape[-1]), weight)  # [P, K A, H]
+            x = self._sum(flat, bias).view(*x.shape[:-1], -1)
+        return x
+
+    def _sum(self, x: Tensor, base: Tensor) -> Tensor:
+        """The activation of x [B, R, H] + base [B, H]."""
+        return tanh_of_sum(x, base) if self.spec.activation == "tanh" else torch.relu(x + base.unsqueeze(1))
 
 
 def spread_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:

@@ -16,10 +16,13 @@ from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.distribution import Distribution, distribution_of
 from finrl_pod.rl.h_term import HTerm
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
-from finrl_pod.rl.parameters import Adam, Parameters
+from finrl_pod.rl.parameters import Optimiser, Parameters
 from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker, as_pair
+from finrl_pod.rl.running import MEAN, VARIANCE, Running, normalised
+from finrl_pod.rl.worker import AS_IT_IS, View, Worker, as_pair
 from finrl_pod.types import Tensor
+
+MOST_LOG_STD = 20.0
 
 
 class MeanActor:
@@ -32,6 +35,8 @@ class MeanActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, D] scores, or choices [P, K, A, 1]."""
+        if MEAN in params:  # it was trained on rows by running statistics
+            account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
 
@@ -44,11 +49,12 @@ class OnPolicy(ABC):
     policy: Policy
     distribution: Distribution
     parameters: Parameters
-    optimiser: Adam
+    optimiser: Optimiser
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
     additions: Additions | None
+    running: Running | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -83,35 +89,46 @@ class OnPolicy(ABC):
         return MeanActor(self.spec)
 
     @property
+    def view(self) -> View:
+        """What it sees of the environment: with `normalise` rows and rewards by what they have been so far."""
+        return self.running or AS_IT_IS
+
+    @property
     def steps(self) -> int:
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         env = worker.env
-        rollout = worker.collect(self.explore, self.noise((env.groups, env.accounts, self.spec.action_size)))
+        noise = self.noise((env.groups, env.accounts, self.spec.action_size))
+        rollout = worker.collect(self.explore, noise, self.view)
         return self.update(rollout, rate_factor)
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        day, account = as_pair(observation)
+        day, account = as_pair(self.view.show(observation))
         p, groups = day.shape
         mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
         best = self.distribution.best(mean)
         return best.reshape(p, -1, best.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: view.detach() for name, view in self.parameters.views.items()}
+        seen = self.running.weights() if self.running else {}
+        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **seen}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(shape) for name, shape in self.parameters.shapes.items()}
+        seen = self.running.shapes() if self.running else {}
+        return {**{name: tuple(shape) for name, shape in self.parameters.shapes.items()}, **seen}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
-        return self.parameters.member(p), rest
+        seen, more = self.running.member(p) if self.running else ({}, {})
+        return {**self.parameters.member(p), **seen}, {**rest, **more}
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         self.parameters.load(p, weights)
         self.optimiser.load(p, rest)
+        if self.running is not None:
+            self.running.load(p, weights, rest)
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
@@ -142,7 +159,33 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
+        if config.clip_schedule == "linear" and config.learning_rate_schedule != "linear":
+            raise ConfigError(
+                'agent.clip_schedule "linear" falls as the learning rate does, which is constant; set '
+                'agent.learning_rate_schedule = "linear", or agent.clip_schedule = "constant"'
+            )
     _check_h_term(config)
+    _check_network(config, env)
+
+
+def _check_network(config: OnPolicyConfig, env: Any) -> None:
+    ranges = {"optimiser_epsilon": config.optimiser_epsilon > 0, "sde_interval": config.sde_interval >= 0}
+    check_ranges("agent", config, {**ranges, "log_std": abs(config.log_std) <= MOST_LOG_STD})
+    for name, usual in (("activation", "tanh"), ("orthogonal", True), ("sde", False)):
+        if config.policy != "mlp" and getattr(config, name) != usual:
+            raise ConfigError(
+                f"agent.{name} is for plain networks and agent.policy is {config.policy!r}; "
+                f'set agent.policy = "mlp", or leave agent.{name} out'
+            )
+    if config.sde and env.action_kind == "discrete":
+        raise ConfigError("agent.sde is noise on numbers and this environment takes choices; leave agent.sde out")
+    if config.sde and config.diversity:
+        raise ConfigError("agent.diversity compares fixed spreads and agent.sde has none; leave one of them out")
+    if config.normalise and hasattr(env, "market"):
+        raise ConfigError(
+            "agent.normalise is for environments of flat rows, and a market's features are normalised on its training "
+            "years already; leave agent.normalise out"
+        )
 
 
 def _check_h_term(config: OnPolicyConfig) -> None:

@@ -6,6 +6,7 @@ Copying a member is copying a row; masking a member is one torch.where.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 
@@ -57,10 +58,27 @@ class Parameters:
             view.detach()[p].copy_(values[name])
 
 
+class Optimiser(Protocol):
+    """Takes gradient steps on [P, D], and keeps what it needs for that member by member."""
+
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
+        ...
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        ...
+
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        ...
+
+
 class Adam:
     """Adam (Kingma and Ba 2015) on [P, D] with a learning rate and a step count for each member."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, epsilon: float = ADAM_EPSILON) -> None:
+        self.constants = (ADAM_DECAY_1, ADAM_DECAY_2, epsilon)
         self.first = torch.zeros_like(like)
         self.second = torch.zeros_like(like)
         self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)
@@ -74,12 +92,12 @@ class Adam:
         spread = (1 - ADAM_DECAY_2**count).sqrt()
         moments = (self.first, self.second)
         if kernels.take(flat, gradient, *moments):
-            kernels.adam(flat, gradient, *moments, rate, spread, active, CONSTANTS)
+            kernels.adam(flat, gradient, *moments, rate, spread, active, self.constants)
             return
         moves = torch.ones_like(count, dtype=torch.bool) if active is None else active
         first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
         second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
-        change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + ADAM_EPSILON)
+        change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + self.constants[2])
         # A member that does not move may hold NaN: chosen, not multiplied by zero.
         for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
             kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
@@ -105,6 +123,32 @@ class Adam:
         self.first[p].zero_()
         self.second[p].zero_()
         self.steps[p].zero_()
+
+
+class RMSprop:
+    """RMSprop (Tieleman and Hinton 2012) on [P, D], as A2C was published with: no momentum, decay 0.99."""
+
+    DECAY = 0.99
+
+    def __init__(self, like: Tensor, epsilon: float) -> None:
+        self.square, self.epsilon = torch.zeros_like(like), epsilon
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """As `Adam.step`."""
+        square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
+        moved = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
+        for kept, new in ((self.square, square), (flat, moved)):
+            kept.copy_(new if active is None else torch.where(active.unsqueeze(1), new, kept))
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        return {"square": self.square[p].cpu().clone()}
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        self.square[p].copy_(values["square"])
 
 
 @torch.no_grad()

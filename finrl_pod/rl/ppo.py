@@ -18,11 +18,13 @@ from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
 from finrl_pod.rl.distribution import distribution_of
 from finrl_pod.rl.fused import fused
-from finrl_pod.rl.networks import Policy, PolicySpec, make_policy, spread_of
+from finrl_pod.rl.networks import Policy, PolicySpec, Start, make_policy
 from finrl_pod.rl.on_policy import OnPolicy
-from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+from finrl_pod.rl.parameters import Adam, Optimiser, Parameters, RMSprop, clip_by_member
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, share, zero_or_more
 from finrl_pod.rl.rollout import Rollout
+from finrl_pod.rl.running import Running
+from finrl_pod.rl.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
@@ -78,18 +80,23 @@ class PPO(OnPolicy):
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
         self.device, self.dtype = features.device, dtype
-        self.policy: Policy = make_policy(spec)
-        self.distribution = distribution_of(spec.action)
+        self.policy: Policy = StateNoisePolicy(spec) if config.sde else make_policy(spec)
+        noise = StateNoise(spec.hidden[-1], config.sde_interval)
+        self.distribution = noise if config.sde else distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
-        self.parameters = Parameters([self.policy.init(s, dtype) for s in streams], self.device)
-        self.optimiser = Adam(self.parameters.flat)
+        start = Start(config.log_std, config.orthogonal)
+        self.parameters = Parameters([self.policy.init(s, dtype, start) for s in streams], self.device)
+        self.optimiser = _optimiser(config, self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self.additions = Additions.of(config, self.settings, self.parameters, self._scores, spec, seed, self.member_ids)
-        plain = self.additions is None  # the kernels know the loss without additions
+        self.running = Running(self.settings["discount"], spec.own, dtype) if config.normalise else None
+        self.additions = Additions.of(config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids)
+        # The kernels know the loss without additions, and Adam.
+        plain = self.additions is None and isinstance(self.optimiser, Adam)
         self._fused = fused(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
+        self._clip_factor = 1.0
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
 
@@ -102,18 +109,19 @@ class PPO(OnPolicy):
         views, account = self.parameters.views, account.to(self.dtype)
         if self._fused is not None and not torch.is_grad_enabled():
             return self._fused.mean(day, account), views["log_std"]
-        mean = self._scores(views, day, account)
-        return mean, spread_of(views, mean)
+        return self._decide(views, day, account)
 
-    def _scores(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
-        """The mean [P, K, A, D] by these weights: day [P, K], account [P, K, A, 1 + N]."""
+    def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by these weights, with gradients."""
         features, tradable = self.rows(day)
-        return self.policy.mean(views, features, account, tradable)
+        return self.policy.decide(views, features, account, tradable)
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         if self._fused is not None:
             return self._fused.draw(day, account.to(self.dtype), noise)
+        if isinstance(self.policy, StateNoisePolicy):
+            return self.policy.draw(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
         return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -127,6 +135,7 @@ class PPO(OnPolicy):
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
         assert isinstance(config, PPOConfig)
+        self._clip_factor = learning_rate_factor if config.clip_schedule == "linear" else 1.0
         data, values = self._examples(rollout)
         target = data[-1]
         items = target.shape[1]
@@ -199,8 +208,10 @@ class PPO(OnPolicy):
         data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
         """
         if self._fused is not None:
-            settings = {**self.settings, "learning_rate": self.settings["learning_rate"] * rate_factor}
+            rate = self.settings["learning_rate"] * rate_factor
+            settings = {**self.settings, "learning_rate": rate, "clip": self.clip}
             self.alive = self.alive.clone()
+            assert isinstance(self.optimiser, Adam)
             figures = self._fused.step(data, chosen, settings, self.optimiser, active, self.alive)
             return figures, figures[0]
         day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
@@ -233,7 +244,7 @@ class PPO(OnPolicy):
     @property
     def clip(self) -> Tensor:
         """[P]: how far a ratio of probabilities may move and still be learned from."""
-        return self.settings["clip"]
+        return self.settings["clip"] * self._clip_factor
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
@@ -312,6 +323,11 @@ class PPO(OnPolicy):
         first = scale_of_rewards(reward.std(dim=(0, 2, 3)))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
+
+
+def _optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:
+    kind = RMSprop if config.optimiser == "rmsprop" else Adam
+    return kind(flat, config.optimiser_epsilon)
 
 
 def explained(values: Tensor, target: Tensor) -> Tensor:

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from finrl_pod.rl.rollout import Rollout
-from finrl_pod.types import Observation, Tensor
+from finrl_pod.rl.running import AsItIs
+from finrl_pod.types import EnvStep, Observation, Tensor
 
 Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class View(Protocol):
+    """What an agent is shown of an environment, and how it counts its rewards."""
+
+    def begin(self, observation: Any) -> None:
+        """Look at what is to be answered first, once in a run."""
+        ...
+
+    def show(self, observation: Any) -> Any:
+        """An observation as the agent sees it."""
+        ...
+
+    def after(self, out: EnvStep) -> Tensor:
+        """Look at a step; returns its rewards [P, E] as the agent counts them."""
+        ...
+
+
+AS_IT_IS = AsItIs()
 
 
 class Worker:
@@ -21,32 +41,34 @@ class Worker:
         self.observation: Any = env.reset(seed)
 
     @torch.no_grad()
-    def collect(self, explore: Explore, noise: Tensor) -> Rollout:
+    def collect(self, explore: Explore, noise: Tensor, view: View = AS_IT_IS) -> Rollout:
         """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
         noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
-        environment's.
+        environment's. view: rows and rewards are kept as it shows them.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = (env.members, env.groups, env.accounts)
         room: list[Tensor] = []
-        ends = _Ends(env, as_pair(self.observation))
+        view.begin(self.observation)
+        ends = _Ends(env, as_pair(view.show(self.observation)))
         env.recycles = True  # whatever is kept is copied
         try:
             for h in range(horizon):
-                day, account = as_pair(self.observation)
+                day, account = as_pair(view.show(self.observation))
                 account = account.view(*shape, -1).to(dtype)
                 action, chance = explore(day, account, noise[h])
                 out = env.step(action.view(env.members, env.envs, -1))
+                reward = view.after(out)
                 truncated = out.truncated.view(shape)
                 over = truncated.any(-1)
-                ends.keep(over, as_pair(out.final_observation))
+                ends.keep(over, as_pair(view.show(out.final_observation)))
                 step = (
                     day,
                     account,
                     action,
                     chance,
-                    out.reward.view(shape),
+                    reward.view(shape),
                     out.terminated.view(shape),
                     truncated,
                     over,
@@ -58,7 +80,8 @@ class Worker:
         finally:
             env.recycles = False
             self.observation = _own(self.observation)
-        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (as_pair(self.observation), *ends.rounds))
+        now = as_pair(view.show(self.observation))
+        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *ends.rounds))
         day, account, action, chance, reward, terminated, truncated, over = room
         return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(rounds), over)
 

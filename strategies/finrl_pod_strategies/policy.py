@@ -141,7 +141,7 @@ def _made_by(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
     spec: dict[str, Any] = dict(snapshot.spec)
     try:
         shape = (spec["assets"], spec["features"], spec["action_size"], tuple(spec["hidden"]))
-        made = PolicySpec(spec["kind"], *shape, spec["action"])
+        made = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"))
         return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], made)
     except (KeyError, TypeError, ConfigError):
         raise RunError(

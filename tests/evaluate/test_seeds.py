@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.seeds import improvement, interquartile_mean, seeds_interval
+from finrl_pod.evaluate.seeds import difference_interval, improvement, interquartile_mean, seeds_interval
 from finrl_pod.evaluate.statistics import exact_interval
 
 
@@ -40,6 +40,18 @@ def test_runs_are_redrawn_within_their_task() -> None:
     assert narrow.high - narrow.low < 0.1
 
 
+def test_a_difference_is_covered_as_often_as_its_interval_says() -> None:
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(100):
+        ours, theirs = rng.normal(1.5, 1, (12, 1)), rng.normal(1, 2, (15, 1))
+        found = difference_interval(ours, theirs, 0.9, draws=120)
+        assert found.value == pytest.approx(stats.trim_mean(ours, 0.25)[0] - stats.trim_mean(theirs, 0.25)[0])
+        hits += found.low <= 0.5 <= found.high
+    low, high = exact_interval(hits, 100, 0.999)
+    assert low <= 0.9 <= high
+
+
 def test_improvement_is_the_mann_whitney_statistic() -> None:
     rng = np.random.default_rng(2)
     ours, theirs = rng.normal(0.4, 1, (9, 1)), rng.normal(0, 1, (11, 1))
@@ -66,6 +78,8 @@ def test_improvement_at_the_ends() -> None:
         (lambda: seeds_interval([[1.0], [2.0]], draws=0), "at least one draw, got 0"),
         (lambda: interquartile_mean([]), "not empty"),
         (lambda: improvement(np.zeros((3, 2)), np.zeros((3, 1))), "the same tasks, got 2 and 1"),
+        (lambda: difference_interval(np.zeros((3, 2)), np.zeros((3, 1))), "the same tasks, got 2 and 1"),
+        (lambda: difference_interval([1.0, 2.0], [1.0]), "needs two runs at least"),
     ],
 )
 def test_scores_that_say_nothing_are_refused(call, words: str) -> None:  # type: ignore[no-untyped-def]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from finrl_pod.rl.parameters import Adam, Parameters, clip_by_member
+from finrl_pod.rl.parameters import Adam, Optimiser, Parameters, RMSprop, clip_by_member
 
 P, D = 4, 7
 RATES = (1e-3, 1e-2, 0.1, 1.0)
@@ -33,6 +33,51 @@ def test_each_member_has_a_torch_adam_of_its_own(dtype: torch.dtype, tolerance: 
             optimiser.step()
     expected = torch.stack([row.detach() for row in rows])
     torch.testing.assert_close(flat, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+def test_adams_epsilon_is_torchs(dtype: torch.dtype) -> None:
+    flat = draw(P, D, dtype=dtype)
+    row = flat[1].clone().requires_grad_()
+    theirs, ours = torch.optim.Adam([row], lr=0.1, eps=1e-3), Adam(flat, 1e-3)
+    for step in range(5):
+        gradient = draw(P, D, seed=step + 1, dtype=dtype) * 1e-3
+        row.grad = gradient[1].clone()
+        ours.step(flat, gradient, torch.full((P,), 0.1, dtype=dtype), None)
+        theirs.step()
+    torch.testing.assert_close(flat[1], row.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask of ones"])
+def test_each_member_has_a_torch_rmsprop_of_its_own(masked: bool) -> None:
+    flat = draw(P, D)
+    rows = [row.clone().requires_grad_() for row in flat]
+    theirs = [torch.optim.RMSprop([row], lr=rate, alpha=0.99, eps=1e-5) for row, rate in zip(rows, RATES, strict=True)]
+    ours: Optimiser = RMSprop(flat, 1e-5)
+    for step in range(30):
+        gradient = draw(P, D, seed=step + 1) * 10.0 ** (step % 5 - 3)
+        ours.step(
+            flat, gradient, torch.tensor(RATES, dtype=DOUBLE), torch.ones(P, dtype=torch.bool) if masked else None
+        )
+        for row, optimiser, grad in zip(rows, theirs, gradient, strict=True):
+            row.grad = grad.clone()
+            optimiser.step()
+    torch.testing.assert_close(flat, torch.stack([row.detach() for row in rows]), rtol=1e-13, atol=1e-13)
+
+
+def test_a_masked_member_of_rmsprop_does_not_move_and_a_row_can_be_copied() -> None:
+    flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
+    optimiser = RMSprop(flat, 1e-5)
+    optimiser.step(flat, draw(P, D, seed=1), rates, None)
+    kept, square = flat.clone(), optimiser.square.clone()
+    gradient = draw(P, D, seed=2)
+    gradient[1] = torch.nan
+    optimiser.step(flat, gradient, rates, torch.tensor([True, False, True, True]))
+    assert torch.equal(flat[1], kept[1])
+    assert torch.equal(optimiser.square[1], square[1])
+    assert (flat[0] != kept[0]).all()
+    optimiser.load(1, optimiser.member(3))
+    assert torch.equal(optimiser.square[1], optimiser.square[3])
 
 
 def test_masked_members_do_not_move_whatever_their_gradient() -> None:

@@ -1,0 +1,255 @@
+"""This project's algorithms beside Stable-Baselines3's: equal steps, and settings that RL Baselines3 Zoo publishes.
+
+    python benchmarks/sb3_study.py                                   # all of it; hours
+    python benchmarks/sb3_study.py --only ppo/CartPole-v1 --seeds 2  # a part
+    python benchmarks/sb3_study.py --table                           # no training: the table of what is there
+
+Every finished training is a line of `benchmarks/sb3_study.jsonl`: algorithm, environment, seed, side, steps, score,
+seconds, versions. Lines that are there are not run again, so a study can be stopped and gone on with, and two
+processes can share the file (each line is appended whole). Both sides run in this process, in turns, on one thread.
+
+A score is the mean return of 20 episodes without exploration, on both sides begun from the same seeds, by the weights
+at the end of training (no best checkpoint is picked). The table gives each side's interquartile mean over the seeds
+(Agarwal et al. 2021) and the difference with its 90% bootstrap interval; *not worse* means that the interval reaches
+zero. Seconds are of training alone: those of the processor, which other work on the machine hardly changes, and beside
+them those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.classic.spaces import to_action
+from zoo_settings import SOURCE, STAGES, Cell, linear, ours
+
+from finrl_pod.evaluate.seeds import difference_interval, interquartile_mean
+from finrl_pod.rl.learner import Learner
+
+KEPT = Path(__file__).with_name("sb3_study.jsonl")
+OURS, THEIRS = "finrl_pod", "stable_baselines3"
+EPISODES, FIRST_EPISODE = 20, 1_000_000  # seeds of the evaluation, far from those of trainings
+LEVEL = 0.90
+PACKAGES = ("finrl_pod", "stable_baselines3", "torch", "gymnasium", "mujoco")
+
+Row = dict[str, Any]
+Act = Callable[[np.ndarray], Any]
+
+
+def main() -> int:
+    options = _options()
+    torch.set_num_threads(1)
+    if not options.table:
+        for cell, seed, side in _order(options.only, options.seeds, options.steps):
+            if any(_same(row, cell, seed, side) for row in read(options.keep)):
+                continue
+            sys.stderr.write(f"{time.strftime('%H:%M:%S')} {_key(cell, side)} {cell.env} seed {seed}, {side}\n")
+            append(options.keep, _run(cell, seed, side))
+    sys.stdout.write(table([row for row in read(options.keep) if options.steps in (0, row["asked"])]))
+    return 0
+
+
+def _order(only: Sequence[str], seeds: int, steps: int) -> Iterator[tuple[Cell, int, str]]:
+    for stage in ([dataclasses.replace(cell, steps=steps or cell.steps) for cell in stage] for stage in STAGES):
+        for seed in range(max(cell.seeds for cell in stage)):
+            for cell in stage:
+                wanted = not only or f"{cell.algorithm}/{cell.env}" in only
+                if wanted and seed < min(cell.seeds, seeds or cell.seeds):
+                    yield cell, seed, OURS
+                    yield cell, seed, THEIRS
+
+
+def _key(cell: Cell, side: str) -> str:
+    """The algorithm that a side runs."""
+    return cell.algorithm if side == OURS else cell.against
+
+
+def _same(row: Row, cell: Cell, seed: int, side: str) -> bool:
+    wanted = (_key(cell, side), cell.env, seed, side, cell.steps, _digest(cell))
+    return wanted == tuple(row[name] for name in ("algorithm", "env", "seed", "side", "asked", "settings"))
+
+
+def _digest(cell: Cell) -> str:
+    """Of the Zoo's entry: lines of another one are not counted."""
+    return hashlib.sha256(json.dumps(cell.zoo, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _run(cell: Cell, seed: int, side: str) -> Row:
+    train = _train_ours if side == OURS else _train_theirs
+    clock, processor = time.perf_counter(), time.process_time()
+    taken, act = train(cell, seed)
+    seconds, cpu = time.perf_counter() - clock, time.process_time() - processor
+    returns = evaluate(act, cell.env)
+    return {
+        "algorithm": _key(cell, side), "env": cell.env, "seed": seed, "side": side, "asked": cell.steps, "steps": taken,
+        "score": float(np.mean(returns)), "returns": returns,
+        "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2),
+        "settings": _digest(cell), "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+    }  # fmt: skip
+
+
+def evaluate(act: Act, name: str) -> list[float]:
+    """Returns of whole episodes."""
+    env = gymnasium.make(name)
+    returns = []
+    for episode in range(EPISODES):
+        row, _ = env.reset(seed=FIRST_EPISODE + episode)
+        total, over = 0.0, False
+        while not over:
+            row, reward, terminated, truncated, _ = env.step(act(row))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    env.close()
+    return returns
+
+
+# ---------------------------------------------------------------------- the two sides
+
+
+def _train_ours(cell: Cell, seed: int) -> tuple[int, Act]:
+    name = f"gym:{cell.env}"
+    probe = ClassicEnv(name)
+    high = probe.shapes.high
+    agent, envs = ours(cell, half_range=high[0] if high else 1.0)
+    env = ClassicEnv(name, envs=envs)
+    learner = Learner(env, agent, seed=seed, threads=1)
+    learner.learn(cell.steps)
+    env.close()
+
+    def act(row: np.ndarray) -> Any:
+        action = learner.act(torch.from_numpy(np.asarray(row, dtype=np.float32)).view(1, 1, -1))
+        return to_action(action[0, 0].numpy(), env.shapes)
+
+    return learner.samples[0], act
+
+
+def _train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
+    """As the Zoo's own script sets it up."""
+    import stable_baselines3
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    settings = dict(cell.zoo)
+    for name in ("learning_rate", "clip_range"):
+        if name in settings:
+            value, falls = linear(settings[name])
+            settings[name] = _falling(value) if falls else value
+    env: Any = make_vec_env(cell.env, n_envs=settings.pop("n_envs", 1), seed=seed)
+    if settings.pop("normalize", False):
+        env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
+    if settings.pop("noise_type", None):
+        size = env.action_space.shape[-1]
+        settings["action_noise"] = NormalActionNoise(np.zeros(size), settings.pop("noise_std") * np.ones(size))
+    if "activation_fn" in (network := dict(settings.pop("policy_kwargs", {}))):
+        network["activation_fn"] = {"relu": torch.nn.ReLU}[network["activation_fn"]]
+    make = getattr(stable_baselines3, cell.against.upper())
+    model = make("MlpPolicy", env, policy_kwargs=network or None, seed=seed, device="cpu", **settings)
+    model.learn(cell.steps)
+
+    def act(row: np.ndarray) -> Any:
+        seen = env.normalize_obs(row) if isinstance(env, VecNormalize) else row
+        return model.predict(seen, deterministic=True)[0]
+
+    return int(model.num_timesteps), act
+
+
+def _falling(value: float) -> Callable[[float], float]:
+    return lambda left: left * value
+
+
+# ---------------------------------------------------------------------- what came out
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown, one line a cell of which both sides have a seed."""
+    lines = [
+        f"| algorithm | environment | steps | seeds | ours | Stable-Baselines3 | difference ({LEVEL:.0%} interval) "
+        "| not worse | CPU seconds, ours and theirs | by the clock |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in (cell for stage in STAGES for cell in stage):
+        for steps in sorted({row["asked"] for row in rows if row["env"] == cell.env}):
+            asked = dataclasses.replace(cell, steps=steps)
+            of = {side: _of(rows, asked, side) for side in (OURS, THEIRS)}
+            if all(of.values()):
+                lines.append(_line(asked, of[OURS], of[THEIRS]))
+    return "\n".join(lines) + "\n"
+
+
+def _of(rows: Sequence[Row], cell: Cell, side: str) -> list[Row]:
+    """The lines of one side of a cell, by seed."""
+    chosen = {row["seed"]: row for row in rows if _same(row, cell, row["seed"], side)}
+    return [chosen[seed] for seed in sorted(chosen)]
+
+
+def _line(cell: Cell, one: Sequence[Row], other: Sequence[Row]) -> str:
+    a, b = ([row["score"] for row in side] for side in (one, other))
+    verdict, difference = "–", f"{interquartile_mean(a) - interquartile_mean(b):+.1f}"
+    if min(len(a), len(b)) >= 2:
+        interval = difference_interval(a, b, LEVEL)
+        difference += f" ({interval.low:+.1f} to {interval.high:+.1f})"
+        verdict = "yes" if interval.high >= 0 else "no"
+    seeds = str(len(a)) if len(a) == len(b) else f"{len(a)} and {len(b)}"
+    sides = [f"{interquartile_mean(x):.1f} ({min(x):.1f} to {max(x):.1f})" for x in (a, b)]
+    times = [
+        " and ".join(f"{np.median([row[kind] for row in side]):.0f}" for side in (one, other))
+        for kind in ("cpu_seconds", "seconds")
+    ]
+    name = cell.algorithm if cell.algorithm == cell.against else f"{cell.algorithm} against {cell.against}"
+    texts = [name, cell.env, f"{cell.steps:,}", seeds, *sides, difference, verdict, *times]
+    return "| " + " | ".join(texts) + " |"
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def read(path: Path) -> list[Row]:
+    """Whole lines; one that a kill cut off is run again."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            sys.stderr.write(f"{path}: left out a line that is not whole\n")
+    return rows
+
+
+def append(path: Path, row: Row) -> None:
+    """One write of a whole line at the end, on disk when this returns: processes may share the file."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, (json.dumps(row) + "\n").encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nSettings: {SOURCE}.", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="ALGORITHM/ENV", help="these cells; default all")
+    parser.add_argument("--seeds", type=int, default=0, help="at most so many; default each cell's")
+    parser.add_argument("--steps", type=int, default=0, help="of each training; default each cell's")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--keep", type=Path, default=KEPT, help="default %(default)s")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

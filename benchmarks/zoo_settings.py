@@ -1,0 +1,170 @@
+"""Hyperparameters that RL Baselines3 Zoo publishes, and what they are called here.
+
+Source: the files `rl_zoo3/hyperparams/{ppo,a2c,dqn,ddpg,td3,sac}.yml` of the package rl_zoo3 2.9.2 (MIT licence), the
+entries of the environments named below. `lin_x` falls in a straight line from x to 0, as there. Version 5 of a MuJoCo
+environment takes the entry of version 4, which is the last that has one. The number of steps is the study's own: the
+Zoo mostly trains longer. What an entry leaves out is the default of Stable-Baselines3 2.9, which `ours` names.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from finrl_pod.agents import ALGORITHMS, AgentConfig, DQNConfig, OffPolicyConfig
+
+SOURCE = "rl_zoo3 2.9.2"
+NEVER = 1e9  # of a limit that Stable-Baselines3 does not have
+
+DETERMINISTIC = {
+    "learning_starts": 10_000, "noise_type": "normal", "noise_std": 0.1, "train_freq": 1, "gradient_steps": 1,
+    "learning_rate": 1e-3, "policy_kwargs": {"net_arch": [400, 300]},
+}  # fmt: skip
+PENDULUM = {**DETERMINISTIC, "gamma": 0.98, "buffer_size": 200_000}
+WIDE = {"log_std_init": -2, "ortho_init": False, "activation_fn": "relu", "net_arch": [256, 256]}
+ZOO: dict[tuple[str, str], dict[str, Any]] = {
+    ("ppo", "CartPole-v1"): {
+        "n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20,
+        "ent_coef": 0.0, "learning_rate": "lin_0.001", "clip_range": "lin_0.2",
+    },
+    ("a2c", "CartPole-v1"): {"n_envs": 8, "ent_coef": 0.0},
+    ("dqn", "CartPole-v1"): {
+        "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "learning_starts": 1_000, "gamma": 0.99,
+        "target_update_interval": 10, "train_freq": 256, "gradient_steps": 128, "exploration_fraction": 0.16,
+        "exploration_final_eps": 0.04, "policy_kwargs": {"net_arch": [256, 256]},
+    },
+    ("ppo", "Pendulum-v1"): {
+        "n_envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0,
+        "learning_rate": 1e-3, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4,
+    },
+    ("a2c", "Pendulum-v1"): {
+        "normalize": True, "n_envs": 8, "ent_coef": 0.0, "max_grad_norm": 0.5, "n_steps": 8, "gae_lambda": 0.9,
+        "vf_coef": 0.4, "gamma": 0.9, "use_rms_prop": True, "normalize_advantage": False, "learning_rate": "lin_7e-4",
+        "use_sde": True, "policy_kwargs": {"log_std_init": -2, "ortho_init": False},
+    },
+    ("ddpg", "Pendulum-v1"): PENDULUM,
+    ("td3", "Pendulum-v1"): PENDULUM,
+    ("sac", "Pendulum-v1"): {"learning_rate": 1e-3},
+    ("ppo", "Hopper-v5"): {
+        "normalize": True, "n_envs": 1, "batch_size": 32, "n_steps": 512, "gamma": 0.999, "learning_rate": 9.80828e-05,
+        "ent_coef": 0.00229519, "clip_range": 0.2, "n_epochs": 5, "gae_lambda": 0.99, "max_grad_norm": 0.7,
+        "vf_coef": 0.835671, "policy_kwargs": WIDE,
+    },
+    ("ppo", "HalfCheetah-v5"): {
+        "normalize": True, "n_envs": 1, "batch_size": 64, "n_steps": 512, "gamma": 0.98, "learning_rate": 2.0633e-05,
+        "ent_coef": 0.000401762, "clip_range": 0.1, "n_epochs": 20, "gae_lambda": 0.92, "max_grad_norm": 0.8,
+        "vf_coef": 0.58096, "policy_kwargs": WIDE,
+    },
+    **{("td3", env): {**DETERMINISTIC, "batch_size": 256} for env in ("Hopper-v5", "HalfCheetah-v5")},
+    **{("sac", env): {"learning_starts": 10_000} for env in ("Hopper-v5", "HalfCheetah-v5")},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """algorithm: ours. against: theirs, of which the settings are. steps: of the environments, in all."""
+
+    algorithm: str
+    env: str
+    against: str
+    steps: int
+    seeds: int
+
+    @property
+    def zoo(self) -> dict[str, Any]:
+        """The entry as published."""
+        return ZOO[self.against, self.env]
+
+
+# A stage is worked through seed by seed, cell by cell: an unfinished one has about as many seeds of each.
+STAGES: tuple[tuple[Cell, ...], ...] = (
+    (
+        *(Cell(name, "CartPole-v1", name, 100_000, 5) for name in ("ppo", "a2c")),
+        *(Cell(name, "CartPole-v1", "dqn", 20_000, 5) for name in ("dqn", "double_dqn", "dueling_dqn", "d3qn")),
+        *(Cell(name, "Pendulum-v1", name, 100_000, 5) for name in ("ppo", "a2c")),
+        *(Cell(name, "Pendulum-v1", name, 20_000, 5) for name in ("ddpg", "td3", "sac")),
+    ),
+    tuple(Cell("ppo", env, "ppo", 200_000, 3) for env in ("Hopper-v5", "HalfCheetah-v5")),
+    tuple(Cell(name, env, name, 200_000, 3) for env in ("Hopper-v5", "HalfCheetah-v5") for name in ("td3", "sac")),
+)
+
+
+def linear(value: float | str) -> tuple[float, bool]:
+    """A number of the Zoo, and whether it falls to 0."""
+    falls = isinstance(value, str)
+    return float(str(value).removeprefix("lin_")), falls
+
+
+def ours(cell: Cell, *, half_range: float = 1.0) -> tuple[AgentConfig, int]:
+    """The settings of our side, and how many environments it steps at once.
+
+    half_range: of the environment's actions. Actions here are in units of it, theirs in the environment's own, so that
+    an equal spread has another logarithm.
+    """
+    zoo, kind = cell.zoo, ALGORITHMS[cell.algorithm].kind
+    rate, falls = linear(zoo.get("learning_rate", {"ppo": 3e-4, "a2c": 7e-4, "sac": 3e-4}.get(cell.against, 1e-3)))
+    shared: dict[str, Any] = {
+        "algorithm": cell.algorithm, "policy": "mlp", "learning_rate": rate, "discount": zoo.get("gamma", 0.99),
+        "learning_rate_schedule": "linear" if falls else "constant", "scale_rewards": False,
+    }  # fmt: skip
+    make = _on_policy if kind == "on-policy" else _off_policy
+    record = ALGORITHMS[cell.algorithm].record
+    return record(**shared, **make(cell, half_range)), zoo.get("n_envs", 1)
+
+
+def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
+    zoo, ppo = cell.zoo, cell.algorithm == "ppo"
+    network = zoo.get("policy_kwargs", {})
+    horizon = zoo.get("n_steps", 2048 if ppo else 5)
+    settings: dict[str, Any] = {
+        "horizon": horizon,
+        "hidden": tuple(network.get("net_arch", (64, 64))),
+        "group_baseline": False,
+        "gae_lambda": zoo.get("gae_lambda", 0.95 if ppo else 1.0),
+        "entropy": zoo.get("ent_coef", 0.0),
+        "value_weight": zoo.get("vf_coef", 0.5),
+        "max_grad_norm": zoo.get("max_grad_norm", 0.5),
+        "activation": network.get("activation_fn", "tanh"),
+        "orthogonal": network.get("ortho_init", True),
+        "log_std": network.get("log_std_init", 0.0) - math.log(half_range),
+        "sde": zoo.get("use_sde", False),
+        "sde_interval": zoo.get("sde_sample_freq", 0),
+        "normalise": zoo.get("normalize", False),
+        "optimiser": "adam" if ppo else "rmsprop",
+        "optimiser_epsilon": 1e-5,
+    }
+    if ppo:
+        clip, falls = linear(zoo.get("clip_range", 0.2))
+        settings |= {
+            "clip": clip, "clip_schedule": "linear" if falls else "constant", "target_kl": NEVER,
+            "epochs": zoo.get("n_epochs", 10),
+            "minibatches": horizon * zoo.get("n_envs", 1) // zoo.get("batch_size", 64),
+        }  # fmt: skip
+    return settings
+
+
+def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG001  noise is in units of it on both sides
+    zoo, record = cell.zoo, ALGORITHMS[cell.algorithm].record
+    assert issubclass(record, OffPolicyConfig)
+    settings: dict[str, Any] = {
+        "horizon": zoo.get("train_freq", 1),
+        "updates": zoo.get("gradient_steps", 1),
+        "hidden": tuple(zoo.get("policy_kwargs", {}).get("net_arch", (256, 256))),
+        "batch": zoo.get("batch_size", 256),
+        "replay": min(zoo.get("buffer_size", 1_000_000), cell.steps),  # what is never written need not be there
+        "warmup": zoo.get("learning_starts", 100),
+        "max_grad_norm": NEVER,
+    }
+    if issubclass(record, DQNConfig):
+        # Theirs copies the network every `target_update_interval` steps of the environment; between two bouts of
+        # learning that comes to one copy, behind the last gradient step of the bout.
+        assert zoo["train_freq"] >= zoo["target_update_interval"]
+        settings |= {
+            "target_interval": zoo["gradient_steps"], "target_rate": 1.0, "max_grad_norm": 10.0,
+            "exploration_samples": round(zoo["exploration_fraction"] * cell.steps),
+            "epsilon": zoo["exploration_final_eps"],
+        }  # fmt: skip
+    elif "noise_std" in zoo:
+        settings["exploration"] = zoo["noise_std"]
+    return settings

@@ -1,0 +1,183 @@
+"""State-dependent exploration against Stable-Baselines3's distribution, and what a learner makes of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.make import make_env
+
+from finrl_pod.agents import A2CConfig, PPOConfig
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.distribution import entropy, log_probability
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.networks import PolicySpec, Start
+from finrl_pod.rl.parameters import Parameters
+from finrl_pod.rl.ppo import PPO
+from finrl_pod.rl.state_noise import StateNoise, StateNoisePolicy
+from finrl_pod.streams import generator
+from tests.markets import random_market
+
+DOUBLE = torch.float64
+P, K, ROW, HIDDEN, SIZE = 2, 5, 3, 6, 2
+PENDULUM = "gym:Pendulum-v1"
+SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8, 6), "horizon": 40, "sde": True, "learning_rate": 1e-2}
+
+
+def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
+    spec = PolicySpec("mlp", 0, ROW, SIZE, (7, HIDDEN), "direct")
+    policy = StateNoisePolicy(spec)
+    streams = [generator(0, p, "weights") for p in range(P)]
+    parameters = Parameters([policy.init(s, DOUBLE, Start(-1.0)) for s in streams])
+    spread = torch.randn(P, HIDDEN, SIZE, generator=generator(1, 0, "spread"), dtype=DOUBLE)
+    parameters.views["log_std"].detach().copy_(spread * 0.3 - 1)
+    rows = torch.randn(P, K, 1, ROW, generator=generator(2, 0, "rows"), dtype=DOUBLE)
+    return policy, parameters, rows, rows.new_zeros(P, K, 0, 0)
+
+
+def test_actions_their_density_entropy_and_gradients_are_those_of_stable_baselines3() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from stable_baselines3.common.distributions import StateDependentNoiseDistribution
+    policy, parameters, rows, nothing = world()
+    matrices = torch.randn(P, K, 1, HIDDEN, SIZE, generator=generator(3, 0, "noise"), dtype=DOUBLE)
+    with torch.no_grad():
+        action, chance = policy.draw(parameters.views, nothing, rows, matrices)
+    mean, log_std = policy.decide(parameters.views, nothing, rows, None)
+    ours = log_probability(action, mean, log_std)
+    torch.testing.assert_close(ours.detach(), chance)
+    gradient = parameters.gradient((ours.sum() + entropy(log_std, SIZE).sum()), partial=True)
+    for p in range(P):
+        theirs = StateDependentNoiseDistribution(SIZE)
+        views = {name: x.detach()[p].clone().requires_grad_() for name, x in parameters.views.items()}
+        x = torch.tanh(rows[p, :, 0] @ views["actor_own_w"] + views["actor_b0"])
+        latent = torch.tanh(x @ views["actor_w1"] + views["actor_b1"])
+        means = latent @ views["actor_w2"] + views["actor_b2"]
+        theirs.proba_distribution(means, views["log_std"], latent)
+        theirs.exploration_matrices = views["log_std"].exp() * matrices[p, :, 0]
+        torch.testing.assert_close(theirs.sample().detach(), action[p, :, 0])
+        wanted = theirs.log_prob(action[p, :, 0])
+        torch.testing.assert_close(ours[p, :, 0].detach(), wanted.detach())
+        spread = theirs.entropy()
+        assert spread is not None
+        torch.testing.assert_close(entropy(log_std, SIZE)[p].detach(), spread.mean().detach())
+        (wanted.sum() + spread.mean()).backward()
+        for name, part in parameters.views_of(gradient).items():
+            slope = views[name].grad
+            torch.testing.assert_close(part[p], torch.zeros_like(part[p]) if slope is None else slope, msg=name)
+
+
+def test_a_matrix_lasts_for_its_interval() -> None:
+    def drawn(interval: int) -> torch.Tensor:
+        return StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), generator(0, 0, "noise"), DOUBLE)
+
+    three = drawn(3)
+    assert three.shape == (7, 4, 1, HIDDEN, SIZE)
+    assert torch.equal(three[0], three[2])
+    assert torch.equal(three[3], three[5])
+    assert not (three[2] == three[3]).any()
+    assert not (three[0, 0] == three[0, 1]).any()
+    whole = drawn(0)
+    assert (whole == whole[0]).all()
+
+
+@pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
+@pytest.mark.parametrize("extra", [{}, {"h_term": 1.0, "normalise": True}], ids=["plain", "with additions"])
+def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, Any]) -> None:
+    def learned(members: tuple[int, ...]) -> Learner:
+        config = record(**SMALL, **extra, log_std=-1.0, sde_interval=4, orthogonal=False, activation="relu")
+        learner = Learner(ClassicEnv(PENDULUM, envs=2, members=members), config, seed=1, dtype=DOUBLE)
+        learner.learn(4 * learner.iteration_samples)
+        return learner
+
+    members = (0, 1, 3, 4)
+    batch = learned(members)
+    for p, member in enumerate(members):
+        for ours, alone in zip(batch.algorithm.member(p), learned((member,)).algorithm.member(0), strict=True):
+            for key, value in ours.items():
+                torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_last_bit() -> None:
+    def made() -> Learner:
+        config = A2CConfig(**SMALL, optimiser="rmsprop", learning_rate_schedule="constant")
+        return Learner(ClassicEnv(PENDULUM, envs=2), config, seed=1)
+
+    whole = made()
+    whole.learn(3 * whole.iteration_samples)
+    saved = whole.checkpoint()
+    whole.learn(3 * whole.iteration_samples)
+    again = made()
+    again.resume(saved)
+    again.learn(3 * again.iteration_samples)
+    one, other = whole.checkpoint(), again.checkpoint()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_plain_network_begins_as_it_is_told() -> None:
+    def begun(**settings: Any) -> dict[str, torch.Tensor]:
+        config = PPOConfig(policy="mlp", hidden=(64,), horizon=8, minibatches=2, **settings)
+        return Learner(ClassicEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
+
+    usual, uniform = begun(), begun(orthogonal=False, log_std=-2.0)
+    products = usual["actor_own_w"] @ usual["actor_own_w"].T  # 3 orthogonal rows of norm sqrt(2)
+    torch.testing.assert_close(products, 2 * torch.eye(3))
+    assert float(usual["actor_w1"].norm()) == pytest.approx(0.01)
+    for name, fan_in in (("actor_own_w", 3), ("actor_b0", 3), ("critic_w1", 64), ("critic_b1", 64)):
+        assert (
+            0.4 / math.sqrt(fan_in) < float(uniform[name].abs().max()) <= 1 / math.sqrt(fan_in) or name == "critic_b1"
+        )
+    assert usual["log_std"].tolist() == [0.0]
+    assert uniform["log_std"].tolist() == [-2.0]
+
+
+def test_rectifiers_are_torchs() -> None:
+    config = PPOConfig(policy="mlp", hidden=(8, 6), horizon=8, minibatches=2, activation="relu")
+    learner = Learner(ClassicEnv(PENDULUM), config, seed=1, dtype=DOUBLE)
+    views, _ = learner.algorithm.member(0)
+    row = torch.randn(4, 3, generator=generator(0, 0, "row"), dtype=DOUBLE)
+    x = torch.relu(row @ views["actor_own_w"] + views["actor_b0"])
+    x = torch.relu(x @ views["actor_w1"] + views["actor_b1"])
+    wanted = x @ views["actor_w2"] + views["actor_b2"]
+    torch.testing.assert_close(learner.act(row.unsqueeze(0))[0], wanted)
+
+
+def test_the_clip_falls_with_the_learning_rate() -> None:
+    config = PPOConfig(
+        policy="mlp", hidden=(8,), horizon=8, minibatches=2, clip=0.4, clip_schedule="linear", target_kl=1e9
+    )
+    learner = Learner(ClassicEnv(PENDULUM), config)
+    clips: list[float] = []
+    algorithm = learner.algorithm
+    assert isinstance(algorithm, PPO)
+    learner.learn(32, callback=lambda *_: clips.append(float(algorithm.clip[0])))
+    assert clips == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sde": True}, "agent.sde is for plain networks and agent.policy is \"?'?equivariant"),
+        ({"activation": "relu"}, "agent.activation is for plain networks"),
+        ({"orthogonal": False}, "agent.orthogonal is for plain networks"),
+        ({"policy": "mlp", "sde": True, "diversity": 0.1}, "agent.diversity compares fixed spreads"),
+        ({"policy": "mlp", "sde": True, "sde_interval": -1}, "agent.sde_interval"),
+        ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
+        ({"log_std": math.nan}, "agent.log_std"),
+        ({"clip_schedule": "linear", "learning_rate_schedule": "constant"}, "falls as the learning rate does"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
+    env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
+    with pytest.raises(ConfigError, match=words):
+        Learner(env, PPOConfig(**{"horizon": 6, "minibatches": 2, **settings}))
+
+
+def test_choices_have_no_such_noise() -> None:
+    with pytest.raises(ConfigError, match="this environment takes choices"):
+        Learner(ClassicEnv("gym:CartPole-v1"), PPOConfig(**{**SMALL, "minibatches": 2}))
