@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -53,6 +54,7 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(1)
     if not options.table:
+        _load()
         for cell, seed, side in _order(options.only, options.seeds, options.steps):
             if any(_same(row, cell, seed, side) for row in read(options.keep)):
                 continue
@@ -85,6 +87,14 @@ def _same(row: Row, cell: Cell, seed: int, side: str) -> bool:
 def _digest(cell: Cell) -> str:
     """Of the Zoo's entry: lines of another one are not counted."""
     return hashlib.sha256(json.dumps(cell.zoo, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _load() -> None:
+    """What is loaded once, at the first use, is no part of anybody's training."""
+    importlib.import_module("stable_baselines3")
+    number = torch.zeros(1, requires_grad=True)
+    number.grad = torch.ones(1)
+    torch.optim.Adam([number]).step()  # loads the compiler
 
 
 def _run(cell: Cell, seed: int, side: str) -> Row:
