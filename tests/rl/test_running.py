@@ -37,7 +37,7 @@ class Recorded:
         self.observation_space = Box(-np.inf, np.inf, rows.shape[2:], np.float64)
         self.action_space = Box(-1, 1, (1,), np.float32)
 
-    def get_attr(self, name: str, indices: Any = None) -> list[Any]:  # noqa: ARG002
+    def get_attr(self, name: str, indices: Any = None) -> list[Any]:
         return [getattr(self, name)] * self.num_envs
 
     def reset(self) -> np.ndarray:

@@ -1,0 +1,213 @@
+"""The spread over seeds: Stable-Baselines3's PPO, ours, ours with the H-term, and critic ensembles.
+
+    python benchmarks/stability.py                                 # 10 seeds of each; hours
+    python benchmarks/stability.py --only pendulum/ppo --seeds 2   # a part
+    python benchmarks/stability.py --table                         # no training
+
+Two tasks. *pendulum*: Pendulum-v1, a score is the mean return of 20 episodes without exploration; PPO with the Zoo's
+hyperparameters on 50,000 steps, soft actor-critic with networks of 64 and 64 on 10,000 (PPO has one critic; ensembles
+are of the methods with a replay). *portfolio*: one planted market of 10 assets, plain networks of 64 and 64, 100,000
+samples; a score is the share of the reachable growth on the half that was not trained on. There Stable-Baselines3 has
+its own defaults, with our discount, lambda and environments, and running statistics.
+
+Every finished training is a line of `benchmarks/stability.jsonl`; what is there is not run again. The table gives mean,
+standard deviation, and the ratio of variances to Stable-Baselines3's PPO with its 90% bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_app.bench.planted import planted_market, reachable
+from finrl_pod_app.bench.worlds import ARRIVES
+from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
+from finrl_pod_envs.make import make_env
+from finrl_pod_envs.observation import flat
+from sb3_study import Act, Row, append, evaluate, load, read, train_ours, train_theirs
+from zoo_settings import Cell
+
+from finrl_pod.agents import AgentConfig, PPOConfig, SACConfig
+from finrl_pod.config import EnvironmentConfig
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.learner import Learner
+from finrl_pod.types import MarketTensor
+
+KEPT = Path(__file__).with_name("stability.jsonl")
+SEEDS, DRAWS, LEVEL = 10, 10_000, 0.90
+AGAINST = "Stable-Baselines3 PPO"
+RULES = EnvironmentConfig(envs=128, group=16)
+BARS, ASSETS, INFORMATION, SAMPLES = 4_000, 10, 0.1, 100_000
+
+Score = Callable[[int], float]
+
+
+def main() -> int:
+    options = _options()
+    torch.set_num_threads(1)
+    if not options.table:
+        load()
+        for seed in range(options.seeds):
+            for task, variants in TASKS.items():
+                for name, score in variants.items():
+                    key = {"task": task, "variant": name, "seed": seed}
+                    wanted = not options.only or task in options.only or f"{task}/{name}" in options.only
+                    if not wanted or any(key.items() <= row.items() for row in read(options.keep)):
+                        continue
+                    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {task}: {name}, seed {seed}\n")
+                    began = time.process_time()
+                    value = score(seed)
+                    append(options.keep, {**key, "score": value, "cpu_seconds": round(time.process_time() - began, 2)})
+    sys.stdout.write(table(read(options.keep)))
+    return 0
+
+
+# ---------------------------------------------------------------------- Pendulum
+
+PPO_CELL, SAC_CELL = (
+    Cell(name, "Pendulum-v1", name, steps, SEEDS) for name, steps in (("ppo", 50_000), ("sac", 10_000))
+)
+
+
+def _pendulum(train: Callable[[Cell, int], tuple[int, Act]], cell: Cell, seed: int) -> float:
+    _, act = train(cell, seed)
+    return float(np.mean(evaluate(act, cell.env)))
+
+
+def _ours(cell: Cell, **changes: Any) -> Score:
+    return partial(_pendulum, partial(train_ours, **changes), cell)
+
+
+# ---------------------------------------------------------------------- the portfolio task
+
+
+@cache
+def _market() -> tuple[MarketTensor, int, float]:
+    """The market, the last bar to train on, and the growth a bar that is reachable on the rest."""
+    market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
+    return market, train_last, reachable(market, train_last + 1, market.steps, rules_of(RULES)).best
+
+
+def follow(act: Callable[[Any], Any]) -> float:
+    """Share of the reachable growth over the second half, in one account. act: observation -> action [1, 1, 1 + N]."""
+    market, train_last, best = _market()
+    first, last = train_last + 1, market.steps
+    rules = dataclasses.replace(RULES, window=last - first)
+    env = make_env(market, rules, first=first, last=last, envs=1, group=1)
+    observation, growth, over = env.reset(0, stagger=False), 0.0, False
+    while not over:
+        out = env.step(act(observation))
+        observation, growth = out.observation, growth + float(out.reward)
+        over = bool(out.terminated) or bool(out.truncated)
+    return growth / (last - first) / best
+
+
+def _portfolio(agent: AgentConfig, seed: int) -> float:
+    market, train_last, _ = _market()
+    env = make_env(market, RULES, first=market.first, last=train_last - ARRIVES)
+    learner = Learner(env, agent, seed=seed, threads=1)
+    learner.learn(SAMPLES)
+    return follow(learner.act)
+
+
+def _portfolio_theirs(seed: int) -> float:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    market, train_last, _ = _market()
+    make = partial(GymMarketEnv, market, RULES, first=market.first, last=train_last - ARRIVES)
+    env = VecNormalize(DummyVecEnv([make] * 16), gamma=OURS.discount)
+    env.seed(seed)
+    model = PPO("MlpPolicy", env, n_steps=128, gamma=OURS.discount, gae_lambda=OURS.gae_lambda, seed=seed, device="cpu")
+    model.learn(SAMPLES)
+
+    def act(observation: Any) -> torch.Tensor:
+        row = env.normalize_obs(flat(market, observation)[0].numpy())
+        action = torch.from_numpy(model.predict(row, deterministic=True)[0])
+        return action.clamp(-1, 1).mul(SCORE_SCALE).unsqueeze(0)
+
+    return follow(act)
+
+
+OURS = PPOConfig(policy="mlp", hidden=(64, 64), learning_rate=1e-3)
+REPLAY = SACConfig(policy="mlp", hidden=(64, 64), batch=256, updates=16, warmup=2_560)
+
+TASKS: Mapping[str, Mapping[str, Score]] = {
+    "pendulum": {
+        AGAINST: partial(_pendulum, train_theirs, PPO_CELL),
+        "PPO": _ours(PPO_CELL),
+        "PPO with the H-term": _ours(PPO_CELL, h_term=1.0),
+        "SAC, 1 critic": _ours(SAC_CELL, hidden=(64, 64), critics=1),
+        "SAC, least of 2 critics": _ours(SAC_CELL, hidden=(64, 64)),
+        "SAC, least of 2 out of 5": _ours(SAC_CELL, hidden=(64, 64), critics=5, critic_rule="subset", subset=2),
+    },
+    "portfolio": {
+        AGAINST: _portfolio_theirs,
+        "PPO": partial(_portfolio, OURS),
+        "PPO with the H-term": partial(_portfolio, dataclasses.replace(OURS, h_term=1.0)),
+        "SAC, 1 critic": partial(_portfolio, dataclasses.replace(REPLAY, critics=1)),
+        "SAC, least of 2 critics": partial(_portfolio, REPLAY),
+        "SAC, least of 2 out of 5": partial(
+            _portfolio, dataclasses.replace(REPLAY, critics=5, critic_rule="subset", subset=2)
+        ),
+    },
+}
+
+
+# ---------------------------------------------------------------------- what came out
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: a line for each variant that has a seed."""
+    lines = [
+        f"| task | agent | seeds | mean | standard deviation | variance against {AGAINST} ({LEVEL:.0%} interval) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task, variants in TASKS.items():
+        scores = {
+            name: np.array([row["score"] for row in rows if (row["task"], row["variant"]) == (task, name)])
+            for name in variants
+        }
+        for name, own in scores.items():
+            if not len(own):
+                continue
+            ratio, others = "–", scores[AGAINST]
+            if name != AGAINST and min(len(own), len(others)) >= 3:
+                value, low, high = ratio_of_variances(own, others, np.random.default_rng(0))
+                ratio = f"{value:.2f} ({low:.2f} to {high:.2f})"
+            spread = f"{own.std(ddof=1):.3g}" if len(own) > 1 else "–"
+            lines.append(f"| {task} | {name} | {len(own)} | {own.mean():.4g} | {spread} | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
+def ratio_of_variances(
+    one: np.ndarray, other: np.ndarray, generator: np.random.Generator
+) -> tuple[float, float, float]:
+    """var(one) / var(other) of seeds [n] and [m], and its percentile interval: both are redrawn, each by itself."""
+    drawn = [x[generator.integers(0, len(x), (DRAWS, len(x)))].var(1, ddof=1) for x in (one, other)]
+    usable = drawn[1] > 0  # a resample may repeat a single seed
+    low, high = np.quantile(drawn[0][usable] / drawn[1][usable], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    below = other.var(ddof=1)
+    return float(one.var(ddof=1) / below) if below else math.inf, float(low), float(high)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="these; default all")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="default %(default)s")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--keep", type=Path, default=KEPT, help="default %(default)s")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
