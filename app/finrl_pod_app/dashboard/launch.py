@@ -66,8 +66,12 @@ def options(address: str, port: int) -> Mapping[str, object]:
         "client.showErrorDetails": "type",
         "client.showErrorLinks": "false",
         "runner.magicEnabled": "false",
+        # White text stands on the first colour, and it stands on the second: both have to be read.
         "theme.light.primaryColor": "#0b6bcb",
-        "theme.dark.primaryColor": "#5fb0f7",
+        "theme.light.backgroundColor": "#ffffff",
+        "theme.dark.primaryColor": "#1f77d0",
+        "theme.dark.backgroundColor": "#0e1117",
+        "theme.dark.secondaryBackgroundColor": "#262730",
     }
 
 
