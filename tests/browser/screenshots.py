@@ -75,7 +75,8 @@ def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: 
         _picture(page, out / f"{stem}-{place}.png", size)
     for place, words in enumerate(VIEWS.get(name, []), start=2):
         page.set_viewport_size({"width": size[0], "height": size[1]})
-        page.get_by_test_id("stMainBlockContainer").get_by_text(words, exact=True).last.click()
+        page.get_by_test_id("stMainBlockContainer").get_by_text(words, exact=True).filter(visible=True).last.click()
+        page.mouse.move(0, 0)  # away from what explains itself under it
         _settle(page)
         _picture(page, out / f"{stem}-{place}.png", size)
     page.close()
@@ -83,6 +84,7 @@ def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: 
 
 def _settle(page: Page) -> None:
     """Until the server has drawn everything and nothing is a grey placeholder any more."""
+    page.wait_for_timeout(SETTLED)  # it takes a moment to begin
     page.wait_for_function(
         "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget], "
         "[data-testid=stApp][data-test-script-state=running]')",

@@ -43,7 +43,7 @@ def serve(settings: Settings, address: str, port: int) -> None:
 def command(address: str, port: int) -> list[str]:
     """Arguments of `python -m` that run the server on an address."""
     flags = (f"--{name}={value}" for name, values in options(address, port).items() for value in _each(values))
-    return ["streamlit", "run", str(SCRIPT), *flags]
+    return ["finrl_pod_app.dashboard.server", "run", str(SCRIPT), *flags]
 
 
 def options(address: str, port: int) -> Mapping[str, object]:
