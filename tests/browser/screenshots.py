@@ -21,6 +21,13 @@ COLOURS = 128  # of a picture that is kept: enough for flat areas and text
 SETTLED = 1_200  # milliseconds without a change of the page
 # What is shown when a page has tabs: the place of the tab by the page's name, beside the first.
 TABS = {"paper": ["Orders and fills", "Costs", "Risk", "Log"]}
+# What is shown after a click on such words: the place of the view by the page's name, after the tabs.
+VIEWS = {
+    "data": ["Prices", "Correlations"],
+    "train": ["Watch"],
+    "compare": ["Drawdown", "Months", "Weights", "Trades"],
+    "audit": ["Run the audit"],
+}
 
 
 def main() -> int:
@@ -66,13 +73,22 @@ def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: 
         page.get_by_role("tab", name=tab).click()
         _settle(page)
         _picture(page, out / f"{stem}-{place}.png", size)
+    for place, words in enumerate(VIEWS.get(name, []), start=2):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.get_by_test_id("stMainBlockContainer").get_by_text(words, exact=True).filter(visible=True).last.click()
+        page.mouse.move(0, 0)  # away from what explains itself under it
+        _settle(page)
+        _picture(page, out / f"{stem}-{place}.png", size)
     page.close()
 
 
 def _settle(page: Page) -> None:
     """Until the server has drawn everything and nothing is a grey placeholder any more."""
+    page.wait_for_timeout(SETTLED)  # it takes a moment to begin
     page.wait_for_function(
-        "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget]')", timeout=180_000
+        "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget], "
+        "[data-testid=stApp][data-test-script-state=running]')",
+        timeout=180_000,
     )
     page.wait_for_timeout(SETTLED)
 

@@ -93,9 +93,9 @@ def test_a_comparison_follows_the_cost(visit: Callable[..., Any], finished: Path
     app = visit("compare", finished.parent)
     assert not app.exception
     table = app.dataframe[0].value.set_index("strategy")
-    assert list(table.index) == ["mine", "equal_weight", "index"]
+    assert list(table.index) == ["mine", "equal weight", "index"]
     report = json.loads((finished / "report.json").read_text())["test"]["strategies"]
-    for name, key in (("mine", "champion"), ("equal_weight", "equal_weight"), ("index", "index")):
+    for name, key in (("mine", "champion"), ("equal weight", "equal_weight"), ("index", "index")):
         for metric in ("sharpe", "annual_return", "costs_paid", "turnover"):
             assert table.loc[name, metric] == pytest.approx(report[key][metric], rel=1e-9), (name, metric)
     app.slider[0].set_value(50.0).run()
@@ -119,7 +119,7 @@ def test_a_strategy_that_cannot_be_tested_is_named(visit: Callable[..., Any], fi
     app.selectbox(key="compare: data").set_value("other").run()  # which has no index
     assert not app.exception
     assert any("index" in error.value for error in app.error)
-    assert list(app.dataframe[0].value["strategy"]) == ["equal_weight"]
+    assert list(app.dataframe[0].value["strategy"]) == ["equal weight"]
 
 
 @pytest.mark.parametrize("view", ["Prices", "Missing bars", "Jumps", "Correlations"])
@@ -166,7 +166,7 @@ def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], f
     assert not (tmp_path / "home").exists()
     app.button(key="compare: look").click().run()
     assert not app.exception
-    assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal_weight", "index"]
+    assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal weight", "index"]
     manifest = Store().show("made")
     registry = Registry(tmp_path / "home" / FILE)
     looks = registry.look(Look(manifest.sha256, "another", "2021-08-02", "2021-10-31", "a test"))
@@ -175,7 +175,7 @@ def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], f
 
 def test_an_audit_runs_when_it_is_asked_for(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("audit", finished.parent)
-    assert not app.dataframe
+    assert not app.table
     app.button[0].click().run()
     assert not app.exception
-    assert {"look-ahead", "fills", "data"} <= set(app.dataframe[0].value["check"])
+    assert {"look\\-ahead", "fills", "data"} <= set(app.table[0].value["Check"])

@@ -150,6 +150,9 @@ def test_what_is_written_in_files_is_shown_as_it_stands(pages: Path) -> None:
     store.close()
     app = page("paper")
     assert not app.exception
+    app.session_state["sections"] = "Log"
+    app.run()
+    assert not app.exception
     spoken = [element.value for kind in (app.markdown, app.caption, app.warning, app.error) for element in kind]
     assert any("onerror" in text for text in spoken)
     for text in spoken:

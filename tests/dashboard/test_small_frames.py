@@ -26,6 +26,9 @@ def test_faults_come_first_and_keep_their_order() -> None:
     assert table["check"].tolist() == ["b", "d", "c", "a"]
     assert table["bar"].tolist() == ["2020-01-02", "", "", ""]
     assert findings.counts({"findings": found}) == {"fail": 2, "warn": 1, "pass": 1}
+    assert table["words"].tolist() == ["P: m First at 2020-01-02.", "P: m", "P: m", "P: m"]
+    named = {**found[0], "part": "close", "message": "the close leaks from 2020-01-02.", "bar": "2020-01-02"}
+    assert findings.audit_table({"findings": [named]})["words"].tolist() == ["The close leaks from 2020-01-02."]
     assert findings.audit_table({"findings": []}).empty
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard import launch, theme
 
 PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
 
@@ -30,6 +30,15 @@ def test_the_ratio_is_that_of_the_rule() -> None:
 @pytest.mark.parametrize("colour", sorted({*theme.COLOURS, theme.GOOD, theme.BAD, theme.NEUTRAL}))
 def test_curves_stand_out_from_the_page(colour: str, page: str) -> None:
     assert contrast(colour, PAGES[page]) >= 3.0  # WCAG 1.4.11, for graphics
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_buttons_are_read_and_what_is_chosen_is_seen(scheme: str) -> None:
+    options = launch.options("127.0.0.1", 1)
+    page, colour = (str(options[f"theme.{scheme}.{part}Color"]) for part in ("background", "primary"))
+    assert page == PAGES[scheme]
+    assert contrast(colour, "#ffffff") >= 4.5  # the text on it, WCAG 1.4.3
+    assert contrast(colour, page) >= 3.0  # WCAG 1.4.11
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -231,3 +231,20 @@ class World:
         assert {p.symbol: p.quantity for p in self.account.positions()} == {
             s: q for s in {*own, *foreign} if (q := own.get(s, Decimal(0)) + foreign.get(s, Decimal(0)))
         }
+
+
+def first(times: int, otherwise: Any) -> Any:
+    """Do something odd at the first calls, then what the broker does."""
+    left = [times]
+
+    def odd(true: Any, *arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            return otherwise(true, *arguments)
+        return true(*arguments)
+
+    return odd
+
+
+def orders(world: World) -> list[Any]:
+    return [o for o in world.account.orders("all") if o.client_order_id.startswith("fp1.")]

@@ -20,6 +20,9 @@ DEFINITIONS = {
     "samples_per_second": "Steps of all environments of all agents a second, learning included.",
     "trials": "How many different strategies were ever scored on this data. The more, the better the best looks by "
     "luck; the deflated Sharpe ratio takes that away.",
+    "differ": "Trials whose returns are nearly the same count as one here.",
+    "looks": "How often somebody saw results of the test years. Each further look makes a lucky one likelier, so the "
+    "rules grow stricter with it.",
     "psr": "Probabilistic Sharpe ratio: how likely the true Sharpe ratio is above zero, given length, skew and "
     "tails (Bailey and López de Prado 2012).",
     "dsr": "Deflated Sharpe ratio: the same against the best of as many lucky trials as were counted (Bailey and "

@@ -43,7 +43,7 @@ def serve(settings: Settings, address: str, port: int) -> None:
 def command(address: str, port: int) -> list[str]:
     """Arguments of `python -m` that run the server on an address."""
     flags = (f"--{name}={value}" for name, values in options(address, port).items() for value in _each(values))
-    return ["streamlit", "run", str(SCRIPT), *flags]
+    return ["finrl_pod_app.dashboard.server", "run", str(SCRIPT), *flags]
 
 
 def options(address: str, port: int) -> Mapping[str, object]:
@@ -66,8 +66,12 @@ def options(address: str, port: int) -> Mapping[str, object]:
         "client.showErrorDetails": "type",
         "client.showErrorLinks": "false",
         "runner.magicEnabled": "false",
+        # White text stands on the first colour, and it stands on the second: both have to be read.
         "theme.light.primaryColor": "#0b6bcb",
-        "theme.dark.primaryColor": "#5fb0f7",
+        "theme.light.backgroundColor": "#ffffff",
+        "theme.dark.primaryColor": "#1f77d0",
+        "theme.dark.backgroundColor": "#0e1117",
+        "theme.dark.secondaryBackgroundColor": "#262730",
     }
 
 

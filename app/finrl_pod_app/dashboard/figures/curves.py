@@ -30,6 +30,7 @@ def equity(curves: Mapping[str, Curve], looks: Looks, band: Mapping[str, Any] | 
         first = next(iter(curves))
         name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(first))}"
         add_band(figure, curves[first].times, band, name=name)
+    figure.update_yaxes(title="times the start, log scale")
     return figure
 
 
@@ -127,8 +128,8 @@ def logits(histogram: Mapping[str, Sequence[float]]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(logits_bars(histogram))
-    figure.update_xaxes(title="logit of the rank out of sample")
-    figure.update_yaxes(title="splits")
+    figure.update_xaxes(title="rank of the choice on other days (logit; left of 0: below the median)")
+    figure.update_yaxes(title="splits of the days")
     return figure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-AUDIT_COLUMNS = ("status", "check", "part", "bar", "message", "value")
+AUDIT_COLUMNS = ("status", "check", "words", "part", "bar", "message", "value")
 _AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
 AUDIT_WORDS = {"fail": "✗ fault", "warn": "⚠ doubt", "pass": "✓ clean"}
 _DOCTOR_ORDER = {"broken": 0, "missing": 1, "ok": 2}
@@ -16,9 +16,12 @@ DOCTOR_WORDS = {"broken": "✗ broken", "missing": "⚠ missing", "ok": "✓ wor
 
 def audit_table(audit: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each finding of `Audit.plain`: status in words, check, part, bar (the first one where it shows, or
-    empty), message, value. Faults come first, then doubts; within them the order of the checks is kept."""
+    empty), message, value; and words: the message, with part and bar where it does not name them. Faults come first,
+    then doubts; within them the order of the checks is kept."""
     found = sorted(audit["findings"], key=lambda one: _AUDIT_ORDER[one["status"]])
-    rows = [{**one, "status": AUDIT_WORDS[one["status"]], "bar": one["bar"] or ""} for one in found]
+    rows = [
+        {**one, "status": AUDIT_WORDS[one["status"]], "bar": one["bar"] or "", "words": _in_words(one)} for one in found
+    ]
     return pd.DataFrame(rows, columns=AUDIT_COLUMNS)
 
 
@@ -33,3 +36,10 @@ def doctor_table(found: Sequence[Any]) -> pd.DataFrame:
     ordered = sorted(found, key=lambda one: _DOCTOR_ORDER[one.status])
     rows = [{**vars(one), "status": DOCTOR_WORDS[one.status]} for one in ordered]
     return pd.DataFrame(rows, columns=["status", "group", "name", "value", "mend"])
+
+
+def _in_words(one: Mapping[str, Any]) -> str:
+    message = str(one["message"])
+    about = "" if one["part"].lower() in message.lower() else f"{one['part'][:1].upper()}{one['part'][1:]}: "
+    first = f" First at {one['bar']}." if one["bar"] and one["bar"] not in message else ""
+    return f"{about}{message if about else message[:1].upper() + message[1:]}{first}"

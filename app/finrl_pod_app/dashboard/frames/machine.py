@@ -14,13 +14,14 @@ import pandas as pd
 import psutil
 
 GIB = 2**30
+LOOK = 0.2  # seconds: since the last look would be no time at all at first, and where two pages are open
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
 _GPU_SECONDS = 5.0  # nvidia-smi of a driver that hangs is given up
 
 
 @dataclass(frozen=True)
 class Load:
-    """cpu: share of all cores in use since the last look. memory: of all, in bytes. own: bytes of this process."""
+    """cpu: share of all cores in use. memory: of all, in bytes. own: bytes of this process."""
 
     cores: int
     cpu: float
@@ -33,7 +34,7 @@ def load() -> Load:
     """How busy the machine is."""
     memory = psutil.virtual_memory()
     own = psutil.Process().memory_info().rss
-    cpu = psutil.cpu_percent(interval=None) / 100
+    cpu = psutil.cpu_percent(interval=LOOK) / 100
     return Load(psutil.cpu_count() or 1, cpu, memory.total - memory.available, memory.total, own)
 
 

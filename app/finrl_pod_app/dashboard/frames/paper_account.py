@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
+from finrl_pod_app.dashboard.frames.paper_journal import KEPT, Journal
 
 SHARE_DIGITS = 9  # the smallest fraction that a broker takes; sums of floats are rounded to it
 
 
+@lru_cache(maxsize=KEPT)
 def positions(journal: Journal) -> pd.DataFrame:
     """Own positions, the largest first: symbol, shares, average (price paid), price, value, weight, target, gain,
-    realised.
+    realised. All who ask get the same frame, which is not to be changed.
 
     price: at the last decision. weight, target: of own equity; target is what the last decision asked for. gain: value
     over what was paid for the shares. realised: gains of shares that were sold, by average cost, and dividends, less

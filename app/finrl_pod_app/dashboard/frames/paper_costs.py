@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
+from finrl_pod_app.dashboard.frames.paper_journal import KEPT, Journal
 
 BASIS_POINTS = 10_000.0
 
@@ -60,9 +61,10 @@ def words(costs: Slippage) -> str:
     )
 
 
+@lru_cache(maxsize=KEPT)
 def by_session(journal: Journal) -> pd.DataFrame:
     """A row a decision: bar, value (traded, at its prices), moved (dollars against us), fees, fills, and basis points:
-    of the session (bp) and of all up to it (so_far)."""
+    of the session (bp) and of all up to it (so_far). All who ask get the same frame, which is not to be changed."""
     frame = _of_decisions(journal)
     rows = frame.groupby("bar", sort=True)[["value", "moved", "fee", "one"]].sum().reset_index()
     rows = rows.rename(columns={"fee": "fees", "one": "fills"})

@@ -33,7 +33,7 @@ def rules_table(verdict: Mapping[str, Any]) -> pd.DataFrame:
             "rule": str(rule["name"]).replace("_", " "),
             "value": rule.get("value"),
             "limit": rule.get("limit"),
-            "sentence": rule["sentence"],
+            "sentence": rule["sentence"][:1].upper() + rule["sentence"][1:],
         }
         for rule in verdict["rules"]
     ]

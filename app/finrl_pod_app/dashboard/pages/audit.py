@@ -9,7 +9,7 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames import findings, runs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.tables import WRAPPED, show_table
+from finrl_pod_app.dashboard.pages.tables import show_sentences
 from finrl_pod_app.dashboard.settings import Settings
 
 
@@ -53,19 +53,8 @@ def _draw(answer: dict[str, Any]) -> None:
         st.success(f"No fault was found in {sum(count.values())} checks{doubts}.", icon=":material/check_circle:")
     else:
         st.error(f"{count['fail']} faults: results that rest on this are worthless.", icon=":material/error:")
-    column: Any = st.column_config
-    show_table(
+    show_sentences(
         findings.audit_table(answer),
-        {
-            "status": column.TextColumn("", width="small"),
-            "check": column.TextColumn("Check"),
-            "part": column.TextColumn("Part"),
-            "bar": column.TextColumn("First bar", help="The first bar where the fault shows."),
-            "message": column.TextColumn("In words", width="large"),
-            "value": column.NumberColumn("Figure", format="%.4g"),
-        },
-        "audit: findings",
-        describes="What the audit found: status, check, part, first bar, a sentence and a figure for each finding.",
-        row=WRAPPED,
-        most=30,
+        {"status": "Result", "check": "Check", "words": "In words"},
+        describes="What the audit found: a result, the check, and a sentence with the first bar where it shows.",
     )

@@ -1,8 +1,12 @@
-"""What the pages keep between two refreshes. Everything is keyed by contents or times of change, and bounded."""
+"""What the pages keep between two refreshes. Everything is keyed by contents or times of change, and bounded.
+
+Of runs and files a plain cache is kept: Streamlit's own takes longer to make its key than many of them to be read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +25,7 @@ RUNS_KEPT, GENERATIONS_KEPT = 1_000, 200
 ASKED_KEPT = 32  # of about 6 MB each
 
 
-@st.cache_resource(max_entries=RUNS_KEPT, show_spinner=False)
+@lru_cache(maxsize=RUNS_KEPT)
 def summary(run: runs.RunFiles) -> runs.RunSummary:
     """A line about a run; read anew when one of its files changed."""
     return runs.summarise(run)
@@ -33,13 +37,13 @@ def found_runs(settings: Settings) -> list[runs.RunFiles]:
     return runs.find_runs(settings.runs)
 
 
-@st.cache_resource(max_entries=GENERATIONS_KEPT, show_spinner=False)
+@lru_cache(maxsize=GENERATIONS_KEPT)
 def generation(file: Path, changed: int) -> dict[str, Any]:  # noqa: ARG001 - a part of the key
     """A generation's curves and agents; read anew when its file changed."""
     return training.read_generation(file)
 
 
-@st.cache_resource(max_entries=RUNS_KEPT, show_spinner=False)
+@lru_cache(maxsize=RUNS_KEPT)
 def champions(run: runs.RunFiles) -> tuple[str, ...]:
     """Members of a finished run's champion; none before."""
     return runs.champions(run)
@@ -61,7 +65,7 @@ def feature_names() -> tuple[str, ...]:
     return names()
 
 
-@st.cache_resource(max_entries=RUNS_KEPT, show_spinner=False)
+@lru_cache(maxsize=RUNS_KEPT)
 def config(run: runs.RunFiles) -> RunConfig:
     """A run's settings."""
     return runs.config(run)
@@ -75,7 +79,7 @@ def default_config() -> RunConfig:
     return RunConfig()
 
 
-@st.cache_resource(max_entries=RUNS_KEPT, show_spinner=False)
+@lru_cache(maxsize=RUNS_KEPT)
 def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
     """What the gate said of a run, or None before it did."""
     return verdicts.read(run)

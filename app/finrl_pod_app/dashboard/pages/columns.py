@@ -16,9 +16,16 @@ def run_columns() -> dict[str, Any]:
     column: Any = st.column_config
     zone = theme.EXCHANGE_ZONE.key
     return {
-        "status": column.TextColumn("Status", width="small"),
-        "name": column.TextColumn("Run", width="medium"),
-        "progress": column.ProgressColumn("Generations", format="percent", min_value=0.0, max_value=1.0, width="small"),
+        "name": column.TextColumn("Run"),
+        "status": column.TextColumn("Status"),
+        "progress": column.ProgressColumn(
+            "Done",
+            format="percent",
+            min_value=0.0,
+            max_value=1.0,
+            width="small",
+            help="Generations that have finished.",
+        ),
         "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
         "sharpe": column.NumberColumn("Test Sharpe", format="%.2f", help=definition("sharpe")),
         "annual_return": column.NumberColumn("A year", format="percent", help=definition("annual_return")),
@@ -26,12 +33,8 @@ def run_columns() -> dict[str, Any]:
         "promoted": column.TextColumn("Gate", help="Whether the champion passed every rule of the gate."),
         "algorithm": column.TextColumn("Algorithm"),
         "pods": column.NumberColumn("Pods", format="localized", help="Agents trained side by side."),
-        "samples_per_second": column.NumberColumn(
-            "Samples/s", format="localized", step=1, help=definition("samples_per_second")
-        ),
-        "data": column.TextColumn("Data"),
-        "seed": column.NumberColumn("Seed", format="%d"),
-        "changed": column.DatetimeColumn("Changed", format="YYYY-MM-DD HH:mm z", timezone=zone),
+        "data": column.TextColumn("Data", help="The panel of prices."),
+        "changed": column.DatetimeColumn("Changed", format="MMM D, HH:mm z", timezone=zone),
     }
 
 

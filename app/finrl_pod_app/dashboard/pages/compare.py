@@ -101,7 +101,7 @@ def _period(base: runs.RunFiles | None) -> Period:
         test = config.splits.test
     scope = base.name if base else data
     first = columns[1].date_input("From", date.fromisoformat(test[0]), EARLIEST, key=f"from {scope}").isoformat()
-    last = columns[2].date_input("to", date.fromisoformat(test[1]), EARLIEST, key=f"to {scope}").isoformat()
+    last = columns[2].date_input("To", date.fromisoformat(test[1]), EARLIEST, key=f"to {scope}").isoformat()
     if base is not None and first < test[0]:
         columns[3].warning(
             "The period reaches into days that the champion was trained on or chosen by: what it earned there says "

@@ -11,7 +11,9 @@ from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.frames import runs, verdicts
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.parts import show_figure
-from finrl_pod_app.dashboard.pages.tables import WRAPPED, show_table
+from finrl_pod_app.dashboard.pages.tables import show_sentences
+
+CELL = 150  # pixels of a figure: two stand side by side on a telephone
 
 
 def gate(chosen: Sequence[runs.RunFiles]) -> None:
@@ -26,21 +28,17 @@ def gate(chosen: Sequence[runs.RunFiles]) -> None:
             continue
         word = "promoted" if verdict["promoted"] else "not promoted"
         with st.expander(f"{theme.plain(run.name)}: {word}", expanded=len(chosen) == 1):
-            trials, cells = verdict["trials"], st.columns(4)
-            cells[0].metric("Trials on these data", theme.count(trials.get("raw")), help=definition("trials"))
-            cells[1].metric("That differ", theme.count(trials.get("clustered")), help="Clusters of similar returns.")
-            cells[2].metric("Runs", theme.count(trials.get("runs")), help="Runs that the trials came from.")
-            cells[3].metric("Looks at the test", theme.count(verdict["looks"]), help="The error is shared by all.")
+            trials = verdict["trials"]
+            with st.container(horizontal=True):
+                st.metric("Trials", theme.count(trials.get("raw")), help=definition("trials"), width=CELL)
+                st.metric("That differ", theme.count(trials.get("clustered")), help=definition("differ"), width=CELL)
+                st.metric(
+                    "From runs", theme.count(trials.get("runs")), help="Runs that the trials came from.", width=CELL
+                )
+                st.metric("Looks at the test", theme.count(verdict["looks"]), help=definition("looks"), width=CELL)
             table = verdicts.rules_table(verdict)
-            columns = {
-                "passed": st.column_config.TextColumn("", width="small"),
-                "rule": st.column_config.TextColumn("Rule", width="small"),
-                "value": st.column_config.NumberColumn("Value", format="%.3f"),
-                "limit": st.column_config.NumberColumn("Limit", format="%.3f"),
-                "sentence": st.column_config.TextColumn("In words", width="large"),
-            }
-            words = "The gate's rules: whether each was passed, its value, its limit and a sentence."
-            show_table(table, columns, f"gate of {run.name}", describes=words, row=WRAPPED)
+            heads = {"passed": "Result", "rule": "Rule", "sentence": "In words"}
+            show_sentences(table, heads, describes="The gate's rules: whether each was passed, and a sentence on it.")
             histogram = verdicts.logits(verdict)
             if histogram is not None:
                 st.markdown("Overfitting of the choice", help=definition("pbo"))

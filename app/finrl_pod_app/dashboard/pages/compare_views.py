@@ -36,7 +36,9 @@ def show(asked: Mapping[str, Any], looks: Mapping[str, theme.Style]) -> None:
     )
     found = comparison.curves(asked, cost)
     words = "Each strategy with its return, risk, ratios, turnover and costs under the cost that is chosen."
-    show_table(comparison.metrics_table(found), strategy_columns(), "compare: metrics", describes=words)
+    table = comparison.metrics_table(found)
+    table["strategy"] = table["strategy"].map(_words)
+    show_table(table, strategy_columns(), "compare: metrics", describes=words)
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
         _lines(view, found, looks)
@@ -82,6 +84,7 @@ def _intervals(found: Mapping[str, comparison.Curve]) -> None:
         for end, word in words.items()
     }
     table = comparison.intervals_table(found, seed=0)
+    table["strategy"] = table["strategy"].map(_words)
     show_table(table, config, "compare: intervals", describes="Bootstrap intervals of each strategy's statistics.")
 
 

@@ -23,8 +23,10 @@ def show_account(path: Path) -> None:
         st.badge(f"Daemon: {beat.words}", color=_ALIVE[beat.level])  # type: ignore[arg-type]
     with st.container(horizontal=True):
         day = None if summary.day is None else theme.percent(summary.day, 2)
-        st.metric("Equity", theme.money(summary.equity), day, width=150)
-        st.metric("Since the start", theme.percent(summary.total, 2), width=150)
+        since = f"At the close of {summary.session or 'no session yet'}; below, the change since the session before."
+        st.metric("Equity", theme.money(summary.equity), day, help=since, width=170)
+        whole = "Equity over the capital, less one."
+        st.metric("Since the start", theme.percent(summary.total, 2), help=whole, width=170)
     waiting = paper_state.waiting(journal, now)
     if waiting:
         st.warning(theme.plain(waiting), icon=":material/hourglass_top:")

@@ -9,7 +9,7 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames import findings, machine
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.tables import show_table
+from finrl_pod_app.dashboard.pages.tables import show_sentences, show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 REFRESH = 5.0  # seconds
@@ -25,10 +25,10 @@ def render(settings: Settings) -> None:
         machine.disks({"runs": settings.runs, "prices": cached.store_folder()}),
         {
             "what": column.TextColumn("Of"),
-            "path": column.TextColumn("Folder", width="large"),
             "free": column.NumberColumn("Free, GiB", format="%.1f"),
-            "total": column.NumberColumn("Total, GiB", format="%.1f"),
+            "total": column.NumberColumn("Of, GiB", format="%.1f"),
             "used": column.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
+            "path": column.TextColumn("Folder"),
         },
         "disks",
         describes="Free and used space of the disks that hold runs and prices.",
@@ -39,28 +39,23 @@ def render(settings: Settings) -> None:
     found = cached.doctor()
     mends = [f"- **{theme.plain(one.name)}**: {theme.plain(one.mend)}" for one in found if one.status != "ok"]
     st.markdown("\n".join(mends))
-    show_table(
+    show_sentences(
         findings.doctor_table(found),
-        {
-            "status": column.TextColumn("", width="small"),
-            "group": column.TextColumn("Of"),
-            "name": column.TextColumn("What"),
-            "value": column.TextColumn("Found", width="large"),
-        },
-        "doctor",
-        describes="What the doctor looked at: status, group, name and what was found.",
-        most=40,
+        {"status": "Result", "name": "What", "value": "Found"},
+        describes="What the doctor looked at: result, name and what was found.",
     )
 
 
 def _load() -> None:
     now = machine.load()
-    cells = st.columns(4)
-    cells[0].metric("Processors in use", f"{now.cpu:.0%} of {now.cores}")
-    cells[1].metric("Memory in use", f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f} GiB")
-    cells[2].metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of the dashboard's own process.")
     cards = cached.gpus()
-    cells[3].metric("Graphics cards", len(cards) or "none")
+    used = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f} GiB"
+    with st.container(horizontal=True):
+        cores = "All processors together; those of other programs count too."
+        st.metric(f"Use of {now.cores} processors", f"{now.cpu:.0%}", help=cores, width=190)
+        st.metric("Memory in use", used, width=190)
+        st.metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of its own process.", width=190)
+        st.metric("Graphics cards", len(cards) or "none", width=150)
     if len(cards):
         column: Any = st.column_config
         show_table(

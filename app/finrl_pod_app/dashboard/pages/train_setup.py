@@ -53,7 +53,7 @@ def set_up(settings: Settings) -> None:
         text = config_text(config)
         st.download_button("Download the TOML", text, f"{name}.toml", "application/toml", width="stretch")
         st.caption(f"The same from a terminal: `finrl-pod tournament {name}.toml --out runs/{name}`")
-        st.code(text, language="toml", height=560)
+        st.code(text, language="toml", height=560, wrap_lines=True)
 
 
 def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
@@ -126,6 +126,6 @@ def _splits(proposed: Any, key: str) -> dict[str, list[str]]:
         first, last = (date.fromisoformat(day) for day in getattr(proposed, name))
         help_text = COMMENTS[f"splits.{name}"]
         low = place.date_input(f"{name.capitalize()} from", first, EARLIEST, key=f"{key} {name} from", help=help_text)
-        high = place.date_input("to", last, EARLIEST, key=f"{key} {name} to")
+        high = place.date_input("To", last, EARLIEST, key=f"{key} {name} to")
         found[name] = [low.isoformat(), high.isoformat()]
     return found

@@ -1,0 +1,188 @@
+"""Streams, reads, prices and strategies that cannot be used. The daemon's own loop runs, on a simulated market."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finrl_pod.errors import BrokerUnavailable
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.records import (
+    ActionKind,
+    Asset,
+    CorporateAction,
+)
+from finrl_pod.paper.settings import DataSettings, OrderSettings
+from tests.paper.made import Sparing, Swapping, Told, World, config, orders
+
+DAY = date(2024, 1, 9)  # the first orders fill here
+
+
+def test_updates_told_twice_and_backwards_are_booked_once(tmp_path: Path) -> None:
+    world = World(tmp_path, config(orders=OrderSettings(fractional=True, collar=0.2)), kind=Sparing)
+    told: list[Any] = []
+
+    def jumbled(true: Any) -> Any:
+        told.extend(true())
+        return tuple(reversed(told)) + tuple(told)
+
+    world.broker.instead["updates"] = jumbled
+    world.run_to(datetime(2024, 1, 9, 15, tzinfo=UTC))
+    assert world.store.count(schema.fills) == 2
+    world.check_agreement()
+
+
+def test_a_silent_stream_costs_nothing_but_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.broker.instead["updates"] = lambda true: ()
+    world.day(date(2024, 1, 11))
+    assert world.store.count(schema.fills) > 4
+    world.check_agreement()
+
+
+@pytest.mark.parametrize("call", ["positions", "account", "orders", "fills_since"])
+def test_a_read_that_fails_is_not_taken_for_nothing(tmp_path: Path, call: str) -> None:
+    world = World(tmp_path)
+    world.day(DAY)
+    sent = world.broker.called("submit")
+
+    def fail(true: Any, *arguments: Any, **named: Any) -> Any:
+        raise BrokerUnavailable("no answer")
+
+    world.broker.instead[call] = fail
+    world.day(date(2024, 1, 10))
+    assert world.broker.called("submit") == sent
+    assert "unavailable" in world.kinds()
+    world.broker.instead.clear()
+    world.day(date(2024, 1, 11))
+    assert world.broker.called("submit") > sent
+    world.check_agreement()
+
+
+def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, None)) -> Any:
+    def bars(true: Any, *arguments: Any) -> Any:
+        table = true(*arguments)
+        getattr(table, field)[rows, symbol] = value
+        return table
+
+    return bars
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0, -5.0])
+def test_a_faulty_bar_leaves_its_symbol_alone_and_the_rest_goes_on(tmp_path: Path, value: float) -> None:
+    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
+    world.broker.instead["bars"] = spoiled("close", value)
+    world.day(DAY)
+    assert {o.symbol for o in orders(world)} == {"BB", "CC"}
+    assert "prices" in world.kinds()
+    world.check_agreement()
+
+
+def test_stale_prices_stop_every_order(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.broker.instead["bars"] = lambda true, symbols, start, end, how: true(
+        symbols, start, end - timedelta(days=1), how
+    )
+    world.day(DAY)
+    assert not orders(world)
+    assert any("stale" in message for _, _, message in world.told)
+    assert [r.outcome for r in world.store.rows(schema.decisions)] == ["missed"]
+
+
+def jumped(factor: float) -> Any:
+    """From the decision bar of 2024-01-09 on, AA trades at another price."""
+
+    def bars(true: Any, *arguments: Any) -> Any:
+        table = true(*arguments)
+        late = table.times >= np.datetime64("2024-01-09")
+        for column in (table.open, table.high, table.low, table.close):
+            column[late, 0] *= factor
+        return table
+
+    return bars
+
+
+def test_a_real_move_trades_on_and_a_jump_that_nothing_explains_halts_its_symbol(tmp_path: Path) -> None:
+    for factor, halted in ((0.65, False), (0.5, True)):
+        folder = tmp_path / str(factor)
+        folder.mkdir()
+        world = World(folder, config(data=DataSettings(window=0)), Swapping3())
+        world.broker.instead["bars"] = jumped(factor)
+        world.day(date(2024, 1, 10))
+        assert ("symbol_halted" in world.kinds()) is halted
+        later = {i.symbol for i in world.intents() if i.bar == "2024-01-09"}
+        assert ("AA" in later) is not halted
+
+
+class Swapping3(Swapping):
+    def target_weights(self, window: Any, positions: Any) -> Any:
+        return np.array([0.2, 0.4, 0.3]) if np.any(positions.weights) else np.array([0.5, 0.2, 0.2])
+
+
+def test_a_split_is_booked_once_and_explains_the_jump(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy=Swapping3())
+    split = CorporateAction("s1", ActionKind.SPLIT, "AA", date(2024, 1, 10), new=Decimal(2))
+    world.day(DAY)
+    before = world.daemon.trader.positions["AA"]
+    equity = world.daemon.trader.equity()
+    world.account._shares["AA"] *= 2
+    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
+
+    def halved(true: Any, *arguments: Any) -> Any:
+        table = true(*arguments)
+        late = table.times >= np.datetime64("2024-01-10")
+        for column in (table.open, table.high, table.low, table.close):
+            column[late, 0] /= 2
+            if arguments[-1] == "all":
+                column[~late, 0] /= 2
+        return table
+
+    world.broker.instead["bars"] = halved
+    world.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
+    assert world.daemon.trader.positions["AA"] == 2 * before
+    world.restart()
+    world.run_to(datetime(2024, 1, 10, 14, 20, tzinfo=UTC))
+    assert world.daemon.trader.positions["AA"] == 2 * before
+    assert world.store.count(schema.corporate_actions) == 1
+    assert "symbol_halted" not in world.kinds()
+    assert not world.daemon._p.reconciler.differences
+    assert equity > 0
+
+
+def test_a_symbol_that_the_broker_does_not_trade_is_skipped(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
+    world.broker.instead["assets"] = lambda true, symbols: {
+        **true(symbols), "BB": Asset("BB", tradable=False)
+    }  # fmt: skip
+    world.day(DAY)
+    assert {o.symbol for o in orders(world)} == {"AA", "CC"}
+
+
+def raising(window: Any) -> Any:
+    raise RuntimeError("out of ideas")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (raising, "raised RuntimeError: out of ideas"),
+        (lambda window: np.array([np.nan, 0, 0]), "not finite"),
+        (lambda window: np.array([0.5, 0.5]), "must return 3 weights"),
+        (lambda window: np.array([0.9, 0.9, 0.0]), "add up to 1.8"),
+        (lambda window: np.array([-0.2, 0.5, 0.0]), "short selling is off"),
+        (lambda window: "buy!", "must return numbers or None, got str"),
+    ],
+)
+def test_a_strategy_that_fails_trades_nothing_and_the_daemon_lives_on(tmp_path: Path, answer: Any, words: str) -> None:
+    world = World(tmp_path, strategy=Told(answer))
+    world.day(DAY)
+    decisions = world.store.rows(schema.decisions)
+    assert [row.outcome for row in decisions] == ["failed"]
+    assert words in decisions[0].detail
+    assert "failed" in world.kinds()
+    assert not orders(world)
