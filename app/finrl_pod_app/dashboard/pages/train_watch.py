@@ -78,6 +78,7 @@ def _figures(settings: Settings, name: str) -> None:
     known = training.agents(run, generations)
     summary = cached.summary(run)
     board = training.board(known, SHOWN)
+    board["generation"] += 1  # counted from one, as in the figures
     left, right = st.columns(2)
     with left:
         quantity = st.selectbox("Learning curve of", training.curve_names(generations), format_func=_words)
@@ -92,7 +93,7 @@ def _figures(settings: Settings, name: str) -> None:
     st.subheader("Leaderboard")
     settings_shown = training.settings_of(known)
     columns = {
-        "rank": st.column_config.NumberColumn("#", width="small"),
+        "rank": st.column_config.NumberColumn("#"),
         "id": st.column_config.TextColumn("Agent"),
         "score": st.column_config.NumberColumn("Score", format="%.3f", help=definition("validation_score")),
         "parent": st.column_config.TextColumn("Parent", help="The agent that it goes on from, or inherits from."),
