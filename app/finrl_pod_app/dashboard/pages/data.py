@@ -28,7 +28,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
         catalogue_table(panels),
         {
             "name": column.TextColumn("Name"),
-            "source": column.TextColumn("Source", width="medium"),
+            "source": column.TextColumn("Source"),
             "bar": column.TextColumn("Bar", help="1d: a day."),
             "tickers": column.NumberColumn("Tickers", format="localized"),
             "bars": column.NumberColumn("Bars", format="localized"),

@@ -14,6 +14,7 @@ from finrl_pod_app.dashboard.pages.parts import show_figure, told
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.presets import COMMENTS
 
 REFRESH = 3.0  # seconds: a generation takes longer
 SHOWN = 20  # rows of the leaderboard
@@ -100,7 +101,10 @@ def _figures(settings: Settings, name: str) -> None:
         "generation": st.column_config.NumberColumn("Generation", format="%d"),
         "slot": st.column_config.NumberColumn("Slot", format="%d", help="Its place in the population."),
         "samples": st.column_config.NumberColumn("Samples", format="localized"),
-        **{one: st.column_config.NumberColumn(_words(one), format="%.4g") for one in settings_shown},
+        **{
+            one: st.column_config.NumberColumn(_words(one), format="%.4g", help=COMMENTS.get(f"agent.{one}"))
+            for one in settings_shown
+        },
     }
     show_table(board, columns, "leaderboard", describes="The best agents by validation score, with their settings.")
     champions = cached.champions(run) or tuple(board["id"].head(cached.config(run).tournament.champion))
