@@ -134,8 +134,13 @@ def test_figures_of_every_kind(asked: dict[str, Asked]) -> None:
     assert min(figures.falls(found, looks).data[0].y) == pytest.approx(found["mine"].metrics["max_drawdown"])
     assert len(figures.rolling(found, looks).data) == 3
     months = figures.months(found["mine"].times, found["mine"].equity)
-    year = months.data[0].text[0][-1]
+    assert list(months.data[0].x) == ["2021"]  # few years stand beside each other
+    year = months.data[0].text[-1][0]
     assert float(year) == pytest.approx(100 * found["mine"].metrics["cumulative_return"], abs=0.06)
+    days = np.arange("2010-01-01", "2020-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
+    many = figures.months(days, np.exp(np.linspace(0.0, 1.0, len(days))))
+    assert list(many.data[0].y) == [str(year) for year in range(2010, 2020)]
+    assert float(many.data[0].text[3][-1]) == pytest.approx(100 * np.expm1(0.1), abs=0.06)
     stacked = figures.holdings(results[0])
     np.testing.assert_allclose(sum(np.asarray(trace.y) for trace in stacked.data), 1.0)
     assert len(figures.turnover(results, looks).data) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from finrl_pod_app.dashboard import launch, theme
+from finrl_pod_app.dashboard.figures import curves
 
 PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
 
@@ -46,3 +47,14 @@ def test_text_in_figures_is_read(dark: bool) -> None:
     layout = theme.template(dark=dark).layout
     assert contrast(layout.font.color, PAGES["dark" if dark else "light"]) >= 7.0  # WCAG 1.4.6
     assert contrast(layout.hoverlabel.font.color, layout.hoverlabel.bgcolor) >= 7.0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_in_the_cells_of_months_are_read(dark: bool) -> None:
+    template, page = theme.template(dark=dark), PAGES["dark" if dark else "light"]
+    ink = template.data.heatmap[0].textfont.color
+    for _, colour in curves.DIVERGING:
+        *parts, alpha = (float(part) for part in colour.removeprefix("rgba(").removesuffix(")").split(","))
+        under = [int(page[at : at + 2], 16) for at in (1, 3, 5)]
+        mixed = (round(alpha * over + (1 - alpha) * below) for over, below in zip(parts, under, strict=True))
+        assert contrast("#" + "".join(f"{part:02x}" for part in mixed), ink) >= 4.5  # WCAG 1.4.3

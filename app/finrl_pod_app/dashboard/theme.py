@@ -60,6 +60,7 @@ def template(*, dark: bool) -> Any:
     ink, line, page = ("#e8eaed", "#3a4048", "#1d2126") if dark else ("#1b1f24", "#d0d4d9", "#ffffff")
     axis = {"gridcolor": line, "linecolor": line, "zerolinecolor": line, "tickfont": {"color": ink}, "automargin": True}
     return go.layout.Template(
+        data={"heatmap": [{"textfont": {"color": ink}}]},
         layout={
             "font": {"family": FONT, "size": 13, "color": ink},
             "colorway": list(COLOURS),
@@ -71,7 +72,7 @@ def template(*, dark: bool) -> Any:
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
             "xaxis": {**axis, "showgrid": False},
             "yaxis": {**axis, "zeroline": False},
-        }
+        },
     )
 
 

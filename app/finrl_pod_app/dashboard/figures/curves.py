@@ -16,7 +16,9 @@ from finrl_pod_app.report.charts import logits_bars, monthly_turnover
 from finrl_pod_app.report.figures import add_band, dates, growth, log_axis, stacked_weights, thin
 from finrl_pod_app.report.tables import MONTHS
 
-DIVERGING = [[0.0, "#b04a00"], [0.5, "rgba(128,128,128,0.08)"], [1.0, "#0b6bcb"]]
+YEARS_ACROSS = 7  # beside each other on a telephone, with a figure in each cell
+# Half transparent at both ends, so that the page's own ink is read on every cell, in light and in dark.
+DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0, "rgba(20,138,205,0.55)"]]
 
 Looks = Mapping[str, theme.Style]
 
@@ -50,26 +52,26 @@ def rolling(curves: Mapping[str, Curve], looks: Looks) -> Any:
 
 
 def months(times: Times, marks: Floats) -> Any:
-    """Return of each month: years down, months across, the year's own return last."""
+    """Return of each month in percent, and of each year. Years stand across, where they are few enough for a narrow
+    page, else down."""
     import plotly.graph_objects as go
 
     table = monthly_returns(times, marks)
-    years = list(table)
-    cells = [[table[year].get(str(month + 1)) for month in range(12)] for year in years]
-    whole = [yearly_return(table[year]) for year in years]
-    values = np.array([[np.nan if value is None else value for value in row] for row in cells])
-    far = max(float(np.nanmax(np.abs(values))), 1e-4)
-    columns = [*MONTHS, "year"]
-    text = [
-        ["" if value is None else f"{100 * value:.1f}" for value in (*row, total)]
-        for row, total in zip(cells, whole, strict=True)
-    ]
+    years, parts = list(table), [*MONTHS, "year"]
+    values = np.full((len(years), len(parts)), np.nan)
+    for row, year in enumerate(years):
+        for month, value in table[year].items():
+            values[row, int(month) - 1] = value
+        values[row, -1] = yearly_return(table[year])
+    text = np.array([["" if np.isnan(value) else f"{100 * value:.1f}" for value in row] for row in values])
+    far = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # a year's return is the deepest colour beyond it
+    across = len(years) <= YEARS_ACROSS
     figure = go.Figure(
         go.Heatmap(
-            z=np.column_stack([values, np.clip(whole, -far, far)]),
-            x=columns,
-            y=years,
-            text=text,
+            z=np.clip(values.T if across else values, -far, far),
+            x=years if across else parts,
+            y=parts if across else years,
+            text=text.T if across else text,
             texttemplate="%{text}",
             colorscale=DIVERGING,
             zmin=-far,
@@ -81,7 +83,7 @@ def months(times: Times, marks: Floats) -> Any:
         )
     )
     figure.update_layout(hovermode="closest")
-    figure.update_xaxes(side="top")
+    figure.update_xaxes(side="top", type="category")
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure
 

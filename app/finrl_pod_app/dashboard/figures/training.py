@@ -19,7 +19,7 @@ def learning_curve(frame: pd.DataFrame, name: str) -> Any:
     """Median over the pods with the band in which eight of ten lie; samples, middle, low, high."""
     figure = banded(frame["samples"], frame, "median of the pods")
     figure.update_xaxes(title="samples of each pod")
-    figure.update_yaxes(title=theme.safe(name.replace("_", " ")))
+    figure.update_yaxes(title=theme.safe(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
     return figure
 
 
@@ -95,7 +95,8 @@ def lineage(known: pd.DataFrame, champions: Collection[str], line: Collection[st
             "color": known["score"],
             "colorscale": "Cividis",
             "colorbar": {"title": "score", "thickness": 12, "outlinewidth": 0},
-            "line": {"width": np.where(crowned, 3, 0), "color": _BEST},
+            # The thin ring keeps the darkest and the lightest apart from the page.
+            "line": {"width": np.where(crowned, 3, 1), "color": np.where(crowned, _BEST, theme.NEUTRAL)},
         },
         text=[theme.safe(agent) for agent in known["id"]],
         customdata=known[["score", "samples"]],

@@ -9,9 +9,17 @@ import pandas as pd
 
 AUDIT_COLUMNS = ("status", "check", "words", "part", "bar", "message", "value")
 _AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
-AUDIT_WORDS = {"fail": "✗ fault", "warn": "⚠ doubt", "pass": "✓ clean"}
+AUDIT_WORDS = {
+    "fail": "✗\N{NO-BREAK SPACE}fault",
+    "warn": "⚠\N{NO-BREAK SPACE}doubt",
+    "pass": "✓\N{NO-BREAK SPACE}clean",
+}
 _DOCTOR_ORDER = {"broken": 0, "missing": 1, "ok": 2}
-DOCTOR_WORDS = {"broken": "✗ broken", "missing": "⚠ missing", "ok": "✓ works"}
+DOCTOR_WORDS = {
+    "broken": "✗\N{NO-BREAK SPACE}broken",
+    "missing": "⚠\N{NO-BREAK SPACE}missing",
+    "ok": "✓\N{NO-BREAK SPACE}works",
+}
 
 
 def audit_table(audit: Mapping[str, Any]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.frames.runs import VERDICT, RunFiles
 
 _FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
-PASSED, FAILED = "✓ passed", "✗ failed"
+PASSED, FAILED = "✓\N{NO-BREAK SPACE}passed", "✗\N{NO-BREAK SPACE}failed"
 
 
 def read(run: RunFiles) -> dict[str, Any] | None:

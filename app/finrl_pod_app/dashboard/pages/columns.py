@@ -46,4 +46,4 @@ def strategy_columns() -> dict[str, Any]:
         one.key: column.NumberColumn(one.short.capitalize(), format=formats[one.kind], help=definition(one.key))
         for one in STRATEGY_COLUMNS
     }
-    return {"strategy": column.TextColumn("Strategy", width="medium"), **found}
+    return {"strategy": column.TextColumn("Strategy"), **found}

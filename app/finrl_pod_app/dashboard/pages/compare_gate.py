@@ -44,4 +44,5 @@ def gate(chosen: Sequence[runs.RunFiles]) -> None:
                 st.markdown("Overfitting of the choice", help=definition("pbo"))
                 from finrl_pod_app.dashboard.figures.curves import logits
 
-                show_figure(logits(histogram), f"logits of {run.name}", height=240)
+                words = "How the choice ranked on other days: bars left of zero are below the median."
+                show_figure(logits(histogram), f"logits of {run.name}", describes=words, height=240)

@@ -45,13 +45,16 @@ def show(asked: Mapping[str, Any], looks: Mapping[str, theme.Style]) -> None:
     else:
         name = st.selectbox("Strategy", list(asked), format_func=_words, key="compare: of") if view != VIEWS[5] else ""
         if view == "Months":
-            show_figure(figures.months(found[name].times, found[name].equity), "months", height=60 + 34 * _years(found))
+            drawn = figures.months(found[name].times, found[name].equity)
+            words = f"Return of each month and year of {_words(name)}, in percent."
+            show_figure(drawn, "months", describes=words, height=60 + 30 * len(drawn.data[0].y))
         elif view == "Weights":
-            show_figure(figures.holdings(comparison.account(name, asked[name], cost)), "weights", height=460)
+            drawn = figures.holdings(comparison.account(name, asked[name], cost))
+            show_figure(drawn, "weights", describes=f"Weights of {_words(name)} over time.", height=460)
         elif view == "Turnover and costs":
             results = [comparison.account(one, asked[one], cost) for one in asked]
-            show_figure(figures.turnover(results, looks), "turnover", height=320)
-            show_figure(figures.costs(results, looks), "costs", height=320)
+            show_figure(figures.turnover(results, looks), "turnover", describes="Turnover of each month.", height=320)
+            show_figure(figures.costs(results, looks), "costs", describes="Costs paid so far.", height=320)
         else:
             _trades(name, asked[name], cost)
     _exports(asked, cost)
@@ -123,11 +126,6 @@ def _exports(asked: Mapping[str, Any], cost: float) -> None:
         st.download_button("Bars (CSV)", bars, "bars.csv", "text/csv", icon=":material/table:")
         st.download_button("Holdings (CSV)", held, "holdings.csv", "text/csv", icon=":material/table:")
         st.caption("A figure as PNG: the camera above it.")
-
-
-def _years(found: Mapping[str, comparison.Curve]) -> int:
-    times = next(iter(found.values())).times.astype("datetime64[Y]")
-    return int((times[-1] - times[0]).astype(int)) + 1
 
 
 def _words(name: str) -> str:

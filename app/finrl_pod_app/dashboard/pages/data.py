@@ -28,7 +28,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
         catalogue_table(panels),
         {
             "name": column.TextColumn("Name"),
-            "source": column.TextColumn("Source", width="medium"),
+            "source": column.TextColumn("Source"),
             "bar": column.TextColumn("Bar", help="1d: a day."),
             "tickers": column.NumberColumn("Tickers", format="localized"),
             "bars": column.NumberColumn("Bars", format="localized"),
@@ -65,9 +65,10 @@ def _draw(name: str, view: str) -> None:
         chosen = _symbols(panel, SHOWN)
         if chosen:
             st.caption("Closing prices as a multiple of the first one.")
-            show_figure(figures.growth(prices.growth(panel, chosen)), "growth", height=460)
+            show_figure(figures.growth(prices.growth(panel, chosen)), "growth", describes="Growth of each.", height=460)
     elif view == "Missing bars":
-        show_figure(figures.gaps(panel), "gaps", height=120 + 18 * len(panel.symbols))
+        words = "Which bars each ticker has, over time."
+        show_figure(figures.gaps(panel), "gaps", describes=words, height=120 + 18 * len(panel.symbols))
         days = {
             "symbol": symbol,
             "first": column.DatetimeColumn("First", format="YYYY-MM-DD"),
@@ -99,7 +100,8 @@ def _draw(name: str, view: str) -> None:
         chosen = _symbols(panel, len(panel.symbols))
         if len(chosen) > 1:
             frame = prices.correlations(panel, chosen)
-            show_figure(figures.correlations(frame), "correlations", height=200 + 22 * len(chosen))
+            words = "Correlation of the returns of each pair."
+            show_figure(figures.correlations(frame), "correlations", describes=words, height=200 + 22 * len(chosen))
             st.caption("Of log returns from one close to the next, over the bars that both have.")
 
 

@@ -20,6 +20,7 @@ from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_EVERY, ACCOUNT_EVERY = 2.0, 10.0  # seconds between two looks at the journal, while the page is open
+SIGN = 171  # pixels of a sign: two stand side by side on a telephone
 NEWEST = 500  # orders and fills that are sent to the browser at each look
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
@@ -79,7 +80,7 @@ def _status(path: Path) -> None:
     signs = (trading, *paper_state.signs(journal, now))
     with st.container(horizontal=True, key="signs"):
         for sign in signs:
-            with st.container(border=True, width=232, height="stretch", key=f"sign-{sign.title.lower()}"):
+            with st.container(border=True, width=SIGN, height="stretch", key=f"sign-{sign.title.lower()}"):
                 label = state if sign is trading else _LABELS[sign.level]
                 st.badge(f"{sign.title}: {label}", icon=f":material/{_ICONS[sign.level]}:", color=_COLOURS[sign.level])  # type: ignore[arg-type]
                 st.caption(theme.plain(sign.words))
@@ -135,7 +136,9 @@ def _figures_of_merit(
 
 def _show_account(journal: paper_journal.Journal, track: paper_tracking.Tracking) -> None:
     if len(journal.equity) > 1:
-        show_figure(figures.equity(track, journal.capital), "paper-equity", height=430 if track.known else 320)
+        words = "Equity of the paper account, and of the replayed backtest where one was made."
+        height = 430 if track.known else 320
+        show_figure(figures.equity(track, journal.capital), "paper-equity", describes=words, height=height)
     else:
         st.info(f"{len(journal.equity)} of the two sessions that a curve needs have been marked, one a decision.")
     paper_replay.offer(journal, track)
@@ -176,7 +179,8 @@ def _show_costs(journal: paper_journal.Journal, costs: paper_costs.Slippage) -> 
         st.info("Nothing has filled yet.")
         return
     st.markdown(theme.plain(paper_costs.words(costs)))
-    show_figure(figures.slippage(paper_costs.by_session(journal), costs), "paper-slippage")
+    words = "Slippage of each session, its mean so far, and what was modelled."
+    show_figure(figures.slippage(paper_costs.by_session(journal), costs), "paper-slippage", describes=words)
     show_table(paper_costs.by_symbol(journal), columns.costs(), "paper-costs", describes="Slippage by symbol")
 
 

@@ -12,12 +12,12 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 
 
-def show_figure(figure: Any, key: str, *, describes: str = "", height: int = 380) -> None:
+def show_figure(figure: Any, key: str, *, describes: str, height: int = 380) -> None:
     """A figure as wide as its column. key: unique on the page. describes: what it shows, for screen readers."""
     figure.update_layout(template=theme.template(dark=is_dark()), height=height)
     # Streamlit's own theme would replace ours.
     tools = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
-    st.plotly_chart(figure, key=key, theme=None, config=tools, alt=describes or None)
+    st.plotly_chart(figure, key=key, theme=None, config=tools, alt=describes)
 
 
 def told(draw: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from finrl_pod_app.dashboard.pages.tables import show_sentences, show_table
 from finrl_pod_app.dashboard.settings import Settings
 
 REFRESH = 5.0  # seconds
+CELL = 170  # pixels of a figure: two stand side by side on a telephone
 
 
 def render(settings: Settings) -> None:
@@ -49,13 +50,13 @@ def render(settings: Settings) -> None:
 def _load() -> None:
     now = machine.load()
     cards = cached.gpus()
-    used = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f} GiB"
+    used = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f}"
     with st.container(horizontal=True):
         cores = "All processors together; those of other programs count too."
-        st.metric(f"Use of {now.cores} processors", f"{now.cpu:.0%}", help=cores, width=190)
-        st.metric("Memory in use", used, width=190)
-        st.metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of its own process.", width=190)
-        st.metric("Graphics cards", len(cards) or "none", width=150)
+        st.metric(f"Use of {now.cores} processors", f"{now.cpu:.0%}", help=cores, width=CELL)
+        st.metric("Memory in use, GiB", used, width=CELL)
+        st.metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of its own process.", width=CELL)
+        st.metric("Graphics cards", len(cards) or "none", width=CELL)
     if len(cards):
         column: Any = st.column_config
         show_table(

@@ -14,6 +14,7 @@ from finrl_pod_app.dashboard.pages.parts import show_figure, told
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.presets import COMMENTS
 
 REFRESH = 3.0  # seconds: a generation takes longer
 SHOWN = 20  # rows of the leaderboard
@@ -78,6 +79,7 @@ def _figures(settings: Settings, name: str) -> None:
     known = training.agents(run, generations)
     summary = cached.summary(run)
     board = training.board(known, SHOWN)
+    board["generation"] += 1  # counted from one, as in the figures
     left, right = st.columns(2)
     with left:
         quantity = st.selectbox("Learning curve of", training.curve_names(generations), format_func=_words)
@@ -92,14 +94,17 @@ def _figures(settings: Settings, name: str) -> None:
     st.subheader("Leaderboard")
     settings_shown = training.settings_of(known)
     columns = {
-        "rank": st.column_config.NumberColumn("#", width="small"),
+        "rank": st.column_config.NumberColumn("#"),
         "id": st.column_config.TextColumn("Agent"),
         "score": st.column_config.NumberColumn("Score", format="%.3f", help=definition("validation_score")),
         "parent": st.column_config.TextColumn("Parent", help="The agent that it goes on from, or inherits from."),
         "generation": st.column_config.NumberColumn("Generation", format="%d"),
         "slot": st.column_config.NumberColumn("Slot", format="%d", help="Its place in the population."),
         "samples": st.column_config.NumberColumn("Samples", format="localized"),
-        **{one: st.column_config.NumberColumn(_words(one), format="%.4g") for one in settings_shown},
+        **{
+            one: st.column_config.NumberColumn(_words(one), format="%.4g", help=COMMENTS.get(f"agent.{one}"))
+            for one in settings_shown
+        },
     }
     show_table(board, columns, "leaderboard", describes="The best agents by validation score, with their settings.")
     champions = cached.champions(run) or tuple(board["id"].head(cached.config(run).tournament.champion))
