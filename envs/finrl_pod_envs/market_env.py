@@ -103,8 +103,9 @@ class MarketEnv(ABC):
         self._starts = torch.empty(0)
         self._native: NativeStep | None = None
         self._gradient: NativeGradient | None = None
-        # True: a step may write over what the step before the last handed out, state included. For loops that copy
-        # what they keep; making a step's tensors takes as long as stepping a thousand accounts.
+        # True: a step may write over what the step before the last handed out, state included, and shows the final
+        # accounts of episodes that end alone. For loops that copy what they keep; making a step's tensors takes as long
+        # as stepping a thousand accounts, and final accounts of all a sixth of a step.
         self.recycles = False
 
     action_size: int

@@ -26,6 +26,7 @@ struct Market {
   const int64_t* starts;                     // [members, rounds, groups]
   const float* features;                     // [T, width]: what a flat row holds beside the account
   int64_t width;
+  int64_t only_ended;                        // last_account is wanted of episodes that end, not of all at such a step
 };
 
 struct Step {
@@ -33,7 +34,7 @@ struct Step {
   const void *cash, *shares, *action;        // [.., accounts], [.., accounts, N], [.., accounts, D]
   int64_t *reached_day, *next_day, *next_left, *next_round;
   void *next_cash, *next_shares;
-  void *account, *last_account;              // [.., accounts, 1 + N]; the second is filled only where any episode ended
+  void *account, *last_account;              // [.., accounts, 1 + N]; the second is filled only when any episode ends
   void *gain, *worth, *turnover, *cost;      // [.., accounts]
   uint8_t *terminated, *truncated;
   float* rows;                               // [.., accounts, 1 + N + width], or null where nobody asks for flat rows
@@ -336,7 +337,7 @@ static int64_t run(const Market& m, const Step& s) {
   const int64_t groups = m.members * m.groups, chunks = (m.accounts + MOST_ACCOUNTS - 1) / MOST_ACCOUNTS;
   const int64_t n = m.assets, numbers = groups * m.accounts * n;
   int64_t ended = 0;
-  const bool some_over = *std::min_element(s.left, s.left + groups) <= 1;
+  const bool some_over = !m.only_ended && *std::min_element(s.left, s.left + groups) <= 1;
 #pragma omp parallel if (numbers >= WORTH_THREADS) reduction(+ : ended)
   {
     const Row<T, W> row(n);
@@ -356,7 +357,7 @@ static int64_t run(const Market& m, const Step& s) {
       s.next_round[g] = s.round[g] + over;
     }
   }
-  if (ended && !some_over) {  // ruined accounts alone, which nobody foresees: those that go on are still to be copied
+  if (ended && !some_over && !m.only_ended) {  // ruined accounts alone, which nobody foresees: those that go on are still to be copied
     for (int64_t e = 0; e < groups * m.accounts; e++) {
       if (s.terminated[e]) continue;
       const S* account = static_cast<const S*>(s.account) + e * (n + 1);

@@ -37,6 +37,7 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "stormy", "starts")),
         ("features", ctypes.c_void_p),
         ("width", ctypes.c_int64),
+        ("only_ended", ctypes.c_int64),
     ]
 
 
@@ -115,7 +116,7 @@ class NativeStep:
             action = action.to(env.dtype)
         inputs = [x.contiguous() for x in (*state[:5], action)]
         out = self._in_turn(type(state)) if env.recycles else _Outputs(env, type(state))
-        self._market.starts, self._market.ruin = starts.data_ptr(), ruin
+        self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, env.recycles
         self._pointers[:INPUTS] = [x.data_ptr() for x in inputs]
         self._pointers[INPUTS:-1] = out.pointers
         self._pointers[-1] = None if rows is None else rows.data_ptr()
