@@ -116,7 +116,13 @@ def _portfolio(agent: AgentConfig, seed: int) -> float:
     env = make_env(market, RULES, first=market.first, last=train_last - ARRIVES)
     learner = Learner(env, agent, seed=seed, threads=1)
     learner.learn(SAMPLES)
-    return follow(learner.act)
+    actor, weights = learner.algorithm.actor, learner.algorithm.weights()
+
+    def act(observation: Any) -> torch.Tensor:
+        day, account = observation
+        return actor.action(weights, market.features[day], account.unsqueeze(1), None).view(1, 1, -1)
+
+    return follow(act)
 
 
 def _portfolio_theirs(seed: int) -> float:
