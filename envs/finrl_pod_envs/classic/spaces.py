@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ class Shapes:
     action: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    @cached_property
+    def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """low and high as arrays."""
+        return np.asarray(self.low), np.asarray(self.high)
 
     @property
     def columns(self) -> int:
@@ -102,6 +108,6 @@ def to_action(values: Row, shapes: Shapes) -> Any:
     """What the environment takes: a choice, or [-1, 1] stretched to its bounds (and cut off there)."""
     if shapes.choices:
         return int(values[0]) + shapes.first
-    low, high = np.asarray(shapes.low), np.asarray(shapes.high)
+    low, high = shapes.bounds
     share = (values.astype(np.float64).clip(-1.0, 1.0) + 1) / 2
     return (low + share * (high - low)).astype(np.float32).reshape(shapes.action)

@@ -1,0 +1,104 @@
+"""A whole update of PPO and of A2C is Stable-Baselines3's: the same weights and rollout before, the same behind."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+
+from finrl_pod.agents import A2CConfig, PPOConfig
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.ppo import PPO
+
+ENVS, HORIZON, RATE = 4, 16, 1e-2
+PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+SHARED: dict[str, Any] = {
+    "policy": "mlp", "hidden": (8, 6), "horizon": HORIZON, "learning_rate": RATE, "discount": 0.9, "gae_lambda": 0.8,
+    "group_baseline": False, "scale_rewards": False, "entropy": 0.01, "value_weight": 0.4, "max_grad_norm": 0.3,
+    "optimiser_epsilon": 1e-5,
+}  # fmt: skip
+EPOCHS: dict[str, Any] = {"epochs": 3, "minibatches": 1, "target_kl": 1e9, "clip": 0.05}
+SMOOTH: dict[str, Any] = {"sde": True, "log_std": -2.0, "orthogonal": False}
+
+
+def theirs_of(env: str, config: PPOConfig | A2CConfig) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import stable_baselines3
+        from stable_baselines3.common.env_util import make_vec_env
+        from stable_baselines3.common.logger import Logger
+    settings: dict[str, Any] = {
+        "n_steps": HORIZON, "learning_rate": RATE, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.01, "vf_coef": 0.4,
+        "max_grad_norm": 0.3, "use_sde": config.sde, "device": "cpu", "seed": 0,
+        "policy_kwargs": {
+            "net_arch": [8, 6], "log_std_init": config.log_std, "ortho_init": config.orthogonal,
+            "activation_fn": {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[config.activation],
+        },
+    }  # fmt: skip
+    make: Any = stable_baselines3.A2C
+    if isinstance(config, PPOConfig):
+        make = stable_baselines3.PPO
+        settings |= {"n_epochs": config.epochs, "batch_size": HORIZON * ENVS, "clip_range": config.clip}
+    model = make("MlpPolicy", make_vec_env(env, n_envs=ENVS), **settings)
+    model.set_logger(Logger(None, []))
+    return model
+
+
+def as_ours(policy: Any) -> dict[str, torch.Tensor]:
+    """Their weights by our names."""
+    state = policy.state_dict()
+    weights = {"log_std": state["log_std"]} if "log_std" in state else {}
+    for tower, nets, last in (("actor", "policy_net", "action_net"), ("critic", "value_net", "value_net")):
+        layers = [f"mlp_extractor.{nets}.0", f"mlp_extractor.{nets}.2", last]
+        for i, layer in enumerate(layers):
+            weights[f"{tower}_{f'w{i}' if i else 'own_w'}"] = state[f"{layer}.weight"].T
+            weights[f"{tower}_b{i}"] = state[f"{layer}.bias"]
+        weights[f"{tower}_table_w"] = torch.zeros(0, 8)
+    return {name: x.clone() for name, x in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("env", "config"),
+    [
+        (PENDULUM, PPOConfig(**SHARED, **EPOCHS)),
+        (PENDULUM, PPOConfig(**SHARED, **EPOCHS, **SMOOTH, activation="relu")),
+        (CARTPOLE, PPOConfig(**SHARED, **EPOCHS)),
+        (PENDULUM, A2CConfig(**SHARED, **SMOOTH, optimiser="rmsprop")),
+        (CARTPOLE, A2CConfig(**SHARED, optimiser="rmsprop")),
+    ],
+    ids=["ppo", "ppo with noise and rectifiers", "ppo on choices", "a2c with noise", "a2c on choices"],
+)
+def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig) -> None:
+    model = theirs_of(env, config)
+    learner = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
+    algorithm = learner.algorithm
+    assert isinstance(algorithm, PPO)
+    before = as_ours(model.policy)
+    algorithm.load_member(0, before, algorithm.member(0)[1])
+    noise = algorithm.noise((ENVS, 1, algorithm.spec.action_size))
+    rollout = learner.worker.collect(algorithm.explore, noise, algorithm.view)
+    (_, account, action, chance, advantage, target), values = algorithm._examples(rollout)
+
+    def lanes(x: torch.Tensor) -> np.ndarray:
+        """[1, H * E, 1, ...] -> [H, E, ...]"""
+        return x[0, :, 0].reshape(HORIZON, ENVS, *x.shape[3:]).numpy()
+
+    buffer = model.rollout_buffer
+    buffer.observations, buffer.actions = lanes(account), lanes(action).astype(np.float32)
+    buffer.values, buffer.log_probs = lanes(values), lanes(chance)
+    buffer.advantages, buffer.returns = lanes(advantage), lanes(target)
+    buffer.full, buffer.generator_ready = True, False
+    model._current_progress_remaining = 1.0
+    model.train()
+    algorithm.update(rollout)
+    wanted, now = as_ours(model.policy), algorithm.member(0)[0]
+    moved = [float((wanted[name] - before[name]).abs().max()) for name in wanted if before[name].numel()]
+    assert max(moved) > RATE / 2
+    for name, value in wanted.items():
+        torch.testing.assert_close(
+            now[name], value, rtol=1e-4, atol=RATE * 1e-2, msg=lambda m, name=name: f"{name}: {m}"
+        )
