@@ -2,6 +2,10 @@
 
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
+The same sessions are traded three times at once: `killed`, with faults and kills; `steady`, with the same faults
+alone, where the daemon's memory is measured; `calm`, without any. Each is judged from the server's log and its
+journal, and `steady` must fill what `calm` fills. OUT keeps logs, journals and the daemons' output of each.
+
 Server, daemon, timeouts and limiter share one clock. It runs at AWAKE simulated seconds a second while the daemon works
 or waits for an answer, and flies while it sleeps: a slow machine makes the soak longer and changes nothing else. A
 killed daemon is missing for some minutes, and a few random ones more.
@@ -18,8 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +40,10 @@ from finrl_pod.paper.scaled_clock import Pace
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-AWAKE, ASLEEP = 30.0, 800_000.0  # simulated seconds a second
+AWAKE, ASLEEP = 20.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # seconds around each opening in which a kill may come
-HANG = 0.6  # real seconds: longer than the daemon waits for an answer
+HANG = 0.9  # real seconds: longer than the daemon waits for an answer
 STARTING = Pace(30.0, 30.0)  # while a daemon starts: some simulated minutes, as for a real one
 PATIENCE = 120.0  # real seconds for one simulated day
 ON_ITS_WAY = 5.0  # simulated seconds that a request may take
@@ -178,6 +184,17 @@ def reach(
             raise SystemExit(f"the daemon ({daemon.returncode}) does not go on at {when:%Y-%m-%d %H:%M}: see its log")
 
 
+def all_runs(out: Path, sessions: int, fault_rate: float, kills: int, seed: int) -> dict[str, Soak]:
+    """All at once: each keeps less than one core busy, for its server and its daemon wait for each other."""
+    plans = {
+        "steady": Soak(out / "steady", sessions, fault_rate, 0, seed),
+        "calm": Soak(out / "calm", sessions, 0.0, 0, seed),
+        "killed": Soak(out / "killed", sessions, fault_rate, kills, seed),
+    }
+    with ProcessPoolExecutor(len(plans), get_context("spawn")) as processes:
+        return dict(zip(plans, processes.map(soak, plans.values()), strict=True))
+
+
 def main() -> int:
     from tests.soak.judge import judge, same_fills
 
@@ -187,24 +204,27 @@ def main() -> int:
     parser.add_argument("--fault-rate", type=float, default=0.02)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--compare", action="store_true", help="run once more without faults: the fills must be the same"
-    )
     a = parser.parse_args()
-    if (a.out / "server.jsonl").exists():
-        parser.error(f"{a.out} holds a soak already: name another folder")
-    plan = soak(Soak(a.out, a.sessions, a.fault_rate, a.kills, a.seed))
-    verdict = judge(a.out / "server.jsonl", a.out / "journal.sqlite", ON_ITS_WAY)
-    if a.compare:
-        calm = a.out / "without-faults"
-        soak(Soak(calm, a.sessions, 0.0, 0, a.seed))
-        verdict.faults += same_fills(verdict, judge(calm / "server.jsonl", calm / "journal.sqlite", ON_ITS_WAY))
-    grown = growth(plan)
+    if a.out.exists() and any(a.out.iterdir()):
+        parser.error(f"{a.out} is not empty: name another folder")
+    began = time.monotonic()
+    runs = all_runs(a.out, a.sessions, a.fault_rate, a.kills, a.seed)
+    seconds = time.monotonic() - began
+    verdicts = {n: judge(run.out / "server.jsonl", run.out / "journal.sqlite", ON_ITS_WAY) for n, run in runs.items()}
+    faults = [f"{name}: {fault}" for name, verdict in verdicts.items() for fault in verdict.faults]
+    different = same_fills(verdicts["steady"], verdicts["calm"])
+    grown = growth(runs["steady"])
     if grown is not None and grown >= GROWTH:
-        verdict.faults.append(f"the daemon grew by {grown:.1f} MiB after session {SETTLED}, {GROWTH:.0f} are allowed")
-    facts = {"seconds": round(plan.seconds, 1), "growth_mib": grown, **verdict.facts}
-    sys.stdout.write(json.dumps({"faults": verdict.faults, **facts}, indent=1) + "\n")
-    return 1 if verdict.faults else 0
+        faults.append(f"steady: the daemon grew by {grown:.1f} MiB after session {SETTLED}, {GROWTH:.0f} are allowed")
+    facts = {name: {"seconds": round(runs[name].seconds, 1), **verdict.facts} for name, verdict in verdicts.items()}
+    sys.stdout.write(json.dumps({"faults": faults + different, "growth_mib": grown, **facts}, indent=1) + "\n")
+    memory = "too few sessions to tell of memory" if grown is None else f"memory grew by {grown:.1f} MiB"
+    sys.stdout.write(
+        f"soak: {a.sessions} sessions three times in {seconds:.0f} s, {a.kills} kills; {len(faults)} things wrong, "
+        f"{len(different)} fills differ from those without faults, {memory} (less than {GROWTH:.0f} allowed): "
+        f"{'FAILED' if faults or different else 'passed'}\n"
+    )
+    return 1 if faults or different else 0
 
 
 if __name__ == "__main__":
