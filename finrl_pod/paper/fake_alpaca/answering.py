@@ -112,6 +112,7 @@ class Answering:
 
 
 def unknown(_: Asked) -> tuple[int, Any]:
+    """Every other address."""
     raise Refusal(404, 40410000, "endpoint not found")
 
 

@@ -54,6 +54,7 @@ class Life:
             return None
 
     def expiry(self, ticket: Ticket, moment: float) -> float:
+        """When an order of that ticket, sent at a moment, ends if it has not filled; UTC epoch seconds."""
         session = self.session_for(moment)
         if session is None:
             raise Refusal(422, rules.RULE, "the panel of this stand-in has ended")
@@ -63,6 +64,7 @@ class Life:
         return session.at(_EXTENDED_CLOSE) if ticket.extended_hours else session.close
 
     def start(self, order: Order, moment: float) -> None:
+        """The order is in the books: it becomes `new` now, or at the opening."""
         session = self.session_for(moment)
         assert session is not None
         self._timeline.add(max(moment, session.open) if order.status == "accepted" else moment, "new", order.id)
@@ -190,6 +192,7 @@ class Life:
             self._books.tell("order_cancel_rejected", order, moment)
 
     def close(self, order: Order, status: str, moment: float) -> None:
+        """It ends here, with what it has filled."""
         order.status = status
         order.updated = moment
         order.moments["failed" if status == "rejected" else status] = moment
