@@ -29,7 +29,9 @@ from finrl_pod_app.presets import preset
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import run_tournament
 
-STILL, AWAKE, ASLEEP = 0.0, 20.0, 400_000.0  # simulated seconds a second: before it starts, daemon working, daemon idle
+# Simulated seconds a second: before it starts, daemon working, daemon idle. Time limits of 15 simulated seconds shrink
+# with the second, work does not: on a slow machine too an answer must come in time.
+STILL, AWAKE, ASLEEP = 0.0, 4.0, 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
 AFTER = 1_200.0  # simulated seconds after the close at which a day is over
 CASH = 100_000
@@ -72,7 +74,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
     """
     run = out / "champion"
     if not (run / "report.json").is_file():
-        say("training a small champion (a minute or two)")
+        say("training a small champion, which has passed no gate and trades here alone (a minute or two)")
         run_tournament(preset("quick"), run, device="cpu")
     panel = load_panel(preset("quick"))
     load_promoted(run, panel.symbols, allow_unpromoted=True)  # one of another version is refused here, in a sentence
@@ -88,7 +90,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         config = folder / "paper.toml"
         symbols = "[" + ", ".join(f'"{symbol}"' for symbol in panel.symbols) + "]"
         write_text(config, _CONFIG.format(run=run.resolve(), symbols=symbols, url=server.url, cash=CASH, lead=LEAD))
-        say(f"starting the daemon and the fake server in {folder}")
+        say(f"starting the daemon and a stand-in for the broker, {len(days)} simulated days, in {folder}")
         daemon = _start(config, output, folder)
         try:
             server.follow(AWAKE, ASLEEP)
@@ -122,6 +124,7 @@ def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[
     marks, tested, differences = found.marks, found.tested, found.differences
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
+        "capital": str(Decimal(CASH)),
         "first": str(marks[0][0]),
         "last": str(marks[-1][0]),
         "sessions": len(marks),

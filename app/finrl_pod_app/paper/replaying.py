@@ -82,16 +82,16 @@ def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: 
     for session, equity in marks:
         other = backtest.pop(str(session), None)
         if other is None:
-            found.append(f"{session}: the replay has a mark of equity, the backtest has none")
+            found.append(f"{session}: the daemon has a mark of equity, the backtest has none")
         elif abs(equity - other) >= CENT / 2:
-            found.append(f"{session}: equity {equity:.2f} in the replay, {other:.2f} in the backtest")
-    found += [f"{session}: the backtest has a mark of equity, the replay has none" for session in backtest]
+            found.append(f"{session}: equity {equity:.2f} at the daemon's, {other:.2f} in the backtest")
+    found += [f"{session}: the backtest has a mark of equity, the daemon has none" for session in backtest]
     mine = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
     theirs = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
     for key in sorted({*mine, *theirs}):
         if mine.get(key) != theirs.get(key):
             found.append(
-                f"{key[0]} {key[1]}: (sent, filled) is {_words(mine.get(key))} in the replay, "
+                f"{key[0]} {key[1]}: (sent, filled) is {_words(mine.get(key))} at the daemon's, "
                 f"{_words(theirs.get(key))} in the backtest"
             )
     return found

@@ -103,29 +103,24 @@ def show_demo(document: Mapping[str, Any]) -> None:
     """What the daemon did, and whether the backtest says the same."""
     console = _console()
     counts, slip = document["counts"], document["slippage"]
-    realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
+    realised = "nothing" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
     for alert in document["alerts"]:
         console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
     for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
         console.print(Text(sentence), soft_wrap=True)
-    console.print(Text(f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares."))
-    agreed = "the same to the cent" if document["same"] else "not the same, for the reasons above"
-    console.print(
-        Text(
-            f"Equity {float(document['equity']):,.2f} over HTTP, {float(document['backtest_equity']):,.2f} in the "
-            f"backtest: orders, fills and equity are {agreed}."
-        ),
-        soft_wrap=True,
-    )
-    console.print(
-        Text(
-            f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
-            f"{counts['orders']} orders, {counts['fills']} fills, "
-            f"{len(document['positions'])} positions, state {document['state']}, slippage "
-            f"{realised}, equity {float(document['equity']):,.2f}; journal and server log are in {document['folder']}"
-        ),
-        soft_wrap=True,
-    )
+    capital, equity, folder = float(document["capital"]), float(document["equity"]), document["folder"]
+    for line in (
+        f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
+        f"{counts['orders']} orders, {counts['fills']} fills; it holds {len(document['positions'])} positions, state "
+        f"{document['state']}.",
+        f"Equity {capital:,.2f} became {equity:,.2f} over HTTP and {float(document['backtest_equity']):,.2f} in the "
+        f"backtest: orders, fills and equity are "
+        f"{'the same to the cent' if document['same'] else 'not the same, for the reasons above'}.",
+        f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares.",
+        f"Fills cost {realised} more than the last close that a decision knew: the day's own move is in it.",
+        f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`); the server's log is beside it.",
+    ):
+        console.print(Text(line), soft_wrap=True)
 
 
 @contextmanager

@@ -47,9 +47,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.daemon.send_signal(signal.SIGCONT)
         rig.go()
         rig.reach(days[3].close + 1200, rig.exchange.conditions.halted.clear)
-        # Rows 35 and 37: a halt ten seconds before the opening; the cancels arrive after it.
+        # Rows 35 and 37: a halt just before the opening; the cancels are under way while it is held.
         rig.reach(days[4].open - 20, lambda: late_cancels(rig))
         rig.command("halt", "--wait", "0")
+        rig.wait(lambda: len(rig.server.faults.waiting) == 1)
+        rig.server.jump(datetime.fromtimestamp(days[4].open + 1, UTC))
+        rig.wait(lambda: any(r["status"] == 422 for r in rig.requests("DELETE")))
+        rig.server.faults.clear()
         rig.wait(lambda: rig.rows("select state from risk_states order by id desc limit 1") == [("halted",)])
         rig.go()
         rig.reach(days[4].close, rig.kill)
@@ -94,8 +98,9 @@ def race(rig: Rig, order: Order) -> None:
 
 
 def late_cancels(rig: Rig) -> None:
-    rig.slow()
-    rig.server.faults.add([Fault("delay", method="DELETE", times=0, seconds=0.6)])
+    """Time stands and every cancel is held up. The first of the two rules has done its work with the first cancel."""
+    rig.still()
+    rig.server.faults.add([Fault("delay", method="DELETE", times=times, seconds=2.0) for times in (1, 0)])
 
 
 def test_both_invariants_hold(ran: Rig) -> None:
