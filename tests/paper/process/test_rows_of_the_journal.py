@@ -45,6 +45,7 @@ def test_a_full_disk_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None
 
     with Rig(tmp_path) as rig:
         live = with_live_orders(rig)
+        rig.server.call(rig.still)
         daemon = rig.daemon
         assert daemon is not None
         # No file may grow beyond what the journal's log is now: the next write fails as on a full disk.
@@ -78,7 +79,7 @@ def written(rig: Rig, order: Order) -> bool:
 
 
 def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None:
-    with Rig(tmp_path) as rig:
+    with Rig(tmp_path, config={"timing": {"poll": 60.0}}, awake=10.0) as rig:
         first, second, *others = with_live_orders(rig)
         daemon = rig.daemon
         assert daemon is not None

@@ -9,6 +9,7 @@ purchases stand against our sales.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -20,14 +21,16 @@ from tests.soak.judge import judge
 
 pytestmark = pytest.mark.slow
 
-LATER = {"orders": {"funding": "after_sales"}}
+# From a Monday on: what stands is looked at again and again until the next session.
+LATER = {"orders": {"funding": "after_sales"}, "timing": {"poll": 300.0}}
+MONDAY = date(2019, 1, 7)
 LATE = 0.15  # real seconds until a POST is answered
 ORDERS = "/v2/orders$"
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with Rig(tmp_path_factory.mktemp("rows"), config=LATER) as rig:
+    with Rig(tmp_path_factory.mktemp("rows"), config=LATER, start=MONDAY) as rig:
         days = rig.days
         rig.launch()
         rig.started()
@@ -112,10 +115,12 @@ def test_our_own_opposite_order_is_cancelled_and_the_order_sent_once_more(ran: R
         assert (body["side"], standing.side) == ("sell", "buy")
         assert standing.client_order_id in ran.standing  # type: ignore[attr-defined]
         asked = ran.requests("DELETE", standing.id)
-        assert [r["fault"] for r in asked] == ["answer", None]  # the first was forgotten at the broker
-        again = ran.exchange.by_client_id[body["client_order_id"][:-2] + "s1"]
+        assert asked[0]["fault"] == "answer"  # forgotten at the broker
+        assert asked[-1]["fault"] is None
+        (again,) = ran.orders(ran.days[2].date.isoformat(), standing.symbol)
         (sent,) = [r for r in ran.requests("POST") if (r["body"] or {}).get("client_order_id") == again.client_order_id]
-        assert post["n"] < asked[1]["n"] < sent["n"]
+        assert again.client_order_id[:-1] == body["client_order_id"][:-1]
+        assert post["n"] < asked[-1]["n"] < sent["n"]
         assert (standing.status, again.status) == ("canceled", "filled")
         assert str(again.filled) == ran.intended(ran.days[2].date.isoformat(), again.symbol)
     assert not [alert for alert in ran.alerts() if "wash_trade" in alert]
