@@ -21,8 +21,8 @@ def track(equity: list[float], backtest: list[float]) -> Tracking:
 def test_account_and_replay_are_drawn_with_the_difference_below() -> None:
     figure = paper.equity(track([100.0, 101.0, 99.0], [100.0, 100.5, 99.5]), 100.0)
     names = [trace.name for trace in figure.data]
-    assert names == ["replayed backtest", "paper account", "tracking difference"]
-    assert list(figure.data[1].y) == [100.0, 101.0, 99.0]
+    assert names == ["paper account", "replayed backtest", "tracking difference"]
+    assert list(figure.data[0].y) == [100.0, 101.0, 99.0]
     assert figure.data[2].y == pytest.approx([0.0, 50.0, -50.0])
     low, high = figure.layout.yaxis.range
     assert low < 99.0

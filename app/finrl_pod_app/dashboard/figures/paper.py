@@ -24,15 +24,15 @@ def equity(track: Tracking, capital: float) -> Any:
     curve = track.curve
     rows = 2 if track.known else 1
     figure = make_subplots(rows=rows, shared_xaxes=True, row_heights=[0.72, 0.28][:rows], vertical_spacing=0.06)
-    if track.known:
-        figure.add_scatter(
-            x=curve.session, y=curve.backtest, name="replayed backtest", mode="lines",
-            line={"color": REPLAY, "dash": "dash", "width": 2}, hovertemplate="%{y:$,.2f}", row=1, col=1,
-        )  # fmt: skip
     figure.add_scatter(
         x=curve.session, y=curve.equity, name="paper account", mode="lines" if len(curve) > 1 else "markers",
         line={"color": ACCOUNT, "width": 2.4}, hovertemplate="%{y:$,.2f}", row=1, col=1,
     )  # fmt: skip
+    if track.known:  # dashed and on top: two curves that agree are both seen
+        figure.add_scatter(
+            x=curve.session, y=curve.backtest, name="replayed backtest", mode="lines",
+            line={"color": REPLAY, "dash": "dash", "width": 2}, hovertemplate="%{y:$,.2f}", row=1, col=1,
+        )  # fmt: skip
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
     figure.update_yaxes(tickformat="$,.0f", range=_span(curve[["equity", "backtest"]]), row=1, col=1)
