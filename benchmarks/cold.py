@@ -8,13 +8,14 @@ The file cache is warm and kernels are compiled: what is measured is every start
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+from finrl_pod_app.bench.machine import describe
 from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
 
 PROGRAM = Path(sys.executable).with_name("finrl-pod")
@@ -26,19 +27,26 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
+# The peak of a process counts what its parent held when it was started: a parent that holds next to nothing starts it.
+STARTER = """
+import json, os, subprocess, sys, time
+began = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - began, used.ru_maxrss / 2**20, os.waitstatus_to_exitcode(status)]))
+"""
+
+
 def measure(arguments: tuple[str, ...]) -> tuple[float, float]:
     """Seconds and the peak in GiB of one process. Raises CalledProcessError for another exit code than 0 and 1, which
     says that no champion was promoted."""
     with TemporaryDirectory() as folder:
         command = [str(PROGRAM), *(text.format(folder=folder) for text in arguments)]
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return seconds, used.ru_maxrss / 2**20
+        told = subprocess.run([sys.executable, "-c", STARTER, *command], stdout=subprocess.PIPE, check=True)
+    seconds, peak, code = json.loads(told.stdout)
+    if code not in (0, 1):
+        raise subprocess.CalledProcessError(code, command)
+    return seconds, peak
 
 
 def rows_of(name: str) -> list[Row]:
@@ -56,13 +64,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for name in options.only or COMMANDS for row in rows_of(name)]
     sys.stdout.write(as_table(rows))
-    if options.out is None:
-        return
-    # Not before: the peak of a child counts what its parent held when it was started.
-    import torch
-    from finrl_pod_app.bench.machine import describe
-
-    options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
+    if options.out is not None:
+        options.out.write_text(as_json(document(rows, describe(torch.device("cpu")))))
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ struct Worker {
     V share = {};
     if (portfolio) share = softmax(e0, count, day, cash);
 
-    V proceeds_of[W] = {}, need_of[W] = {}, before_of[W] = {};
+    V proceeds_of[W], need_of[W], before_of[W];
+    for (int i = count; i < W; i++) proceeds_of[i] = need_of[i] = before_of[i] = zero;
     for (int i = 0; i < count; i++) {
       const int64_t e = e0 + i;
       const T* shares = static_cast<const T*>(s.shares) + e * n;
@@ -174,7 +175,8 @@ struct Worker {
 
     // Values are shown as shares of the starting cash, or of the equity, which only their sum tells.
     const V by_cash = all<T, W>(1 / T(m.cash));
-    V spent_of[W] = {}, after_of[W] = {}, worth_of[W] = {};
+    V spent_of[W], after_of[W], worth_of[W];
+    for (int i = count; i < W; i++) spent_of[i] = after_of[i] = worth_of[i] = zero;
     for (int i = 0; i < count; i++) {
       S* account = static_cast<S*>(s.account) + (e0 + i) * (n + 1);
       T* next_shares = static_cast<T*>(s.next_shares) + (e0 + i) * n;
@@ -222,9 +224,19 @@ struct Worker {
     scatter(static_cast<S*>(s.turnover) + e0, traded / at_least(before, all<T, W>(1e-9)), count);
     scatter(static_cast<S*>(s.cost) + e0, traded * rate, count);
     const T ruin = T(m.ruin) * T(m.cash);
-    bool any = false;
-    for (int i = 0; i < count; i++) any |= s.terminated[e0 + i] = worth[i] <= ruin;
-    return any;
+    return mark(s.terminated + e0, worth <= ruin, count);
+  }
+
+  // Writes 1 where a comparison held, 0 elsewhere, for `count` accounts; returns whether it held for any.
+  template <class M>
+  static bool mark(uint8_t* to, M held, int count) {
+    const lane<uint8_t, W> flags = __builtin_convertvector(held, lane<uint8_t, W>) & 1;
+    for (int i = count; i < W; i++) held[i] = 0;
+    if (count == W) store<uint8_t, W>(to, flags);
+    for (int i = 0; count < W && i < count; i++) to[i] = flags[i];
+    uint64_t any[sizeof held / 8 + 1] = {};
+    memcpy(any, &held, sizeof held);
+    return std::any_of(any, any + sizeof any / 8, [](uint64_t word) { return word; });
   }
 
   // order[r] becomes name[k] for the k that r others come before: by descending priority, ties by position. priority has
@@ -314,7 +326,8 @@ struct Worker {
     const int n = row.assets;
     bool any = over;
     for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.day[g]);
-    for (int64_t e = e0; e < e1; e++) s.truncated[e] = over && !s.terminated[e];
+    if (!over) std::fill(s.truncated + e0, s.truncated + e1, uint8_t(0));
+    for (int64_t e = e0; over && e < e1; e++) s.truncated[e] = !s.terminated[e];
     const int64_t own = n + 1;
     S *account = static_cast<S*>(s.account), *last = static_cast<S*>(s.last_account);
     if (some_over || any) std::copy(account + e0 * own, account + e1 * own, last + e0 * own);

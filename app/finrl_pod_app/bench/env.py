@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable
+
 import torch
 from finrl_pod_envs.observation import flat_size
 
@@ -33,6 +36,9 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
         return steps * settings.envs
 
     values = rates("env_steps", work, settings.runs, device)
+    bound = (
+        None if rows is None else statistics.median(rates("rows_filled", filling(rows, steps), settings.runs, device))
+    )
     config = {
         **settings.plain(),
         "steps_a_run": steps,
@@ -40,5 +46,18 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
         "whole_shares": env.config.whole_shares,
         "fill": env.config.fill,
         "accounts": str(env.dtype).removeprefix("torch."),
+        # steps/s of a machine that did nothing but write those rows, with one number
+        "bound_of_writing": bound,
     }
     return over_runs("env_steps", values, "steps/s", config)
+
+
+def filling(rows: torch.Tensor, steps: int) -> Callable[[], int]:
+    """Work that writes rows [P, E, S] as often as so many steps do."""
+
+    def work() -> int:
+        for _ in range(steps):
+            rows.fill_(1.0)
+        return steps * rows.shape[0] * rows.shape[1]
+
+    return work
