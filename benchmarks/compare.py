@@ -94,9 +94,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="file that keeps the JSON")
     options = parser.parse_args()
+    jax, sb3 = (path and path.absolute() for path in (options.jax, options.sb3))  # peers run in a folder of their own
     rounds = []
     for i in range(options.rounds):
-        rounds.append(one_round(options.jax, options.sb3))
+        rounds.append(one_round(jax, sb3))
         told = {name: round(rounds[-1][name], 2) for name in RATIOS if name in rounds[-1]}
         sys.stderr.write(f"round {i + 1} of {options.rounds}: {told}\n")
     rows = rows_of(rounds)
