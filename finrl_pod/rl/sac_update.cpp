@@ -11,7 +11,8 @@
 constexpr int W = 8, ROWS = 6, COLUMNS = 2 * W;  // a product's tile: twelve sums, two lanes of b and one of a
 constexpr int64_t DEPTH = 512;                   // of a product at a time: a panel of b stays in the nearest cache
 constexpr int64_t CHUNK = 8 * ROWS;              // rows that one thread takes
-constexpr int64_t WORTH = 1 << 19;               // multiplications below which one thread is quicker
+// Multiplications below which one thread is quicker: threads that meet a dozen times an update wait for one another.
+constexpr int64_t WORTH = 1 << 24;               // of one product
 typedef lane<float, W> V;
 
 // x[i, j] = at[i * rows + j * columns]
@@ -233,9 +234,15 @@ static float combined(const Update& u, const std::vector<Layers>& values, int64_
   return u.mean ? out / u.critics : out;
 }
 
+// Whether the critics are shared out among threads: those of several members always, those of one if they are large.
+static bool worth_sharing(const Update& u) {
+  return u.members > 1 || (u.critics > 1 && u.batch * u.critic.parameters > WORTH / 2);
+}
+
 extern "C" void sac_critics(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch;
+  const bool shared = worth_sharing(u);
   std::vector<Drawn> next(P);
   std::vector<Layers> values(P * M);
 #pragma omp parallel for if (P > 1)
@@ -245,7 +252,7 @@ extern "C" void sac_critics(const Update* given) {
     forward(u.actor, u.actors + p * u.actor.parameters, seen, B);
     draw(u, seen.back(), u.noise + p * 2 * B * u.actions, next[p]);
   }
-#pragma omp parallel for if (P * M > 1)
+#pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const int64_t p = r / M;
     values[r].resize(1);
@@ -257,7 +264,7 @@ extern "C" void sac_critics(const Update* given) {
     for (int64_t i = 0; i < B; i++)
       wanted[p * B + i] = u.reward[p * B + i] + u.discount[p] * u.going[p * B + i] *
                                                     (combined(u, values, p, i) - u.temperature[p] * next[p].chance[i]);
-#pragma omp parallel for if (P * M > 1)
+#pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const int64_t p = r / M;
     Layers& seen = values[r];
@@ -278,6 +285,7 @@ extern "C" void sac_critics(const Update* given) {
 extern "C" void sac_actor(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch, A = u.actions, wide = u.row + A;
+  const bool shared = worth_sharing(u);
   std::vector<Drawn> drawn(P);
   std::vector<Layers> acting(P), values(P * M);
   std::vector<std::vector<float>> by_input(P * M);
@@ -288,13 +296,13 @@ extern "C" void sac_actor(const Update* given) {
     forward(u.actor, u.actors + p * u.actor.parameters, acting[p], B);
     draw(u, acting[p].back(), u.noise + (p * 2 + 1) * B * A, drawn[p]);
   }
-#pragma omp parallel for if (P * M > 1)
+#pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     values[r].resize(1);
     values[r][0] = joined(u, u.seen + r / M * B * u.row, drawn[r / M].action.data());
     forward(u.critic, u.values + r * u.critic.parameters, values[r], B);
   }
-#pragma omp parallel for if (P * M > 1)
+#pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const int64_t p = r / M;
     by_input[r].assign(B * wide, 0);
