@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_reachable
+from kept import append, read
 
 from finrl_pod.agents import PPOConfig
 from finrl_pod.config import EnvironmentConfig
@@ -35,7 +34,7 @@ INFORMATION = 0.1
 
 def main() -> int:
     options = _options()
-    rows = _read(options.keep)
+    rows = read(options.keep)
     market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
     for seed in range(options.seeds):
         for weight in options.weights:
@@ -55,10 +54,7 @@ def main() -> int:
                 "seconds": run["seconds"],
             }
             rows.append(row)
-            with options.keep.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append(options.keep, row)
     sys.stdout.write(table([row for row in rows if row["samples"] == options.samples]))
     return 0
 
@@ -99,17 +95,6 @@ def ratio_of_variances(
 
 def _same(row: dict[str, Any], weight: float, seed: int, samples: int) -> bool:
     return row["weight"] == weight and row["seed"] == seed and row["samples"] == samples
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Whole lines; one that a kill cut off is run again."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            sys.stderr.write(f"{path}: left out a line that is not whole\n")
-    return rows
 
 
 def _options() -> argparse.Namespace:

@@ -23,7 +23,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +34,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.classic.env import ClassicEnv
 from finrl_pod_envs.classic.spaces import to_action
+from kept import Row, append, read
 from zoo_settings import SOURCE, STAGES, Cell, linear, ours
 
 from finrl_pod.evaluate.seeds import difference_interval, interquartile_mean
@@ -46,7 +46,6 @@ EPISODES, FIRST_EPISODE = 20, 1_000_000  # seeds of the evaluation, far from tho
 LEVEL = 0.90
 PACKAGES = ("finrl_pod", "stable_baselines3", "torch", "gymnasium", "mujoco")
 
-Row = dict[str, Any]
 Act = Callable[[np.ndarray], Any]
 
 
@@ -223,30 +222,6 @@ def _line(cell: Cell, one: Sequence[Row], other: Sequence[Row]) -> str:
     name = cell.algorithm if cell.algorithm == cell.against else f"{cell.algorithm} against {cell.against}"
     texts = [name, cell.env, f"{cell.steps:,}", seeds, *sides, difference, verdict, *times]
     return "| " + " | ".join(texts) + " |"
-
-
-# ---------------------------------------------------------------------- the file
-
-
-def read(path: Path) -> list[Row]:
-    """Whole lines; one that a kill cut off is run again."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            sys.stderr.write(f"{path}: left out a line that is not whole\n")
-    return rows
-
-
-def append(path: Path, row: Row) -> None:
-    """One write of a whole line at the end, on disk when this returns: processes may share the file."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(handle, (json.dumps(row) + "\n").encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _options() -> argparse.Namespace:

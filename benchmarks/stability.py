@@ -33,7 +33,8 @@ from finrl_pod_app.bench.worlds import ARRIVES
 from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
 from finrl_pod_envs.make import make_env
 from finrl_pod_envs.observation import flat
-from sb3_study import Act, Row, append, evaluate, load, read, train_ours, train_theirs
+from kept import Row, append, read
+from sb3_study import Act, evaluate, load, train_ours, train_theirs
 from zoo_settings import Cell
 
 from finrl_pod.agents import AgentConfig, PPOConfig, SACConfig
