@@ -20,7 +20,6 @@ import torch
 from finrl_pod.config import RunConfig, SplitConfig
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
-from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import InputError, Interrupted, RunError
 from finrl_pod.evaluate.folds import Fold, walk_forward
 from finrl_pod.evaluate.registry import Registry
@@ -28,14 +27,13 @@ from finrl_pod.files import read_json, write_json
 from finrl_pod.pod.champion import choose
 from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.tournament import Tournament
 from finrl_pod.types import Panel
 from finrl_pod_app.crowning import Ground, check_lengths
 from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.stitching import Leg, stitched
 from finrl_pod_app.trial_log import TrialLog
-from finrl_pod_app.wiring import both, check_settings, make_market, pick_device, training_env
+from finrl_pod_app.wiring import both, check_settings, make_market, pick_device, tournament_of, training_env
 
 FOLDS, SEEDS = 6, 3
 PLAN = "plan.json"
@@ -127,18 +125,10 @@ def _train(
     folder = out / f"fold-{fold.number:02d}" / f"seed-{seed}"
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, own, panel.sha256)
-    moved = to_device(market, device)
+    log = TrialLog(registry, run, own, panel, market, splits)
     with live(folder) as onlookers:
-        tournament = Tournament(
-            own,
-            moved,
-            lambda members: training_env(own, moved, splits, members),
-            (splits.validation.first, splits.validation.last),
-            run,
-            panel.sha256,
-            both(progress, onlookers),
-            TrialLog(registry, run, own, panel, market, splits),
-        )
+        watched = both(progress, onlookers)
+        tournament = tournament_of(own, market, splits, run, panel.sha256, device, watched, log)
         board = tournament.run().leaderboard
     ground = Ground(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return Leg(fold, seed, ground, run, board, choose(board, own.tournament))

@@ -94,23 +94,37 @@ def compete(
     """Train a population, every trial counted in the register, and judge its champion."""
     config, splits, stage = ground.config, ground.splits, _stages(progress)
     log = TrialLog(registry, run, config, ground.panel, ground.market, splits)
-    moved = to_device(ground.market, device)
-    tournament = Tournament(
-        config,
-        moved,
-        lambda members: training_env(config, moved, splits, members),
-        (splits.validation.first, splits.validation.last),
-        run,
-        ground.panel.sha256,
-        progress,
-        log,
-    )
+    tournament = tournament_of(config, ground.market, splits, run, ground.panel.sha256, device, progress, log)
     outcome = tournament.run()
     members = choose(outcome.leaderboard, config.tournament)
     return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
 
 
 # ---------------------------------------------------------------------- the pieces
+
+
+def tournament_of(
+    config: RunConfig,
+    market: MarketTensor,
+    splits: Splits,
+    run: RunDirectory,
+    data_sha256: str,
+    device: torch.device,
+    progress: Report,
+    log: TrialLog,
+) -> Tournament:
+    """Trains on the training split and scores on the validation split of a market, which is moved to the device."""
+    moved = to_device(market, device)
+    return Tournament(
+        config,
+        moved,
+        lambda members: training_env(config, moved, splits, members),
+        (splits.validation.first, splits.validation.last),
+        run,
+        data_sha256,
+        progress,
+        log,
+    )
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
