@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finrl_pod_strategies.baselines import make, run_baselines
+from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.config import GateConfig, RunConfig
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
 from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.choice import judge_choice
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
 from finrl_pod.evaluate.gate import check as check_gate
 from finrl_pod.evaluate.registry import Look, Registry
 from finrl_pod.evaluate.replay import recorded
+from finrl_pod.evaluate.rule import Rule
 from finrl_pod.evaluate.sensitivity import cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.pod.champion import ChampionMembers
@@ -67,16 +70,25 @@ def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
             raise DataError(f"split {name} has {bars} bars, the verdict needs {fewest} at least: widen it")
 
 
+def judge_choice_of(
+    ground: Ground, run: RunDirectory, members: ChampionMembers, registry: Registry, log: TrialLog
+) -> tuple[Rule, Rule]:
+    """The rules that validation alone decides, without baselines, audit or a look at the test period. They come out as
+    `crown` has them, so that one which is not met settles the verdict."""
+    span, environment = ground.splits.validation, ground.config.environment
+    champion, market = _entrant(ground, run, members)
+    result = backtest(champion, ground.panel, market, span.first, span.last, rules_of(environment), environment.cash)
+    excess = log.champion(result)
+    return judge_choice(excess, log.matrix(), registry.counts(ground.panel.sha256), ground.config.gate, {})
+
+
 def crown(
     ground: Ground, run: RunDirectory, members: ChampionMembers, registry: Registry, log: TrialLog, stage: Stage
 ) -> Crowned:
     """Judge a champion. The look at the test period is logged before it is made; where this very champion was judged
     before, that verdict stands. Writes verdict.json into the run's folder."""
-    config, panel, market, splits = ground.config, ground.panel, ground.market, ground.splits
-    champion = load_champion(run, members)
-    environment = config.environment
-    if not set(champion.feature_names) <= set(market.feature_names):  # it also looks at turbulence
-        market = market_of(champion, panel, config)
+    config, panel, splits, environment = ground.config, ground.panel, ground.splits, ground.config.environment
+    champion, market = _entrant(ground, run, members)
     terms = (rules_of(environment), environment.cash)
     stage("validating the champion beside the baselines")
     span = (splits.validation.first, splits.validation.last)
@@ -114,3 +126,11 @@ def crown(
     judged = Judged.from_plain(kept)
     write_verdict(run.path, judged)
     return Crowned(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
+
+
+def _entrant(ground: Ground, run: RunDirectory, members: ChampionMembers) -> tuple[PolicyStrategy, MarketTensor]:
+    """The champion with the market it sees: the run's own, or one that has turbulence besides."""
+    champion, market = load_champion(run, members), ground.market
+    if not set(champion.feature_names) <= set(market.feature_names):
+        market = market_of(champion, ground.panel, ground.config)
+    return champion, market

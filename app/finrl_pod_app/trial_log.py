@@ -59,10 +59,11 @@ class TrialLog:
         ]
         self.registry.add(self.data, self.config.sha256, trials)
 
-    def champion(self, result: BacktestResult) -> None:
-        """Count the ensemble, by its backtest on validation."""
-        excess = simple_returns(result.equity) - self._reference
+    def champion(self, result: BacktestResult) -> Floats:
+        """Count the ensemble, by its backtest on validation. Gives its returns over equal weight [T]."""
+        excess: Floats = simple_returns(result.equity) - self._reference
         self.registry.add(self.data, self.config.sha256, [self._trial(CHAMPION, -1, excess, {})])
+        return excess
 
     def matrix(self) -> Floats:
         """[T, N] returns over equal weight on validation of every agent that the run has made so far."""

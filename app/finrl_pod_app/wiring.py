@@ -92,12 +92,20 @@ def compete(
     progress: Report = lambda _: None,
 ) -> tuple[Outcome, ChampionMembers, Crowned]:
     """Train a population, every trial counted in the register, and judge its champion."""
-    config, splits, stage = ground.config, ground.splits, _stages(progress)
+    stage = _stages(progress)
+    outcome, members, log = train(ground, run, registry, device, progress)
+    return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
+
+
+def train(
+    ground: Ground, run: RunDirectory, registry: Registry, device: torch.device, progress: Report = lambda _: None
+) -> tuple[Outcome, ChampionMembers, TrialLog]:
+    """The first half of `compete`: who is to be champion, not judged yet."""
+    config, splits = ground.config, ground.splits
     log = TrialLog(registry, run, config, ground.panel, ground.market, splits)
     tournament = tournament_of(config, ground.market, splits, run, ground.panel.sha256, device, progress, log)
     outcome = tournament.run()
-    members = choose(outcome.leaderboard, config.tournament)
-    return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
+    return outcome, choose(outcome.leaderboard, config.tournament), log
 
 
 # ---------------------------------------------------------------------- the pieces

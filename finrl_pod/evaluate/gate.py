@@ -8,7 +8,7 @@ by that number (Bonferroni), so that whoever looks often has to see more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +16,17 @@ import numpy as np
 
 from finrl_pod.config import GateConfig, check_ranges
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.choice import judge_choice
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import max_drawdown, sharpe, simple_returns
-from finrl_pod.evaluate.overfitting import MOST_BLOCKS, Overfitting, overfitting
+from finrl_pod.evaluate.overfitting import MOST_BLOCKS
 from finrl_pod.evaluate.registry import TrialCounts
+from finrl_pod.evaluate.rule import Rule, number, rule_on, spoken
 from finrl_pod.evaluate.sharpe import (
-    deflated_sharpe,
     is_constant,
     minimum_track_record,
     moments,
     probabilistic_sharpe,
-    sharpe_deviation,
 )
 from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
@@ -40,17 +40,6 @@ LOGIT_BINS = 40
 MOST_DRAWS = 20_000
 
 Results = Mapping[str, BacktestResult]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """value: what was reached, None where it could not be computed (then it is not met). sentence: in words."""
-
-    name: str
-    value: float | None
-    limit: float
-    passed: bool
-    sentence: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +105,9 @@ def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement
     best = best_baseline(evidence.validation)
     rules = (
         _undominated(evidence),
-        _deflated(evidence, gate, figures),
-        _overfitted(evidence, gate, figures),
+        *judge_choice(
+            excess_returns(evidence.validation), evidence.trials, evidence.counts, gate, figures, evidence.where[0]
+        ),
         _probable(evidence, gate, figures),
         _superior(evidence, gate, best, figures, draws),
         _excess(evidence, gate, best, figures, draws),
@@ -165,7 +155,7 @@ def _undominated(evidence: Evidence) -> Rule:
         others = f", like {len(better) - 1} more baselines," if len(better) > 1 else ""
         first = standings[better[0]] or own
         text = (
-            f"{where} {_words(better[0])}{others} reaches both its Sharpe ratio and its growth: {first[0]:.2f} against "
+            f"{where} {spoken(better[0])}{others} reaches both its Sharpe ratio and its growth: {first[0]:.2f} against "
             f"{own[0]:.2f}, and {first[1]:.2f} against {own[1]:.2f} basis points a bar"
         )
     return Rule("baselines", len(better), 0, not better, text)
@@ -177,70 +167,6 @@ def _standing(result: BacktestResult) -> tuple[float, float] | None:
     return (ratio, float(log_returns(result).mean()) / BASIS_POINT) if math.isfinite(ratio) else None
 
 
-def _deflated(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
-    counts = evidence.counts
-
-    def value() -> float:
-        own = moments(excess_returns(evidence.validation))
-        ratios = trial_sharpes(evidence.trials)
-        if len(ratios) < 2 and counts.raw > 1:
-            raise InputError("the spread of the trials needs two of them at least whose returns differ")
-        variance = luck(evidence.trials)
-        figures["deflated_sharpe_clustered"] = deflated_sharpe(own, variance, max(counts.clustered, 1))
-        spread = float(np.var(ratios, ddof=1)) if len(ratios) > 1 else 0.0
-        figures["deflated_sharpe_whole_spread"] = deflated_sharpe(own, spread, max(counts.raw, 1))
-        figures["excess_sharpe"] = own.sharpe
-        return deflated_sharpe(own, variance, max(counts.raw, 1))
-
-    def words(x: float) -> str:
-        return (
-            f"{evidence.where[0]} its deflated Sharpe ratio over equal weight is {x:.3f}, counting {counts.raw} "
-            f"trials on these data ({counts.clustered} that differ)"
-        )
-
-    return _rule("deflated_sharpe", value, gate.deflated_sharpe, lambda x: x >= gate.deflated_sharpe, words, "at least")
-
-
-def _overfitted(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
-    trials = moving(evidence.trials)
-
-    def value() -> float:
-        found = overfitting(trials, gate.blocks)
-        figures["overfitting"] = _overfitting_figures(found)
-        return found.pbo
-
-    def words(x: float) -> str:
-        return f"the probability that choosing {evidence.where[0]} overfits is {x:.2f} over {trials.shape[1]} trials"
-
-    return _rule("overfitting", value, gate.overfitting, lambda x: x <= gate.overfitting, words, "at most")
-
-
-def luck(trials: Floats) -> float:
-    """Variance of the trials' one-period Sharpe ratios, as far as luck can make it.
-
-    Ratios of trials that are all without skill vary by their sampling error, or less where the trials move together.
-    What varies beyond that is skill: agents that have learned stand beside some that have not yet. To deflate by it
-    would refuse the more, the more was learned.
-    """
-    values = moving(trials)
-    if values.shape[1] < 2:
-        return 0.0
-    error = float(np.mean([sharpe_deviation(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
-    return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
-
-
-def trial_sharpes(trials: Floats) -> Floats:
-    """One-period Sharpe ratios of the trials [T, N] that move."""
-    values = moving(trials)
-    return np.asarray(values.mean(0) / values.std(0, ddof=1), dtype=np.float64)
-
-
-def moving(trials: Floats) -> Floats:
-    """The trials [T, N] whose returns are finite and not constant."""
-    kept = [n for n in range(trials.shape[1]) if np.isfinite(trials[:, n]).all() and not is_constant(trials[:, n])]
-    return trials[:, kept]
-
-
 # ---------------------------------------------------------------------- on test
 
 
@@ -250,13 +176,13 @@ def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> 
     def value() -> float:
         own = moments(excess_returns(evidence.test))
         needed = minimum_track_record(own, confidence=gate.confidence)
-        figures["minimum_track_record"] = _number(needed)
+        figures["minimum_track_record"] = number(needed)
         return probabilistic_sharpe(own)
 
     def words(x: float) -> str:
         return f"{evidence.where[1]} the probability that its Sharpe ratio over equal weight is above zero is {x:.3f}"
 
-    return _rule("probabilistic_sharpe", value, limit, lambda x: x >= limit, words, _at(">=", evidence.looks))
+    return rule_on("probabilistic_sharpe", value, limit, lambda x: x >= limit, words, _at(">=", evidence.looks))
 
 
 def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
@@ -276,13 +202,13 @@ def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str
         if models:
             figures["reality_check"] = reality_check(theirs, np.stack(models, 1), seed=evidence.seed, draws=draws)
         if best not in p_values:
-            raise InputError(f"its returns are those of {_words(best)}")
+            raise InputError(f"its returns are those of {spoken(best)}")
         return p_values[best]
 
     def words(x: float) -> str:
-        return f"{evidence.where[1]} the p-value of its superior ability over {_words(best)} is {x:.3f}"
+        return f"{evidence.where[1]} the p-value of its superior ability over {spoken(best)} is {x:.3f}"
 
-    return _rule("superior_ability", value, limit, lambda x: x <= limit, words, _at("<=", evidence.looks))
+    return rule_on("superior_ability", value, limit, lambda x: x <= limit, words, _at("<=", evidence.looks))
 
 
 def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
@@ -294,7 +220,7 @@ def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, 
     }  # fmt: skip
     passed = low > gate.excess
     sentence = (
-        f"{evidence.where[1]} its log growth over {_words(best)} is {excess.mean() / BASIS_POINT:.2f} basis points a "
+        f"{evidence.where[1]} its log growth over {spoken(best)} is {excess.mean() / BASIS_POINT:.2f} basis points a "
         f"bar, with a {_percent(level)} interval of {low:.2f} to {high:.2f} that "
         f"{'lies' if passed else 'does not lie'} above {'zero' if gate.excess == 0 else format(gate.excess, 'g')}"
     )
@@ -321,7 +247,7 @@ def _break_even(evidence: Evidence, gate: GateConfig) -> Rule:
     )
     if evidence.break_even == 0:
         sentence = f"{evidence.where[1]} it has no lead over equal weight even without costs"
-    return Rule("break_even", _number(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
+    return Rule("break_even", number(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
 
 
 def _audited(evidence: Evidence) -> Rule:
@@ -334,24 +260,6 @@ def _audited(evidence: Evidence) -> Rule:
 
 
 # ---------------------------------------------------------------------- helpers
-
-
-def _rule(
-    name: str,
-    value: Callable[[], float],
-    limit: float,
-    passes: Callable[[float], bool],
-    words: Callable[[float], str],
-    how: str,
-) -> Rule:
-    """A rule on one statistic; what it refuses to be computed on is told instead of its value."""
-    try:
-        x = value()
-    except InputError as error:
-        return Rule(name, None, limit, passed=False, sentence=f"{_words(name)} cannot be computed: {error}")
-    passed = bool(passes(x))
-    met = "as asked for" if passed else "and has to be"
-    return Rule(name, x, limit, passed, f"{words(x)}, {met} {how} {limit:.4g}")
 
 
 def _shared(confidence: float, looks: int) -> float:
@@ -378,26 +286,5 @@ def _intervals(evidence: Evidence) -> dict[str, Any] | None:
     return {name: interval._asdict() for name, interval in found._asdict().items()}
 
 
-def _overfitting_figures(found: Overfitting) -> dict[str, Any]:
-    edge = float(np.abs(found.logits).max()) + 1e-9
-    counts, edges = np.histogram(found.logits, LOGIT_BINS, (-edge, edge))
-    return {
-        "pbo": found.pbo,
-        "loss": found.loss,
-        "splits": len(found.logits),
-        "blocks": found.blocks,
-        "trials": found.trials,
-        "logits": {"counts": counts.tolist(), "edges": [round(float(x), 6) for x in edges]},
-    }
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _percent(level: float) -> str:
     return f"{100 * level:.6g}%"
-
-
-def _number(x: float) -> float | None:
-    return float(x) if math.isfinite(x) else None

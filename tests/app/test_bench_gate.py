@@ -109,11 +109,8 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     first = kept.read_text()
     assert json.loads(first.splitlines()[0]) == {"config": gate.settings()}
     record = json.loads(first.splitlines()[1])
-    assert record["rules"].keys() == {
-        *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
-        *("excess", "drawdown", "break_even", "audit"),
-    }
-    assert record["rules"]["audit"]["passed"]
+    assert list(record["rules"]) == ["deflated_sharpe", "overfitting"]  # refused on how it was chosen
+    assert not record["promoted"]
     assert record["trials"]["raw"] == 3  # of its own register: two agents and their ensemble
     # The world that is there is not run again; the same seed gives the same record.
     rows = gate.gate_rows([2.0], ["ppo", "untrained"], 1, 7, kept, CPU)
@@ -123,6 +120,25 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     again = gate.run_world(2.0, "ppo", 7, CPU)
     assert {**again, "seconds": 0} == {**record, "seconds": 0}
     assert "edge 2, untrained, seed 7: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_champion_that_is_chosen_well_goes_before_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = gate.run_world(2.0, "ppo", 7, CPU)
+    lenient = dataclasses.replace(gate.CONFIG.gate, deflated_sharpe=0.0, overfitting=1.0)
+    monkeypatch.setattr(gate, "CONFIG", dataclasses.replace(gate.CONFIG, gate=lenient))
+    judged = gate.run_world(2.0, "ppo", 7, CPU)
+    assert judged["rules"].keys() == {
+        *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
+        *("excess", "drawdown", "break_even", "audit"),
+    }
+    assert judged["rules"]["audit"]["passed"]
+    assert judged["sharpe"].keys() == {"validation", "test"}
+    # What refused it is what the whole line would have found, from as many trials.
+    for name, rule in refused["rules"].items():
+        assert rule["value"] == judged["rules"][name]["value"]
+    assert refused["trials"] == judged["trials"]
 
 
 def line(**changes: Any) -> str:
@@ -146,7 +162,7 @@ def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixtu
     expected = stats.binomtest(3, 100).proportion_ci(0.95, "exact")
     none = rows["gate_ppo_0"]
     assert (none["value"], none["low"], none["high"]) == pytest.approx((0.03, expected.low, expected.high))
-    assert none["config"]["share_that_meets"] == {"audit": 1.0}
+    assert none["config"]["rules"] == {"audit": {"met": 100, "of": 100}}
     assert rows["gate_ppo_2"]["value"] == 1.0
 
 

@@ -10,23 +10,21 @@ import pytest
 
 from finrl_pod.config import GateConfig
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.evaluate.choice import luck, moving, trial_sharpes
 from finrl_pod.evaluate.gate import (
     Evidence,
     Judgement,
-    Rule,
     best_baseline,
     check,
     excess_returns,
     fewest_bars,
     judge,
     log_returns,
-    luck,
-    moving,
-    trial_sharpes,
 )
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import overfitting
 from finrl_pod.evaluate.registry import TrialCounts
+from finrl_pod.evaluate.rule import Rule
 from finrl_pod.evaluate.sharpe import deflated_sharpe, moments, probabilistic_sharpe
 from finrl_pod.evaluate.snooping import superior_ability
 from finrl_pod.evaluate.statistics import growth_interval

@@ -2,8 +2,9 @@
 
 Every world goes through the whole line, from prices to the verdict, with one config and one set of thresholds: the
 defaults of `GateConfig`. A learner that learns nothing is the control: it is promoted nowhere, which alone says little,
-so both rates stand side by side. The first line of a JSONL file is the config, each world another one, and a study that
-is stopped goes on with the worlds that the file does not have yet.
+so both rates stand side by side. A champion that fails a rule on how it was chosen, on validation, is refused whatever
+the other rules say: they are not computed then, and its test period is not looked at. The first line of a JSONL file is
+the config, each world another one, and a study that is stopped goes on with the worlds that the file does not have yet.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
     # The line needs more than the core does: it is imported where it runs.
     from finrl_pod.evaluate.registry import Registry
     from finrl_pod.pod.run_directory import RunDirectory
-    from finrl_pod_app.crowning import Ground
-    from finrl_pod_app.wiring import compete, make_market, training_env
+    from finrl_pod_app.crowning import Ground, crown, judge_choice_of
+    from finrl_pod_app.wiring import make_market, train, training_env
 
     began = time.perf_counter()
     config = config_of(learner, seed)
@@ -74,19 +75,26 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
     ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     with TemporaryDirectory(prefix="finrl-pod-gate-") as folder:
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
-        _, _, crowned = compete(ground, run, Registry(Path(folder) / "register.sqlite"), device)
-    judged = crowned.judged
+        registry = Registry(Path(folder) / "register.sqlite")
+        _, members, log = train(ground, run, registry, device)
+        first = judge_choice_of(ground, run, members, registry, log)
+        promoted, rules, sharpes = False, [dataclasses.asdict(rule) for rule in first], {}
+        if all(rule.passed for rule in first):
+            crowned = crown(ground, run, members, registry, log, lambda _: None)
+            promoted, rules = crowned.judged.promoted, [dict(rule) for rule in crowned.judged.rules]
+            sharpes = {
+                split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
+                for split, results in (("validation", crowned.validation), ("test", crowned.test))
+            }
+        trials = dataclasses.asdict(registry.counts(panel.sha256))
     return {
         "edge": edge,
         "learner": learner,
         "seed": seed,
-        "promoted": judged.promoted,
-        "rules": {rule["name"]: {key: rule[key] for key in ("value", "limit", "passed")} for rule in judged.rules},
-        "sharpe": {
-            split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
-            for split, results in (("validation", crowned.validation), ("test", crowned.test))
-        },
-        "trials": dict(judged.trials),
+        "promoted": promoted,
+        "rules": {rule["name"]: {key: rule[key] for key in ("value", "limit", "passed")} for rule in rules},
+        "sharpe": sharpes,
+        "trials": trials,
         "world_sha256": panel.sha256,
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -193,16 +201,15 @@ def _grouped(
 def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row:
     promoted = sum(record["promoted"] for record in records)
     low, high = exact_interval(promoted, len(records), LEVEL)
-    passed = {
-        name: sum(record["rules"][name]["passed"] for record in records) / len(records) for name in records[0]["rules"]
-    }
+    names = dict.fromkeys(name for record in records for name in record["rules"])
+    outcomes = {name: [r["rules"][name]["passed"] for r in records if name in r["rules"]] for name in names}
     config = {
         "edge": edge,
         "learner": learner,
         "worlds": len(records),
         "promoted": promoted,
         "interval": f"{LEVEL:.0%} Clopper-Pearson",
-        "share_that_meets": passed,
+        "rules": {name: {"met": sum(met), "of": len(met)} for name, met in outcomes.items()},
         "seconds": round(sum(record["seconds"] for record in records), 1),
         "gate": dataclasses.asdict(CONFIG.gate),
     }

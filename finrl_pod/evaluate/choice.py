@@ -1,0 +1,118 @@
+"""The gate's rules on how a champion was chosen. They need its trials and equal weight alone.
+
+Both are on validation, on returns over equal weight: what counts there is how many trials there were.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.config import GateConfig
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.overfitting import Overfitting, overfitting
+from finrl_pod.evaluate.registry import TrialCounts
+from finrl_pod.evaluate.rule import Rule, rule_on
+from finrl_pod.evaluate.sharpe import deflated_sharpe, is_constant, moments, sharpe_deviation
+from finrl_pod.types import Floats
+
+LOGIT_BINS = 40
+
+
+def judge_choice(
+    excess: Floats,
+    trials: Floats,
+    counts: TrialCounts,
+    gate: GateConfig,
+    figures: dict[str, Any],
+    where: str = "on validation",
+) -> tuple[Rule, Rule]:
+    """The deflated Sharpe ratio and the probability of overfitting.
+
+    excess: [T] returns of the champion over equal weight. trials: [T, N] those of the trials it was chosen from.
+    figures: gets what else was computed. where: what sentences call the period.
+    """
+    return (
+        _deflated(excess, trials, counts, gate, where, figures),
+        _overfitted(trials, gate, where, figures),
+    )
+
+
+def _deflated(
+    excess: Floats, trials: Floats, counts: TrialCounts, gate: GateConfig, where: str, figures: dict[str, Any]
+) -> Rule:
+    def value() -> float:
+        own = moments(excess)
+        ratios = trial_sharpes(trials)
+        if len(ratios) < 2 and counts.raw > 1:
+            raise InputError("the spread of the trials needs two of them at least whose returns differ")
+        variance = luck(trials)
+        figures["deflated_sharpe_clustered"] = deflated_sharpe(own, variance, max(counts.clustered, 1))
+        spread = float(np.var(ratios, ddof=1)) if len(ratios) > 1 else 0.0
+        figures["deflated_sharpe_whole_spread"] = deflated_sharpe(own, spread, max(counts.raw, 1))
+        figures["excess_sharpe"] = own.sharpe
+        return deflated_sharpe(own, variance, max(counts.raw, 1))
+
+    def words(x: float) -> str:
+        return (
+            f"{where} its deflated Sharpe ratio over equal weight is {x:.3f}, counting {counts.raw} "
+            f"trials on these data ({counts.clustered} that differ)"
+        )
+
+    return rule_on(
+        "deflated_sharpe", value, gate.deflated_sharpe, lambda x: x >= gate.deflated_sharpe, words, "at least"
+    )
+
+
+def _overfitted(trials: Floats, gate: GateConfig, where: str, figures: dict[str, Any]) -> Rule:
+    trials = moving(trials)
+
+    def value() -> float:
+        found = overfitting(trials, gate.blocks)
+        figures["overfitting"] = _overfitting_figures(found)
+        return found.pbo
+
+    def words(x: float) -> str:
+        return f"the probability that choosing {where} overfits is {x:.2f} over {trials.shape[1]} trials"
+
+    return rule_on("overfitting", value, gate.overfitting, lambda x: x <= gate.overfitting, words, "at most")
+
+
+def luck(trials: Floats) -> float:
+    """Variance of the trials' one-period Sharpe ratios, as far as luck can make it.
+
+    Ratios of trials that are all without skill vary by their sampling error, or less where the trials move together.
+    What varies beyond that is skill: agents that have learned stand beside some that have not yet. To deflate by it
+    would refuse the more, the more was learned.
+    """
+    values = moving(trials)
+    if values.shape[1] < 2:
+        return 0.0
+    error = float(np.mean([sharpe_deviation(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
+    return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
+
+
+def trial_sharpes(trials: Floats) -> Floats:
+    """One-period Sharpe ratios of the trials [T, N] that move."""
+    values = moving(trials)
+    return np.asarray(values.mean(0) / values.std(0, ddof=1), dtype=np.float64)
+
+
+def moving(trials: Floats) -> Floats:
+    """The trials [T, N] whose returns are finite and not constant."""
+    kept = [n for n in range(trials.shape[1]) if np.isfinite(trials[:, n]).all() and not is_constant(trials[:, n])]
+    return trials[:, kept]
+
+
+def _overfitting_figures(found: Overfitting) -> dict[str, Any]:
+    edge = float(np.abs(found.logits).max()) + 1e-9
+    counts, edges = np.histogram(found.logits, LOGIT_BINS, (-edge, edge))
+    return {
+        "pbo": found.pbo,
+        "loss": found.loss,
+        "splits": len(found.logits),
+        "blocks": found.blocks,
+        "trials": found.trials,
+        "logits": {"counts": counts.tolist(), "edges": [round(float(x), 6) for x in edges]},
+    }
