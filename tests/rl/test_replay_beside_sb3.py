@@ -1,0 +1,159 @@
+"""Updates from a replay are Stable-Baselines3's: the same weights and batches before, the same weights behind."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+
+from finrl_pod.agents import DDPGConfig, DQNConfig, OffPolicyConfig, SACConfig, TD3Config
+from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.off_policy import Batch, OffPolicy
+from finrl_pod.rl.sac import SAC
+from finrl_pod.types import Tensor
+
+UPDATES, ENVS, RATE, WARMUP = 6, 4, 1e-2, 60
+PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+NEVER = 1e9
+SHARED: dict[str, Any] = {
+    "policy": "mlp", "hidden": (8, 6), "learning_rate": RATE, "discount": 0.9, "scale_rewards": False, "warmup": WARMUP,
+    "batch": 32, "replay": 400, "target_rate": 0.1, "max_grad_norm": NEVER,
+}  # fmt: skip
+CASES = {
+    "dqn": (CARTPOLE, DQNConfig(**{**SHARED, "max_grad_norm": 0.5}, target_interval=10_000)),
+    "ddpg": (PENDULUM, DDPGConfig(**SHARED)),
+    "td3": (PENDULUM, TD3Config(**SHARED, target_noise=0.0)),  # the noise has a test of its own
+    "sac": (PENDULUM, SACConfig(**SHARED)),
+}
+
+
+def theirs_of(name: str, env: str, config: OffPolicyConfig) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import stable_baselines3
+        from stable_baselines3.common.logger import Logger
+    settings: dict[str, Any] = {
+        "learning_rate": RATE, "gamma": 0.9, "tau": 0.1, "batch_size": 32, "device": "cpu", "seed": 0,
+        "policy_kwargs": {"net_arch": [8, 6]}, "buffer_size": 10,
+    }  # fmt: skip
+    if isinstance(config, DQNConfig):
+        settings["max_grad_norm"] = config.max_grad_norm
+    if isinstance(config, TD3Config):
+        settings["target_policy_noise"] = 0.0
+    model = getattr(stable_baselines3, name.upper())("MlpPolicy", env, **settings)
+    model.set_logger(Logger(None, []))
+    model._current_progress_remaining = 1.0
+    return model
+
+
+def layers(state: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
+    """Their linear layers by our names."""
+    pairs = {}
+    for i, name in enumerate(names):
+        heads = name.split("+")  # several heads side by side
+        pairs[f"w{i}"] = torch.cat([state[f"{head}.weight"] for head in heads]).T
+        pairs[f"b{i}"] = torch.cat([state[f"{head}.bias"] for head in heads])
+    return pairs
+
+
+def as_ours(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
+    """part -> its rows, of their weights."""
+    state = model.policy.state_dict()
+    if name == "dqn":
+        return {"values": [layers(state, *(f"q_net.q_net.{i}" for i in (0, 2, 4)))]}
+    actor = [f"actor.mu.{i}" for i in (0, 2, 4)]
+    if name == "sac":
+        actor = ["actor.latent_pi.0", "actor.latent_pi.2", "actor.mu+actor.log_std"]
+    critics = 1 if name == "ddpg" else 2
+    return {
+        "actor": [layers(state, *actor)],
+        "critic": [layers(state, *(f"critic.qf{n}.{i}" for i in (0, 2, 4))) for n in range(critics)],
+    }
+
+
+def copied(weights: dict[str, list[dict[str, Tensor]]]) -> dict[str, list[dict[str, Tensor]]]:
+    return {part: [{key: x.clone() for key, x in row.items()} for row in rows] for part, rows in weights.items()}
+
+
+def as_theirs(batch: Batch, like: Any) -> Any:
+    """A batch as their buffer gives it."""
+
+    def rows(x: Tensor) -> Tensor:
+        return x.reshape(32, -1)
+
+    return SimpleNamespace(
+        observations=rows(batch.seen.flat()),
+        next_observations=rows(batch.following.flat()),
+        actions=rows(batch.action).to(like),
+        rewards=rows(batch.reward),
+        dones=1 - rows(batch.going),
+        discounts=None,
+    )
+
+
+@pytest.fixture
+def given_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What their normal distributions draw, in turn."""
+    from torch.distributions import normal
+
+    draws: list[Tensor] = []
+
+    def drawn(shape: Any, **_: Any) -> Tensor:
+        return draws.pop(0).view(shape)
+
+    monkeypatch.setattr(normal, "_standard_normal", drawn)
+    return draws
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) -> None:
+    env, config = CASES[name]
+    model = theirs_of(name, env, config)
+    algorithm = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
+    algorithm.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
+    ours = algorithm.algorithm
+    assert isinstance(ours, OffPolicy)
+    assert ours.updates == 0
+    before = copied(as_ours(name, model))
+    for part, rows in before.items():
+        for i, row in enumerate(rows):
+            ours.trained.parts[part].parameters.load(i, row)
+    for target in ours.trained.targets:
+        for i, row in enumerate(ours.trained.parts[target].parameters.flat):
+            ours.trained.targets[target].load(i, row)
+    ours._fix_reward_scale()
+    batches = ours._batches(UPDATES)
+
+    served: Iterator[Batch] = (batch for batch, _ in batches)
+    like = torch.zeros((), dtype=torch.int64 if name == "dqn" else torch.float32)
+    model.replay_buffer.sample = lambda *_, **__: as_theirs(next(served), like)
+    for _, extra in batches:
+        if name == "sac":  # theirs draws for the state first, ours for the next one
+            given_noise += [extra[:, 1], extra[:, 0]]
+    model.train(gradient_steps=UPDATES, batch_size=32)
+    for batch, extra in batches:
+        ours.updates += 1
+        ours._update(batch, extra, 1.0)
+
+    moved = 0.0
+    for part, rows in as_ours(name, model).items():
+        views = ours.trained.fixed(part)
+        for i, row in enumerate(rows):
+            for key, value in row.items():
+                at = f"{part} {i} {key}"
+                moved = max(moved, float((value - before[part][i][key]).abs().max()))
+                torch.testing.assert_close(
+                    views[key][i],
+                    value,
+                    rtol=1e-4,
+                    atol=RATE * 1e-2,
+                    msg=lambda m, at=at: f"{at}: {m}",
+                )
+    assert moved > RATE
+    if isinstance(ours, SAC):
+        assert ours.temperature.log().item() == pytest.approx(model.log_ent_coef.item(), rel=1e-4)
