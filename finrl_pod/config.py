@@ -144,16 +144,19 @@ class GateConfig:
     """What a champion has to reach to be promoted; all rules have to be met.
 
     deflated_sharpe: least DSR on validation, counted over all trials on the data. overfitting: largest PBO of the
-    run's own trials on validation, cut into `blocks`. confidence: on test, that it beats equal weight; lead: that it
-    beats the best baseline of validation, which takes other risks, so that less can be known. The error of both,
-    1 - confidence, is shared by all looks at the test period. excess: basis points a bar that the lower end of the
-    interval of the test growth over that baseline has to exceed. drawdown: largest fall from a peak on test.
-    break_even: least cost, as a multiple of environment.cost_bps, at which the champion still grows as equal weight
-    does on test. audit: the champion's audit has to be clean.
+    run's own trials on validation, cut into `blocks`; a larger one is allowed where what is chosen falls behind
+    equal weight in at most `overfitting_loss` of the splits: all trials are good then, and which is best is luck.
+    confidence: on test, that it beats equal weight; lead: that it beats the best baseline of validation, which
+    takes other risks, so that less can be known. The error of both, 1 - confidence, is shared by all looks at the
+    test period. excess: basis points a bar that the lower end of the interval of the test growth over that baseline
+    has to exceed. drawdown: largest fall from a peak on test. break_even: least cost, as a multiple of
+    environment.cost_bps, at which the champion still grows as equal weight does on test. audit: the champion's
+    audit has to be clean.
     """
 
     deflated_sharpe: float = 0.75
     overfitting: float = 0.5
+    overfitting_loss: float = 0.05
     blocks: int = 16
     confidence: float = 0.95
     lead: float = 0.8

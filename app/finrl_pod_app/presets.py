@@ -145,6 +145,7 @@ COMMENTS: Mapping[str, str] = {
     "tournament.seconds": "limit on wall-clock time, 0: off (a limit makes runs depend on the machine)",
     "gate.deflated_sharpe": "least deflated Sharpe ratio (DSR) on validation, over equal weight and over all trials",
     "gate.overfitting": "largest probability of backtest overfitting (PBO) on validation",
+    "gate.overfitting_loss": "a larger one is allowed where the chosen falls behind equal weight this seldom",
     "gate.blocks": "blocks into which validation is cut for it, an even number",
     "gate.confidence": "that it beats equal weight on test; the error is shared by all looks at the test period",
     "gate.lead": "the same over the best baseline of validation",

@@ -79,6 +79,7 @@ def check(gate: GateConfig) -> None:
     ranges = {
         "deflated_sharpe": 0 <= gate.deflated_sharpe < 1,
         "overfitting": 0 < gate.overfitting <= 1,
+        "overfitting_loss": 0 <= gate.overfitting_loss <= 0.5,
         "blocks": gate.blocks % 2 == 0 and 2 <= gate.blocks <= MOST_BLOCKS,
         "confidence": 0.5 <= gate.confidence < 1,
         "lead": 0.5 <= gate.lead < 1,

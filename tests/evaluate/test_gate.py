@@ -135,6 +135,23 @@ def test_values_are_those_of_the_statistics() -> None:
     )
 
 
+def test_a_choice_among_equals_is_no_fault_while_all_are_ahead() -> None:
+    rng = np.random.default_rng(9)
+    for edge, met in ((6e-4, True), (0.0, False)):
+        trials = rng.normal(edge, 0.003, (BARS - 1, 12))  # all alike: who is best is luck
+        judgement = judged(evidence(trials=trials), dataclasses.replace(GATE, overfitting=0.05))
+        found = overfitting(trials, 8)
+        assert found.pbo > 0.05
+        chosen = rule(judgement, "overfitting")
+        assert (chosen.value, chosen.passed) == (found.pbo, met)
+        assert (found.loss <= GATE.overfitting_loss) == met
+        assert ("falls behind equal weight in" in chosen.sentence) == met
+    strict = dataclasses.replace(GATE, overfitting=0.05, overfitting_loss=0.0)
+    some = rng.normal(1.5e-4, 0.003, (BARS - 1, 12))
+    assert overfitting(some, 8).loss > 0
+    assert "overfitting" in failed(judged(evidence(trials=some), strict))
+
+
 def test_more_trials_ask_for_more() -> None:
     values = [
         rule(judged(evidence(4e-4, counts=TrialCounts(n, 5, 1)), GATE), "deflated_sharpe").value
