@@ -82,6 +82,12 @@ def show_classic(result: Mapping[str, Any]) -> None:
             )
         words += [] if alive else ["it stopped: its loss was no longer a number"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
+    if evaluated is not None and "together" in evaluated:
+        found = evaluated["together"]
+        lines.append(
+            f"Deciding together: {found['mean']:.1f} +- {found['std']:.1f} without exploration "
+            f"over {found['episodes']} episodes."
+        )
     if result["workers_lost"]:
         lines.append(f"{result['workers_lost']} workers were lost and replaced.")
     lines.append(f"Weights: {result['weights']}")

@@ -17,14 +17,15 @@ from finrl_pod.agents import OffPolicyConfig
 from finrl_pod.errors import ConfigError, Interrupted
 from finrl_pod.pod.progress import Progress
 from finrl_pod.rl.pipeline import Pipeline
+from finrl_pod_app.classic.evaluation import EPISODES, evaluate
 from finrl_pod_app.classic.folder import WEIGHTS, RunFolder
 from finrl_pod_app.classic.order import Order, check
 from finrl_pod_app.classic.scores import Scores
-from finrl_pod_app.classic.training import EVALUATION, Report, evaluate, stop_asked
+from finrl_pod_app.classic.training import Report, stop_asked
 
 
 def train_at_once(
-    order: Order, out: Path, *, evaluation: int = EVALUATION, progress: Report = lambda _: None
+    order: Order, out: Path, *, evaluation: int = EPISODES, progress: Report = lambda _: None
 ) -> dict[str, Any]:
     """As `training.train`, with figures of the pipeline in the result.
 

@@ -17,7 +17,7 @@ from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.pod.progress import Progress
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.learner import Learner
-from finrl_pod.streams import key
+from finrl_pod_app.classic.evaluation import EPISODES, evaluate
 from finrl_pod_app.classic.folder import RunFolder
 from finrl_pod_app.classic.order import Order, check, order_of
 from finrl_pod_app.classic.scores import Scores
@@ -25,7 +25,6 @@ from finrl_pod_app.classic.scores import Scores
 Report = Callable[[Progress], None]
 SAVE_SECONDS = 60.0
 TELL_SECONDS = 0.2
-EVALUATION = 10  # episodes without exploration, at the end
 
 
 def train(
@@ -34,7 +33,7 @@ def train(
     *,
     resume: bool = False,
     save_seconds: float = SAVE_SECONDS,
-    evaluation: int = EVALUATION,
+    evaluation: int = EPISODES,
     progress: Report = lambda _: None,
 ) -> dict[str, Any]:
     """Train as ordered, or go on with the run in `out`; returns the result that result.json keeps.
@@ -148,26 +147,6 @@ class _Run:
             "workers_lost": self._losses(),
             "weights": str(self.folder.path / "weights.safetensors"),
         }
-
-
-def evaluate(act: Callable[[Any], torch.Tensor], order: Order, episodes: int) -> dict[str, Any] | None:
-    """Whole episodes of every member without exploration, from seeds of their own: mean and spread of the returns."""
-    if episodes < 1:
-        return None
-    env = ClassicEnv(order.env, envs=episodes, members=range(order.members))
-    try:
-        observation = env.reset(key(order.seed, 0, "evaluation"))
-        totals = torch.zeros(order.members, episodes, dtype=torch.float64)
-        running = torch.ones(order.members, episodes, dtype=torch.bool)
-        while bool(running.any()):
-            step = env.step(act(observation))
-            totals += torch.where(running, step.reward.double(), 0.0)
-            running &= ~(step.terminated | step.truncated)
-            observation = step.observation
-    finally:
-        env.close()
-    spread = totals.std(1, correction=0)
-    return {"episodes": episodes, "mean": totals.mean(1).tolist(), "std": spread.tolist()}
 
 
 def _make_env(order: Order) -> ClassicEnv:

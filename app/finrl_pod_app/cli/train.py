@@ -79,9 +79,10 @@ def train(
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be 1 or more, got {workers}; leave it out to step in this process")
     from finrl_pod_app import console
+    from finrl_pod_app.classic.evaluation import EPISODES
     from finrl_pod_app.classic.order import Order, agent_of
     from finrl_pod_app.classic.overlapped import train_at_once
-    from finrl_pod_app.classic.training import EVALUATION, SAVE_SECONDS
+    from finrl_pod_app.classic.training import SAVE_SECONDS
     from finrl_pod_app.classic.training import train as run
 
     steps = 100_000 if steps is None else steps
@@ -99,7 +100,7 @@ def train(
         pipeline="sync" if pipeline is None else pipeline.value,
     )
     folder = folder_of(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
-    episodes = EVALUATION if evaluate is None else evaluate
+    episodes = EPISODES if evaluate is None else evaluate
     with console.progress_display(quiet=as_json) as progress:
         if order.pipeline == "async":
             if resume:
