@@ -34,7 +34,7 @@ from finrl_pod_app.bench.training import say
 LEVEL = 0.95
 BARS = 10_436  # weekdays of forty years
 KEPT = Path("benchmarks/gate.jsonl")
-FIRST = 2000  # thresholds and training were settled on worlds below this seed
+FIRST = 3000  # thresholds and training were settled on worlds below this seed
 LEARNERS = ("ppo", "untrained")
 AGENT = PPOConfig(learning_rate=1e-2, hidden=(16, 16))
 CONFIG = RunConfig(
@@ -43,7 +43,7 @@ CONFIG = RunConfig(
     ),
     environment=EnvironmentConfig(envs=512),
     agent=AGENT,
-    tournament=TournamentConfig(pods=4, generations=4, samples=98_304, leaderboard=8, champion=4),
+    tournament=TournamentConfig(pods=8, generations=2, samples=131_072, leaderboard=16, champion=8),
 )
 # One step of each environment at the least rate that a member may have: weights stay as they were drawn.
 UNTRAINED = dataclasses.replace(CONFIG.tournament, samples=1)
