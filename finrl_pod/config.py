@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from finrl_pod.agents import ALGORITHMS, AgentConfig, PPOConfig
+from finrl_pod.agents import AgentConfig, PPOConfig
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.errors import ConfigError
 
 __all__ = [

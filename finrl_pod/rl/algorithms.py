@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import ALGORITHMS, AgentConfig, OffPolicyConfig, OnPolicyConfig, SHACConfig, SimulatorConfig
+from finrl_pod.agents import AgentConfig, OffPolicyConfig, OnPolicyConfig, SHACConfig, SimulatorConfig
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl import actor_critic, off_policy_settings, on_policy, shac, through_market

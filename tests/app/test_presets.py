@@ -11,7 +11,7 @@ from finrl_pod_app.presets import COMMENTS, PRESETS, SECTIONS, config_text, pres
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, TournamentConfig, load, parse
 from finrl_pod.errors import ConfigError
 

@@ -10,7 +10,7 @@ import pytest
 from finrl_pod_app.dashboard.frames.form import config_of, merged, proposed_splits
 from finrl_pod_app.presets import config_text
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import RunConfig, SplitConfig, parse
 from finrl_pod.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.rl.algorithms import make_algorithm
 from finrl_pod.rl.ensemble import combined, draw_subsets
 from finrl_pod.rl.inputs import Seen

@@ -8,7 +8,7 @@ import pytest
 import torch
 from finrl_pod_envs.make import make_env
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.weights import scores_to_weights

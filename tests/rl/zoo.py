@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from finrl_pod_envs.make import make_env
 
-from finrl_pod.agents import ALGORITHMS, A2CConfig, AgentConfig, OffPolicyConfig, PPOConfig, SimulatorConfig
+from finrl_pod.agents import A2CConfig, AgentConfig, OffPolicyConfig, PPOConfig, SimulatorConfig
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.rl.learner import Learner
 from tests.markets import random_market

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod_app.bench.training import Recipe
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from finrl_pod import __version__
-from finrl_pod.agents import ALGORITHMS, AgentConfig, DQNConfig, OffPolicyConfig
+from finrl_pod.agents import AgentConfig, DQNConfig, OffPolicyConfig
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import parse
 from finrl_pod.errors import ConfigError
 from finrl_pod_app.terms import read_setting

@@ -16,7 +16,7 @@ def algorithms(
     """List the algorithms: what each is, the actions it drives, and the paper it follows."""
     import dataclasses
 
-    from finrl_pod.agents import ADD_ONS, ALGORITHMS
+    from finrl_pod.catalogue import ADD_ONS, ALGORITHMS
     from finrl_pod_app.cli.run_commands import print_json
 
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.agents import ALGORITHMS
+from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import jobs, theme
