@@ -36,7 +36,6 @@ from finrl_pod.types import BacktestResult, Floats
 REFERENCE = "equal_weight"
 CHAMPION = "champion"
 BASIS_POINT = 1e-4
-LOGIT_BINS = 40
 MOST_DRAWS = 20_000
 
 Results = Mapping[str, BacktestResult]

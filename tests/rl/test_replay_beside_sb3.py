@@ -62,7 +62,7 @@ def layers(state: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
 
 
 def as_ours(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
-    """part -> its rows, of their weights."""
+    """part -> its rows, copies of their weights."""
     state = model.policy.state_dict()
     if name == "dqn":
         return {"values": [layers(state, *(f"q_net.q_net.{i}" for i in (0, 2, 4)))]}
@@ -74,10 +74,6 @@ def as_ours(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
         "actor": [layers(state, *actor)],
         "critic": [layers(state, *(f"critic.qf{n}.{i}" for i in (0, 2, 4))) for n in range(critics)],
     }
-
-
-def copied(weights: dict[str, list[dict[str, Tensor]]]) -> dict[str, list[dict[str, Tensor]]]:
-    return {part: [{key: x.clone() for key, x in row.items()} for row in rows] for part, rows in weights.items()}
 
 
 def as_theirs(batch: Batch, like: Any) -> Any:
@@ -114,12 +110,12 @@ def given_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) -> None:
     env, config = CASES[name]
     model = theirs_of(name, env, config)
-    algorithm = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
-    algorithm.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
-    ours = algorithm.algorithm
+    learner = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
+    learner.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
+    ours = learner.algorithm
     assert isinstance(ours, OffPolicy)
     assert ours.updates == 0
-    before = copied(as_ours(name, model))
+    before = as_ours(name, model)
     for part, rows in before.items():
         for i, row in enumerate(rows):
             ours.trained.parts[part].parameters.load(i, row)
