@@ -30,9 +30,10 @@ from finrl_pod.pod import snapshots
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.learner import Callback, Learner
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
+from finrl_pod_app.devices import pick_device
 from finrl_pod_app.looks import log_look, object_subject
 from finrl_pod_app.prices import load_panel
-from finrl_pod_app.wiring import make_market, pick_device, training_env
+from finrl_pod_app.wiring import make_market, training_env
 
 
 @dataclass(frozen=True, eq=False)

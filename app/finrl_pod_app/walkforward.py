@@ -29,11 +29,12 @@ from finrl_pod.pod.progress import Progress
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app.crowning import Ground, check_lengths
+from finrl_pod_app.devices import pick_device
 from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.stitching import Leg, stitched
 from finrl_pod_app.trial_log import TrialLog
-from finrl_pod_app.wiring import both, check_settings, make_market, pick_device, tournament_of, training_env
+from finrl_pod_app.wiring import both, check_settings, make_market, tournament_of, training_env
 
 FOLDS, SEEDS = 6, 3
 PLAN = "plan.json"

@@ -14,7 +14,7 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.errors import EnvironmentLacks, InputError, Interrupted
+from finrl_pod.errors import Interrupted
 from finrl_pod.evaluate.metrics import to_json
 from finrl_pod.evaluate.registry import Registry
 from finrl_pod.pod.champion import ChampionMembers, choose
@@ -27,6 +27,7 @@ from finrl_pod.rl.algorithms import check as check_agent
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.crowning import Crowned, Ground, crown
 from finrl_pod_app.crowning import check as check_verdict
+from finrl_pod_app.devices import pick_device
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.live import live
 from finrl_pod_app.prices import load_panel
@@ -159,17 +160,6 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     env = training_env(config, market, splits, (0,))
     for agent in (config.agent, *config.cohorts):
         check_agent(agent, env)
-
-
-def pick_device(name: str) -> torch.device:
-    """auto, cpu or cuda. Raises EnvironmentLacks for a CUDA device that is not there."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentLacks(
-            "device cuda was asked for but this machine has none that torch can use; use --device cpu"
-        )
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def both(first: Report, second: Report) -> Report:

@@ -16,8 +16,10 @@ class DiscreteTradingEnv(MarketEnv):
     equity. No more is bought than the cash pays for, no more sold than is held.
     """
 
+    KIND = "discrete"
+
     def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
-        super().__init__(market, config or EnvironmentConfig(kind="discrete"), **kwargs)  # type: ignore[arg-type]
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
         if self.config.short or self.config.leverage != 1:
             raise ConfigError(
                 'environment.kind "discrete" knows neither shorts nor leverage; set environment.short = false and '

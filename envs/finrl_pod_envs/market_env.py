@@ -9,9 +9,10 @@ two are flattened to [P, E] and [P, E, N] with E = G * A.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -50,10 +51,12 @@ class EnvState(NamedTuple):
 class MarketEnv(ABC):
     """P members times E accounts on one market. Implements the VecEnv protocol."""
 
+    KIND: ClassVar[Literal["portfolio", "stock_trading", "discrete"] | None] = None  # of the project's own ones
+
     def __init__(
         self,
         market: MarketTensor,
-        config: EnvironmentConfig,
+        config: EnvironmentConfig | None = None,
         *,
         first: int | None = None,
         last: int | None = None,
@@ -64,10 +67,14 @@ class MarketEnv(ABC):
     ) -> None:
         """Decisions are taken at bars first..last (of `market`, inclusive; as far as fills exist).
 
-        members: the ids whose random streams the P members use. envs, group: override the config's.
+        config: its kind is that of the class. members: the ids whose random streams the P members use. envs, group:
+        override the config's.
         dtype: of accounts and of what step returns; float32 when None, but FinRL's order in whole shares keeps its
         accounts in float64: there one share flipped by a rounding changes every later purchase.
         """
+        config = config or EnvironmentConfig()
+        if self.KIND is not None:
+            config = dataclasses.replace(config, kind=self.KIND)
         check(config, market)
         self.market, self.config = market, config
         exact = config.whole_shares and config.order == "sequential"

@@ -15,8 +15,10 @@ class PortfolioEnv(MarketEnv):
     action: [P, E, 1 + N] scores. observation.account: cash and holdings as shares of the current equity.
     """
 
+    KIND = "portfolio"
+
     def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
-        super().__init__(market, config or EnvironmentConfig(), **kwargs)  # type: ignore[arg-type]
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets + 1
         self.action_kind = "direct" if self.config.short else "softmax"
         if type(self) is PortfolioEnv:

@@ -14,8 +14,10 @@ class StockTradingEnv(MarketEnv):
     With order="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
     """
 
+    KIND = "stock_trading"
+
     def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
-        super().__init__(market, config or EnvironmentConfig(kind="stock_trading"), **kwargs)  # type: ignore[arg-type]
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets
         self.action_kind = "direct"
         if type(self) is StockTradingEnv:

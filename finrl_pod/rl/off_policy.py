@@ -67,6 +67,7 @@ class OffPolicy(ABC):
         self.settings = settings_of(hyperparameters, config, self.RANGES, self.members, dtype=dtype, device=self.device)
         self.trained = Trained(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
+        self._scaled = False  # all of them are set
         self.updates = 0
         self.seen = 0  # samples of a member in the slots' whole life
         self._choices = generators(seed, members, "replay", self.device)
@@ -210,13 +211,15 @@ class OffPolicy(ABC):
 
     def _fix_reward_scale(self) -> None:
         """Once: rewards over their standard deviation in the replay, so that values are of order one."""
-        if bool((self.reward_scale != 0).all()):
+        if self._scaled:
             return
         if self.config.scale_rewards:
-            first = scale_of_rewards(self.replay.data["reward"][:, : self.replay.count].flatten(1).std(1))
+            seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
+            first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
         else:
             first = torch.ones_like(self.reward_scale)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
+        self._scaled = True
 
     def _follow(self) -> None:
         """Move the targets, when it is their turn."""
@@ -248,6 +251,7 @@ class OffPolicy(ABC):
         self.trained.load(p, rest)
         self.trained.parts[self.acting].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
+        self._scaled = False
 
     def streams(self) -> list[torch.Generator]:
         return [*self._choices, *self._noises, *self._extras]

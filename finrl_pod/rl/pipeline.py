@@ -5,6 +5,9 @@ learns, and hands over new weights. Both wait for each other so that updates / s
 `updates` / (`horizon` x environments), never more than `AHEAD` rounds of samples off. How old the acting weights were
 is measured, in updates. What is learned depends on which process was quicker: `Learner` does the same in turns and
 repeats exactly.
+
+The ring is on the device where the environments' observations are: a market's own, the CPU for others. This process may
+learn on another: what it draws is moved there.
 """
 
 from __future__ import annotations
@@ -55,9 +58,11 @@ class Figures(NamedTuple):
 class SharedReplay(Replay):
     """A ring that another process writes. The oldest items, which it may be overwriting, are not drawn."""
 
-    def __init__(self, data: dict[str, Tensor], margin: int) -> None:
-        self.data = data
-        self.members, self.capacity = next(iter(data.values())).shape[:2]
+    def __init__(self, data: dict[str, Tensor], margin: int, device: torch.device) -> None:
+        """device: where what is drawn is wanted."""
+        first = next(iter(data.values()))
+        self.data, self.device, self._kept_on = data, device, first.device
+        self.members, self.capacity = first.shape[:2]
         self.written, self.margin = 0, margin
 
     @property
@@ -67,40 +72,44 @@ class SharedReplay(Replay):
 
     def take(self, chosen: Tensor) -> dict[str, Tensor]:
         """As `Replay.take`, 0 being the newest item."""
-        return super().take((self.written - 1 - chosen) % self.capacity)
+        drawn = super().take(((self.written - 1 - chosen) % self.capacity).to(self._kept_on))
+        return {name: x.to(self.device) for name, x in drawn.items()}
 
 
 class Pipeline:
     """Trains `algorithm` while another process collects. Use it as a context: leaving it ends the other process."""
 
-    def __init__(self, make_env: MakeEnv, config: OffPolicyConfig, *, seed: int = 0) -> None:
-        """make_env: makes the environment, here for its sizes and there to be stepped; it is pickled.
+    def __init__(
+        self, make_env: MakeEnv, config: OffPolicyConfig, *, seed: int = 0, make_here: MakeEnv | None = None
+    ) -> None:
+        """make_env: makes the environment that is stepped, over there; it is pickled. make_here: the same on the device
+        that is to learn, where that is another.
 
         Raises ConfigError for an algorithm without a replay, and as `make_algorithm`.
         """
         if not isinstance(config, OffPolicyConfig):
             raise ConfigError(f"a pipeline needs an algorithm with a replay, got {config.algorithm}")
         self.env, self.config = make_env(), config
-        algorithm = make_algorithm(config, self.env, seed=seed)
-        assert isinstance(algorithm, OffPolicy)
-        self.algorithm = algorithm
+        algorithm = _made(config, self.env, seed)
         self.round = algorithm.steps * self.env.envs  # samples of a member
         margin = AHEAD * algorithm.steps * algorithm.inputs.groups
-        capacity = algorithm.replay.capacity
+        data, capacity = algorithm.replay.data, algorithm.replay.capacity
         if capacity < 2 * margin:
             raise ConfigError(
                 f"agent.replay must hold {2 * margin * algorithm.inputs.accounts} transitions at least to be written "
                 f"while it is read, got {config.replay}; take a larger one"
             )
-        for x in algorithm.replay.data.values():
+        for x in data.values():
             _shared(x)
         self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
-        algorithm.replay = SharedReplay(algorithm.replay.data, margin)
+        self.algorithm = algorithm if make_here is None else _with_room_for_a_batch(config, make_here(), seed)
+        self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
         self._counts = _shared(torch.zeros(PLACES, dtype=torch.int64))
-        self._weights = _shared(self._own().clone())
+        # On the CPU: what is copied into it has been computed when the copy is there.
+        self._weights = _shared(self._own().cpu().clone())
         context = mp.get_context("spawn")
         self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
-        self._terms = (make_env, config, seed, algorithm.replay.data, self._versions, margin, self._weights)
+        self._terms = (make_env, config, seed, data, self._versions, margin, self._weights)
         self._process = context.Process(
             target=_collect, args=(*self._terms, self._counts, self._lock, theirs), daemon=False
         )
@@ -208,6 +217,17 @@ class Pipeline:
         return episodes
 
 
+def _made(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
+    algorithm = make_algorithm(config, env, seed=seed)
+    assert isinstance(algorithm, OffPolicy)
+    return algorithm
+
+
+def _with_room_for_a_batch(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
+    """For who is given another replay."""
+    return _made(dataclasses.replace(config, replay=max(config.batch, env.envs)), env, seed)
+
+
 def _shared(x: Tensor) -> Tensor:
     """The same tensor, in memory that another process can be given."""
     x.share_memory_()  # type: ignore[no-untyped-call]
@@ -233,10 +253,8 @@ def _collect(
     torch.set_num_threads(1)
     env = make_env()
     try:
-        small = dataclasses.replace(config, replay=max(config.batch, env.envs))
-        algorithm = make_algorithm(small, env, seed=seed)
-        assert isinstance(algorithm, OffPolicy)
-        algorithm.replay = SharedReplay(data, margin)
+        algorithm = _with_room_for_a_batch(config, env, seed)
+        algorithm.replay = SharedReplay(data, margin, algorithm.device)
         _work(algorithm, Worker(env, seed), versions, weights, counts, lock, pipe)
     except (FinrlPodError, ValueError, RuntimeError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
@@ -263,6 +281,8 @@ def _work(
                 version = int(counts[VERSION])
         start = replay.written
         algorithm.collect(worker)
+        if algorithm.device.type == "cuda":
+            torch.cuda.synchronize(algorithm.device)  # the items are there before they are counted
         versions[torch.arange(start, replay.written) % replay.capacity] = version
         counts[WRITTEN], counts[SEEN] = replay.written, algorithm.seen
         counts[LOST] = getattr(worker.env, "losses", 0)

@@ -135,3 +135,17 @@ def test_an_unknown_kind_is_refused() -> None:
 
 def flatten(outcome: EnvStep) -> list[torch.Tensor]:
     return [t for part in outcome for t in (part if isinstance(part, tuple) else (part,))]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("said", sorted(KINDS))
+def test_a_class_is_of_its_own_kind_whatever_the_config_says(kind: str, said: str) -> None:
+    """A config's kind is "portfolio" unless set; a kernel that took its word would read past the actions."""
+
+    def rewards(word: str) -> torch.Tensor:
+        config = EnvironmentConfig(kind=word, window=8, envs=E, group=GROUP)  # type: ignore[arg-type]
+        env = KINDS[kind](MARKETS["next"], config, members=(0, 5))
+        assert env.config.kind == kind
+        return torch.stack([step.reward for step in play(env, 3)])
+
+    assert torch.equal(rewards(said), rewards(kind))

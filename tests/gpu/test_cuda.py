@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.make import make_env
 from finrl_pod_envs.portfolio import PortfolioEnv
 from finrl_pod_envs.stock_trading import StockTradingEnv
+from torch.utils._pytree import tree_map
 
+from finrl_pod.agents import SACConfig
 from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.data.tensor import to_device
 from finrl_pod.pod.scoring import score_members
 from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.pipeline import Pipeline
 from finrl_pod.rl.worker import Worker
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
+from tests.rl.zoo import NAMES, everything, small_learner
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,9 +72,7 @@ def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str) -> Non
     rollout = Worker(env, 1).collect(
         cpu.algorithm.explore, cpu.algorithm.noise((env.groups, env.accounts, env.action_size))
     )
-    moved = type(rollout)(
-        *(x.to(DEVICE) if torch.is_tensor(x) else type(x)(*(y.to(DEVICE) for y in x)) for x in rollout)
-    )
+    moved = tree_map(lambda x: x.to(DEVICE), rollout)
     cpu.algorithm.update(rollout)
     gpu.algorithm.update(moved)
     torch.testing.assert_close(cpu.algorithm.parameters.flat, gpu.algorithm.parameters.flat.cpu(), rtol=1e-6, atol=1e-9)
@@ -80,3 +86,44 @@ def test_a_population_learns_and_is_scored_on_the_device(market: MarketTensor) -
     params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
     scores = score_members(learner.algorithm.actor, params, on, RULES, on.first, on.shape[0] - 1)
     assert len(scores) == 3
+
+
+@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_learns_and_goes_on_from_a_checkpoint(name: str, policy: str) -> None:
+    market = to_device(random_market(5, bars=60, leak=True), DEVICE)
+
+    def make() -> Learner:
+        return small_learner(name, (0, 1), policy=policy, market=market)
+
+    one, other = make(), make()
+    one.learn(3 * one.iteration_samples)
+    other.resume(one.checkpoint())
+    one.learn(one.iteration_samples)
+    other.learn(other.iteration_samples)
+    assert all(one.alive)
+    assert one.act(one.env.reset(0)).device.type == DEVICE
+    for key, value in everything(one).items():
+        torch.testing.assert_close(value, everything(other)[key], rtol=1e-9, atol=1e-9)
+
+
+def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
+    make_env = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
+    agent = SACConfig(policy="mlp", hidden=(16,), batch=16, replay=400, warmup=40, updates=2)
+    with Pipeline(make_env, agent, seed=1, make_here=functools.partial(make_env, device=DEVICE)) as pipeline:
+        figures = pipeline.learn(600)
+        assert torch.equal(pipeline._weights, pipeline._own().cpu())
+    assert figures.updates == 600 - 40
+
+
+def test_a_pipeline_of_a_market_on_the_device(market: MarketTensor) -> None:
+    """Two processes on one device, around a ring in its memory."""
+    make_market = functools.partial(make_env, to_device(market, DEVICE), RULES, first=market.first, last=60)
+    agent = SACConfig(policy="mlp", hidden=(16,), batch=16, replay=1024, warmup=64, updates=2)
+    with Pipeline(make_market, agent, seed=1) as pipeline:
+        figures = pipeline.learn(1600)
+        written = pipeline.algorithm.replay.data
+        assert written["reward"].device.type == DEVICE
+        assert bool(torch.isfinite(written["account"]).all())
+        assert bool((written["account"][..., 0] > 0).any())
+    assert figures.updates == (1600 - 64) * 2 // RULES.envs

@@ -41,7 +41,7 @@ def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
 
 
 def test_the_ring_gives_the_newest_and_spares_the_oldest() -> None:
-    ring = SharedReplay({"x": torch.zeros(1, 10)}, margin=3)
+    ring = SharedReplay({"x": torch.zeros(1, 10)}, 3, torch.device("cpu"))
     ring.add({"x": torch.arange(1.0, 7).view(1, -1)})
     assert ring.count == 6
     ring.add({"x": torch.arange(7.0, 15).view(1, -1)})

@@ -10,15 +10,7 @@ from typing import Any
 
 import torch
 
-from finrl_pod.errors import EnvironmentLacks
 from finrl_pod_app.doctor import installed_versions
-
-
-def pick_device(name: str) -> torch.device:
-    """auto, cpu or cuda. Raises EnvironmentLacks where torch can use no CUDA device and one was asked for."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentLacks("device cuda was asked for but torch finds none on this machine; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -41,20 +41,17 @@ class PipelineSettings:
 def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]:
     """Both take turns with the same settings and budget; rates are over the whole of it, the warm-up left out."""
     settings.check()
-    if device.type != "cpu":
-        raise ConfigError(
-            "bench pipeline measures on a CPU, where Gymnasium's environments are stepped; add --device cpu"
-        )
     config = SACConfig(
         policy="mlp", hidden=(settings.width, settings.width), batch=256, replay=settings.steps * 2, warmup=WARMUP,
         updates=settings.envs, scale_rewards=False, max_grad_norm=1e9, discount=0.99, learning_rate_schedule="constant",
     )  # fmt: skip
     make_env = functools.partial(ClassicEnv, settings.env, envs=settings.envs)
+    make_here = functools.partial(make_env, device=device)
     each: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
     figures: list[Figures] = []
     for run in range(settings.runs):
-        each["sync"].append(_in_turn(make_env, config, settings.steps, run))
-        rates, done = _at_once(make_env, config, settings.steps, run)
+        each["sync"].append(_in_turn(make_here, config, settings.steps, run))
+        rates, done = _at_once(make_env, make_here, config, settings.steps, run)
         each["async"].append(rates)
         figures.append(done)
         say(f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s in turn, {rates[0]:,.0f} at once")
@@ -85,9 +82,9 @@ def _in_turn(make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, 
 
 
 def _at_once(
-    make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int
+    make_env: Callable[[], ClassicEnv], make_here: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int
 ) -> tuple[tuple[float, float], Figures]:
-    with Pipeline(make_env, config, seed=seed) as pipeline:
+    with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
         first = pipeline.learn(WARMUP + config.updates)
         before = (pipeline.figures.samples, first.updates)
         began = time.perf_counter()

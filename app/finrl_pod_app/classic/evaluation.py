@@ -54,15 +54,15 @@ def together(act: Act, members: int) -> Act:
 
 def _returns(act: Act, order: Order, episodes: int) -> Tensor:
     """[P, episodes] float64"""
-    env = ClassicEnv(order.env, envs=episodes, members=range(order.members))
+    env = ClassicEnv(order.env, envs=episodes, members=range(order.members), device=order.device)
     try:
         observation = env.reset(key(order.seed, 0, "evaluation"))
         totals = torch.zeros(order.members, episodes, dtype=torch.float64)
         running = torch.ones(order.members, episodes, dtype=torch.bool)
         while bool(running.any()):
             step = env.step(act(observation))
-            totals += torch.where(running, step.reward.double(), 0.0)
-            running &= ~(step.terminated | step.truncated)
+            totals += torch.where(running, step.reward.cpu().double(), 0.0)
+            running &= ~(step.terminated | step.truncated).cpu()
             observation = step.observation
     finally:
         env.close()

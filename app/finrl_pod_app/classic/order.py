@@ -12,6 +12,7 @@ from finrl_pod.agents import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.config import parse
 from finrl_pod.errors import ConfigError
+from finrl_pod_app.devices import pick_device
 from finrl_pod_app.terms import read_setting
 
 NEVER = 1e9  # of a limit that is never reached
@@ -22,7 +23,8 @@ MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
 class Order:
     """env: "gym:NAME". workers: processes that step it, 0 for this one. envs: of a member. steps: of a member, in all.
 
-    pipeline: "sync" collects and learns in turn and repeats exactly; "async" does both at once.
+    pipeline: "sync" collects and learns in turn and repeats exactly; "async" does both at once. device: where the agent
+    learns, and acts too unless it is async; environments are stepped on the CPU.
     """
 
     env: str
@@ -35,6 +37,7 @@ class Order:
     threads: int = 1
     worker_timeout: float = 60.0
     pipeline: Literal["sync", "async"] = "sync"
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def plain(self) -> dict[str, Any]:
         """As config.json holds it."""
@@ -45,7 +48,7 @@ def order_of(values: Mapping[str, Any]) -> Order:
     """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has."""
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(Order)} - {"agent"}
-    return Order(agent=agent, **{name: values[name] for name in fields})
+    return Order(agent=agent, **{name: values[name] for name in fields & values.keys()})
 
 
 def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
@@ -90,7 +93,8 @@ def usual(algorithm: str, *, steps: int, envs: int) -> dict[str, Any]:
 
 
 def check(order: Order) -> None:
-    """Raises ConfigError for a number that cannot be."""
+    """Raises ConfigError for a number that cannot be, EnvironmentLacks for a device that is not there."""
+    pick_device(order.device)
     for flag, value, least in (
         ("--steps", order.steps, 1), ("--envs", order.envs, 1), ("--members", order.members, 1),
         ("--threads", order.threads, 1), ("--seed", order.seed, 0),

@@ -42,7 +42,8 @@ def train_at_once(
     make_env = functools.partial(
         ClassicEnv, order.env, envs=order.envs, workers=order.workers or None, seconds=order.worker_timeout
     )
-    pipeline = Pipeline(make_env, order.agent, seed=order.seed)
+    make_here = functools.partial(ClassicEnv, order.env, envs=order.envs, device=order.device)
+    pipeline = Pipeline(make_env, order.agent, seed=order.seed, make_here=make_here)
     folder.begin(order.plain())
     with stop_asked() as asked, pipeline:
         began = time.monotonic()

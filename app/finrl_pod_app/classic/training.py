@@ -156,6 +156,7 @@ def _make_env(order: Order) -> ClassicEnv:
         workers=order.workers or None,
         members=range(order.members),
         seconds=order.worker_timeout,
+        device=order.device,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.run_commands import Device, Json, OnDevice, Out, Resume, Seed, folder_of, print_json, run_config
+from finrl_pod_app.cli.run_commands import Device, Json, Out, Resume, Seed, folder_of, print_json, run_config
 
 
 class PipelineMode(StrEnum):
@@ -54,7 +54,9 @@ def train(
     out: Out = None,
     seed: Seed = None,
     resume: Resume = False,
-    device: OnDevice = Device.auto,
+    device: Annotated[
+        Device, typer.Option(help="auto takes a CUDA device where there is one; with --env it stays on the CPU.")
+    ] = Device.auto,
     as_json: Json = False,
 ) -> None:
     """Train one agent on a market (CONFIG.toml, through all generations), or agents on a Gymnasium environment (--env).
@@ -98,6 +100,7 @@ def train(
         threads=1 if threads is None else threads,
         worker_timeout=60.0 if worker_timeout is None else worker_timeout,
         pipeline="sync" if pipeline is None else pipeline.value,
+        device="cuda" if device is Device.cuda else "cpu",
     )
     folder = folder_of(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
     episodes = EPISODES if evaluate is None else evaluate

@@ -46,18 +46,19 @@ class ClassicEnv:
         workers: int | None = None,
         members: Sequence[int] = (0,),
         seconds: float = WORKER_SECONDS,
+        device: torch.device | str = "cpu",
     ) -> None:
         """name: "gym:Hopper-v5". envs: of a member. workers: processes that share all lanes, None for this process.
 
-        seconds: a worker that takes longer for a step is replaced. Raises ConfigError for what cannot be stepped or
-        driven, EnvironmentLacks for a package that is missing.
+        seconds: a worker that takes longer for a step is replaced. device: where its tensors are; it is stepped on the
+        CPU. Raises ConfigError for what cannot be stepped or driven, EnvironmentLacks for a package that is missing.
         """
         if envs < 1:
             raise ConfigError(f"--envs must be 1 or more, got {envs}")
         if workers is not None:
             pool.check(len(members) * envs, workers, seconds)
         self.name, self.members, self.envs, self.member_ids = name, len(members), envs, tuple(members)
-        self.device = torch.device("cpu")
+        self.device = torch.device(device)
         self._seconds, self._workers = seconds, workers
         probe = make_gymnasium(name)
         self.shapes = shapes_of(probe, name)
@@ -71,7 +72,7 @@ class ClassicEnv:
         self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the running episodes
         self._total = np.zeros(lanes)
         self._finished: list[Episode] = []
-        self._nothing = torch.zeros(self.members, envs)
+        self._nothing = torch.zeros(self.members, envs, device=self.device)
 
     @property
     def losses(self) -> int:
@@ -112,9 +113,9 @@ class ClassicEnv:
         shape = (self.members, self.envs)
         return EnvStep(
             observation=self._rows(block.row),
-            reward=torch.from_numpy(block.reward.astype(np.float32)).view(shape),
-            terminated=torch.from_numpy(block.terminated.copy()).view(shape),
-            truncated=torch.from_numpy(block.truncated.copy()).view(shape),
+            reward=self._here(block.reward.astype(np.float32)).view(shape),
+            terminated=self._here(block.terminated.copy()).view(shape),
+            truncated=self._here(block.truncated.copy()).view(shape),
             final_observation=self._rows(block.final),
             equity=self._nothing,
             turnover=self._nothing,
@@ -203,7 +204,10 @@ class ClassicEnv:
 
     def _rows(self, rows: NDArray[np.float32]) -> Tensor:
         """[L, S] -> [P, E, S], a copy."""
-        return torch.from_numpy(rows.copy()).view(self.members, self.envs, -1)
+        return self._here(rows.copy()).view(self.members, self.envs, -1)
+
+    def _here(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
 
     def _driver_of(self) -> Driver:
         if self._driver is None:
