@@ -4,9 +4,23 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#ifdef __AVX__
+#ifdef __SSE__
 #include <immintrin.h>
 #endif
+
+// While it lives, numbers too small to be normal (below 1.2e-38 in float32) are zero, in the thread that made it. A weight
+// that gets no gradient any more has moments that decay into them and stay there, and on Intel's processors each such
+// number takes a hundred cycles.
+struct TinyIsZero {
+#ifdef __SSE__
+  const unsigned before = _mm_getcsr();
+  TinyIsZero() { _mm_setcsr(before | 0x8040); }
+  ~TinyIsZero() { _mm_setcsr(before); }
+#else
+  TinyIsZero() {}
+#endif
+  TinyIsZero(const TinyIsZero&) = delete;
+};
 
 template <class T, int W>
 struct Lane {

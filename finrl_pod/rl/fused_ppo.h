@@ -140,6 +140,7 @@ template <class Worker, class B, class F>
 static void share_out(const B& b, int64_t parts, F f) {
 #pragma omp parallel
   {
+    const TinyIsZero flush;
     Worker worker(b);
 #pragma omp for schedule(dynamic)
     for (int64_t u = 0; u < b.members * parts; u++) {
@@ -239,6 +240,7 @@ static void take_step(const B& b, const Step& s) {
   std::vector<char> moves(b.members);
 #pragma omp parallel
   {
+    const TinyIsZero flush;
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < b.members * chunks; c++) {  // added up in order, whoever was first
       const int64_t p = c / chunks, from = c % chunks * PART, count = std::min(PART, d - from);

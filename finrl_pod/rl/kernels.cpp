@@ -145,6 +145,7 @@ extern "C" void adam(float* flat, const float* gradient, float* first, float* se
   const float d1 = float(1 - decay_1), keep = float(decay_2), d2 = float(1 - decay_2), least = float(epsilon);
 #pragma omp parallel for schedule(static) if (members * size > WORTH_THREADS)
   for (int64_t c = 0; c < members * parts; c++) {
+    const TinyIsZero flush;
     const int64_t p = c / parts, from = p * size + c % parts * PART;
     const int64_t to = std::min(from + PART, (p + 1) * size);
     if (moves && !moves[p]) continue;
@@ -171,6 +172,7 @@ extern "C" void adam_clipped(float* flat, const float* gradient, float* first, f
   const float d1 = float(1 - decay_1), keep = float(decay_2), d2 = float(1 - decay_2), least = float(epsilon);
 #pragma omp parallel for schedule(static) if (rows > 1 && rows * size > WORTH_THREADS)
   for (int64_t r = 0; r < rows; r++) {
+    const TinyIsZero flush;
     double whole = 0;
     for (int64_t part = 0; part < parts; part++) {
       const int64_t from = r * size + part * PART, to = std::min(from + PART, (r + 1) * size);
@@ -189,6 +191,7 @@ extern "C" void adam_clipped(float* flat, const float* gradient, float* first, f
     if (alive[r / per]) steps[r] += 1;
 #pragma omp parallel for schedule(static) if (rows * size > WORTH_THREADS)
   for (int64_t c = 0; c < rows * parts; c++) {
+    const TinyIsZero flush;
     const int64_t r = c / parts, from = r * size + c % parts * PART, to = std::min(from + PART, (r + 1) * size);
     if (!alive[r / per]) continue;
     const float scale = std::min(1.f, limit[r] / std::max(norm[r], 1e-12f));

@@ -8,7 +8,12 @@
 
 #include "simd.h"
 
-constexpr int W = 8, ROWS = 6, COLUMNS = 2 * W;  // a product's tile: twelve sums, two lanes of b and one of a
+#ifdef __AVX512F__
+constexpr int W = 16, ROWS = 12;
+#else
+constexpr int W = 8, ROWS = 6;
+#endif
+constexpr int COLUMNS = 2 * W;  // a product's tile: two sums a row, two lanes of b and one of a fill the registers
 constexpr int64_t DEPTH = 512;                   // of a product at a time: a panel of b stays in the nearest cache
 constexpr int64_t CHUNK = 8 * ROWS;              // rows that one thread takes
 // Multiplications below which one thread is quicker: threads that meet a dozen times an update wait for one another.
@@ -27,7 +32,7 @@ static inline void tile(const float* a, const float* b, int64_t depth, float* c,
   V sum[R][2] = {};
   for (int64_t x = 0; x < depth; x++) {
     const V left = load<float, W>(b + x * COLUMNS), right = load<float, W>(b + x * COLUMNS + W);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int i = 0; i < R; i++) {
       const float by = a[x * ROWS + i];
       sum[i][0] += by * left, sum[i][1] += by * right;
@@ -45,6 +50,15 @@ static inline void tile(const float* a, const float* b, int64_t depth, float* c,
       }
     }
   }
+}
+
+// The same for `high` rows, R at most.
+template <int R>
+static inline void tile_of(int64_t high, const float* a, const float* b, int64_t depth, float* c, int64_t rows,
+                           int64_t columns, int64_t n, bool add) {
+  if constexpr (R > 1)
+    if (high < R) return tile_of<R - 1>(high, a, b, depth, c, rows, columns, n, add);
+  tile<R>(a, b, depth, c, rows, columns, n, add);
 }
 
 // c [m, 1] = a [m, k] b [k, 1], a's rows or columns side by side: the heads of critics.
@@ -99,6 +113,7 @@ static void product(int64_t m, int64_t n, int64_t k, View a, View b, float* c, i
     const bool shared = m * n * depth > WORTH && !omp_in_parallel();
 #pragma omp parallel for schedule(static) if (shared)
     for (int64_t first = 0; first < m; first += CHUNK) {
+      const TinyIsZero flush;
       static thread_local std::vector<float> strip;
       strip.resize(depth * ROWS);
       for (int64_t i = first; i < std::min(first + CHUNK, m); i += ROWS) {
@@ -114,14 +129,7 @@ static void product(int64_t m, int64_t n, int64_t k, View a, View b, float* c, i
           const float* panel = right + p * depth * COLUMNS;
           float* to = c + i * rows + p * COLUMNS * columns;
           const int64_t wide = std::min<int64_t>(COLUMNS, n - p * COLUMNS);
-          switch (high) {
-            case 6: tile<6>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
-            case 5: tile<5>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
-            case 4: tile<4>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
-            case 3: tile<3>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
-            case 2: tile<2>(strip.data(), panel, depth, to, rows, columns, wide, from); break;
-            default: tile<1>(strip.data(), panel, depth, to, rows, columns, wide, from);
-          }
+          tile_of<ROWS>(high, strip.data(), panel, depth, to, rows, columns, wide, from);
         }
       }
     }
@@ -247,6 +255,7 @@ extern "C" void sac_critics(const Update* given) {
   std::vector<Layers> values(P * M);
 #pragma omp parallel for if (P > 1)
   for (int64_t p = 0; p < P; p++) {
+    const TinyIsZero flush;
     Layers seen(1);
     seen[0].assign(u.following + p * B * u.row, u.following + (p + 1) * B * u.row);
     forward(u.actor, u.actors + p * u.actor.parameters, seen, B);
@@ -254,6 +263,7 @@ extern "C" void sac_critics(const Update* given) {
   }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
+    const TinyIsZero flush;
     const int64_t p = r / M;
     values[r].resize(1);
     values[r][0] = joined(u, u.following + p * B * u.row, next[p].action.data());
@@ -266,6 +276,7 @@ extern "C" void sac_critics(const Update* given) {
                                                     (combined(u, values, p, i) - u.temperature[p] * next[p].chance[i]);
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
+    const TinyIsZero flush;
     const int64_t p = r / M;
     Layers& seen = values[r];
     seen[0] = joined(u, u.seen + p * B * u.row, u.action + p * B * u.actions);
@@ -291,6 +302,7 @@ extern "C" void sac_actor(const Update* given) {
   std::vector<std::vector<float>> by_input(P * M);
 #pragma omp parallel for if (P > 1)
   for (int64_t p = 0; p < P; p++) {
+    const TinyIsZero flush;
     acting[p].resize(1);
     acting[p][0].assign(u.seen + p * B * u.row, u.seen + (p + 1) * B * u.row);
     forward(u.actor, u.actors + p * u.actor.parameters, acting[p], B);
@@ -298,12 +310,14 @@ extern "C" void sac_actor(const Update* given) {
   }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
+    const TinyIsZero flush;
     values[r].resize(1);
     values[r][0] = joined(u, u.seen + r / M * B * u.row, drawn[r / M].action.data());
     forward(u.critic, u.values + r * u.critic.parameters, values[r], B);
   }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
+    const TinyIsZero flush;
     const int64_t p = r / M;
     by_input[r].assign(B * wide, 0);
     // Only the states that this critic has a say in are followed back.
@@ -329,6 +343,7 @@ extern "C" void sac_actor(const Update* given) {
   }
 #pragma omp parallel for if (P > 1)
   for (int64_t p = 0; p < P; p++) {
+    const TinyIsZero flush;
     const Drawn& d = drawn[p];
     std::vector<float> gradient(B * 2 * A);
     const float by_chance = u.temperature[p] / B;
