@@ -27,14 +27,13 @@ struct View {
 };
 
 template <int R>
-static inline void tile(const float* a, const float* b, int64_t depth, float* c, int64_t rows, int64_t columns, int64_t n,
-                        bool add) {
+static inline void tile(View a, const float* b, int64_t depth, float* c, int64_t rows, int64_t columns, int64_t n, bool add) {
   V sum[R][2] = {};
   for (int64_t x = 0; x < depth; x++) {
     const V left = load<float, W>(b + x * COLUMNS), right = load<float, W>(b + x * COLUMNS + W);
 #pragma GCC unroll 12
     for (int i = 0; i < R; i++) {
-      const float by = a[x * ROWS + i];
+      const float by = a.at[i * a.rows + x * a.columns];
       sum[i][0] += by * left, sum[i][1] += by * right;
     }
   }
@@ -54,8 +53,8 @@ static inline void tile(const float* a, const float* b, int64_t depth, float* c,
 
 // The same for `high` rows, R at most.
 template <int R>
-static inline void tile_of(int64_t high, const float* a, const float* b, int64_t depth, float* c, int64_t rows,
-                           int64_t columns, int64_t n, bool add) {
+static inline void tile_of(int64_t high, View a, const float* b, int64_t depth, float* c, int64_t rows, int64_t columns,
+                           int64_t n, bool add) {
   if constexpr (R > 1)
     if (high < R) return tile_of<R - 1>(high, a, b, depth, c, rows, columns, n, add);
   tile<R>(a, b, depth, c, rows, columns, n, add);
@@ -119,17 +118,17 @@ static void product(int64_t m, int64_t n, int64_t k, View a, View b, float* c, i
       for (int64_t i = first; i < std::min(first + CHUNK, m); i += ROWS) {
         const int64_t high = std::min<int64_t>(ROWS, m - i);
         const float* at = a.at + i * a.rows + from * a.columns;
-        if (a.columns == 1)
-          for (int64_t r = 0; r < high; r++)
-            for (int64_t x = 0; x < depth; x++) strip[x * ROWS + r] = at[r * a.rows + x];
-        else
+        View left{at, a.rows, 1};
+        if (a.columns != 1) {  // rows of c lie along it: gathered, they are read once from far away
           for (int64_t x = 0; x < depth; x++)
             for (int64_t r = 0; r < high; r++) strip[x * ROWS + r] = at[r * a.rows + x * a.columns];
+          left = {strip.data(), 1, ROWS};
+        }
         for (int64_t p = 0; p < panels; p++) {
           const float* panel = right + p * depth * COLUMNS;
           float* to = c + i * rows + p * COLUMNS * columns;
           const int64_t wide = std::min<int64_t>(COLUMNS, n - p * COLUMNS);
-          tile_of<ROWS>(high, strip.data(), panel, depth, to, rows, columns, wide, from);
+          tile_of<ROWS>(high, left, panel, depth, to, rows, columns, wide, from);
         }
       }
     }
@@ -169,7 +168,7 @@ static void forward(const Net& net, const float* own, Layers& seen, int64_t batc
 // gradient: d loss / d output [batch, last width]; becomes d loss / d input where that is wanted. into: of the parameters.
 static void backward(const Net& net, const float* own, const Layers& seen, std::vector<float>& gradient, float* into,
                      int64_t batch, bool wants_input) {
-  std::vector<float> before;
+  static thread_local std::vector<float> before;
   for (int64_t l = net.layers - 1; l >= 0; l--) {
     const int64_t in = net.width[l], out = net.width[l + 1];
     if (into) {
@@ -188,6 +187,19 @@ static void backward(const Net& net, const float* own, const Layers& seen, std::
   }
 }
 
+struct Drawn {
+  std::vector<float> action, change, chance;  // [B, A], [B, A], [B]
+  std::vector<char> within;                   // [B, A]
+};
+
+// What is computed on the way, kept so that the next update finds the room, and the actor's half of one what its critics'
+// half has done already. P, P and P * M of each.
+struct Memory {
+  std::vector<Layers> following, acting, values;  // of the actor in the next state and in this one, and of critics
+  std::vector<Drawn> next, drawn;
+  std::vector<std::vector<float>> by_input;  // derivative of the values by what critics are shown
+};
+
 struct Update {
   int64_t members, critics, batch, row, actions, mean;  // mean: what the actor climbs and a target takes, else the minimum
   Net actor, critic;
@@ -195,14 +207,13 @@ struct Update {
   const float *seen, *action, *reward, *going, *following, *noise;  // [P, B, ..]; noise [P, 2, B, A]
   const float *temperature, *discount;             // [P]
   float *gradient, *figures;  // of the critics [P * M, D] or the actors [P, D]; losses [P * M] and values [P * M], or [2, P]
+  Memory* memory;
 };
+
+extern "C" Memory* sac_memory() { return new Memory; }
+extern "C" void sac_forget(Memory* memory) { delete memory; }
 
 constexpr float LOWEST = -20, HIGHEST = 2, HALF_LOG_2PI = 0.91893853320467274f, LOG_2 = 0.69314718055994531f;
-
-struct Drawn {
-  std::vector<float> action, change, chance;  // [B, A], [B, A], [B]
-  std::vector<char> within;                   // [B, A]
-};
 
 static void draw(const Update& u, const std::vector<float>& heads, const float* noise, Drawn& out) {
   const int64_t a = u.actions;
@@ -223,13 +234,22 @@ static void draw(const Update& u, const std::vector<float>& heads, const float* 
   }
 }
 
-static std::vector<float> joined(const Update& u, const float* row, const float* action) {
-  std::vector<float> x(u.batch * (u.row + u.actions));
+static void join(const Update& u, const float* row, const float* action, Layers& seen) {
+  seen.resize(u.critic.layers + 1);
+  seen[0].resize(u.batch * (u.row + u.actions));
   for (int64_t i = 0; i < u.batch; i++) {
-    float* to = std::copy(row + i * u.row, row + (i + 1) * u.row, x.data() + i * (u.row + u.actions));
+    float* to = std::copy(row + i * u.row, row + (i + 1) * u.row, seen[0].data() + i * (u.row + u.actions));
     std::copy(action + i * u.actions, action + (i + 1) * u.actions, to);
   }
-  return x;
+}
+
+// The actor in these rows of member p, and what it draws there.
+static void act(const Update& u, int64_t p, const float* rows, const float* noise, Layers& seen, Drawn& drawn) {
+  const int64_t size = u.batch * u.row;
+  seen.resize(u.actor.layers + 1);
+  seen[0].assign(rows + p * size, rows + (p + 1) * size);
+  forward(u.actor, u.actors + p * u.actor.parameters, seen, u.batch);
+  draw(u, seen.back(), noise, drawn);
 }
 
 // Of M values of a state: the minimum or the mean.
@@ -251,35 +271,37 @@ extern "C" void sac_critics(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch;
   const bool shared = worth_sharing(u);
-  std::vector<Drawn> next(P);
-  std::vector<Layers> values(P * M);
-#pragma omp parallel for if (P > 1)
-  for (int64_t p = 0; p < P; p++) {
+  Memory& memory = *u.memory;
+  std::vector<Layers>& values = memory.values;
+  memory.following.resize(P), memory.acting.resize(P), memory.next.resize(P), memory.drawn.resize(P), values.resize(P * M);
+#pragma omp parallel for if (shared)
+  for (int64_t r = 0; r < 2 * P; r++) {  // the actor does not change before its own half: both of its ways at once
     const TinyIsZero flush;
-    Layers seen(1);
-    seen[0].assign(u.following + p * B * u.row, u.following + (p + 1) * B * u.row);
-    forward(u.actor, u.actors + p * u.actor.parameters, seen, B);
-    draw(u, seen.back(), u.noise + p * 2 * B * u.actions, next[p]);
+    const int64_t p = r / 2;
+    const float* noise = u.noise + r * B * u.actions;
+    if (r % 2)
+      act(u, p, u.seen, noise, memory.acting[p], memory.drawn[p]);
+    else
+      act(u, p, u.following, noise, memory.following[p], memory.next[p]);
   }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const TinyIsZero flush;
     const int64_t p = r / M;
-    values[r].resize(1);
-    values[r][0] = joined(u, u.following + p * B * u.row, next[p].action.data());
+    join(u, u.following + p * B * u.row, memory.next[p].action.data(), values[r]);
     forward(u.critic, u.targets + r * u.critic.parameters, values[r], B);
   }
   std::vector<float> wanted(P * B);
   for (int64_t p = 0; p < P; p++)
     for (int64_t i = 0; i < B; i++)
       wanted[p * B + i] = u.reward[p * B + i] + u.discount[p] * u.going[p * B + i] *
-                                                    (combined(u, values, p, i) - u.temperature[p] * next[p].chance[i]);
+                                                    (combined(u, values, p, i) - u.temperature[p] * memory.next[p].chance[i]);
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const TinyIsZero flush;
     const int64_t p = r / M;
     Layers& seen = values[r];
-    seen[0] = joined(u, u.seen + p * B * u.row, u.action + p * B * u.actions);
+    join(u, u.seen + p * B * u.row, u.action + p * B * u.actions, seen);
     const float* own = u.values + r * u.critic.parameters;
     forward(u.critic, own, seen, B);
     std::vector<float> gradient(B);
@@ -297,22 +319,15 @@ extern "C" void sac_actor(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch, A = u.actions, wide = u.row + A;
   const bool shared = worth_sharing(u);
-  std::vector<Drawn> drawn(P);
-  std::vector<Layers> acting(P), values(P * M);
-  std::vector<std::vector<float>> by_input(P * M);
-#pragma omp parallel for if (P > 1)
-  for (int64_t p = 0; p < P; p++) {
-    const TinyIsZero flush;
-    acting[p].resize(1);
-    acting[p][0].assign(u.seen + p * B * u.row, u.seen + (p + 1) * B * u.row);
-    forward(u.actor, u.actors + p * u.actor.parameters, acting[p], B);
-    draw(u, acting[p].back(), u.noise + (p * 2 + 1) * B * A, drawn[p]);
-  }
+  Memory& memory = *u.memory;
+  const std::vector<Drawn>& drawn = memory.drawn;
+  std::vector<Layers>& values = memory.values;
+  std::vector<std::vector<float>>& by_input = memory.by_input;
+  by_input.resize(P * M);
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const TinyIsZero flush;
-    values[r].resize(1);
-    values[r][0] = joined(u, u.seen + r / M * B * u.row, drawn[r / M].action.data());
+    join(u, u.seen + r / M * B * u.row, drawn[r / M].action.data(), values[r]);
     forward(u.critic, u.values + r * u.critic.parameters, values[r], B);
   }
 #pragma omp parallel for if (shared)
@@ -360,7 +375,7 @@ extern "C" void sac_actor(const Update* given) {
       }
     }
     u.figures[p] = loss / B, u.figures[P + p] = -chance / B;
-    backward(u.actor, u.actors + p * u.actor.parameters, acting[p], gradient, u.gradient + p * u.actor.parameters, B,
+    backward(u.actor, u.actors + p * u.actor.parameters, memory.acting[p], gradient, u.gradient + p * u.actor.parameters, B,
              false);
   }
 }

@@ -7,6 +7,7 @@ gives None and autograd does the work.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class _Update(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _SIZES),
         ("actor", _Net),
         ("critic", _Net),
-        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, "memory")),
     ]
 
 
@@ -73,6 +74,9 @@ class SacUpdate:
         update.targets = self._targets.data_ptr()
         self._gradients = {name: torch.empty_like(parts[name].parameters.flat) for name in ("actor", "critic")}
         self._figures = torch.empty(2, sac.members * sac.critics)
+        library.sac_memory.restype, library.sac_forget.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        update.memory = library.sac_memory()
+        weakref.finalize(self, library.sac_forget, update.memory)
         self._update = update
 
     @classmethod
