@@ -11,6 +11,7 @@ import torch
 from finrl_pod.agents import AgentConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
+from finrl_pod.rl.actor_critic_update import ActorCriticUpdate
 from finrl_pod.rl.actors import BoundedActor, make_actor_network
 from finrl_pod.rl.critics import make_critic
 from finrl_pod.rl.ensemble import combined, draw_subsets
@@ -32,6 +33,7 @@ class ActorCritic(OffPolicy):
 
     HEADS = 1
     ACTOR_TARGET = False
+    delay = 1  # updates of the critics for one of the actor
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (self.spec.action_size,), self.dtype
@@ -47,6 +49,7 @@ class ActorCritic(OffPolicy):
         # The actor may learn more seldom than the critics: what its last step said.
         self.improved = [torch.full_like(self.reward_scale, torch.nan)] * (len(self.FIGURES) - len(OffPolicy.FIGURES))
         self._fixed = self.trained.fixed("critic")
+        self._fused = ActorCriticUpdate.of(self)
 
     @property
     def actor(self) -> BoundedActor:
@@ -73,6 +76,16 @@ class ActorCritic(OffPolicy):
     def _to_env(self, action: Tensor) -> Tensor:
         return action.reshape(self.members, -1, self.spec.action_size) * scale_of(self.spec)
 
+    @property
+    @abstractmethod
+    def climbs(self) -> str:
+        """What the actor climbs of the critics' values: their "min", their "mean", or the "first"."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether the actor learns in this update."""
+        return self.updates % self.delay == 0
+
     # ------------------------------------------------------------------ values
 
     def values(self, params: Mapping[str, Tensor], seen: Seen, action: Tensor, critics: int) -> Tensor:
@@ -97,6 +110,18 @@ class ActorCritic(OffPolicy):
         loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
         norm = self.trained.descend("critic", loss.view(-1), factor)
         return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
+
+    def _fit_critics_fused(
+        self, fused: ActorCriticUpdate, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
+    ) -> list[Tensor]:
+        """The same through the kernel that knows plain networks, the next values included."""
+        chosen = self._subset() if self.rule == "subset" else None
+        gradient, losses, values = fused.critics(
+            batch, noise, improves=self.improves, temperature=temperature, chosen=chosen
+        )
+        norm = self.trained.step("critic", gradient, losses, factor)
+        each = (self.members, self.critics)
+        return [losses.view(each).mean(1), values.view(each).mean(1), norm]
 
     @abstractmethod
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ class DDPG(ActorCritic):
     RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration": zero_or_more}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
-    delay = 1
+    climbs = "first"
 
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
         action = self._action(self.weights(), self.inputs.see(items))
@@ -35,15 +35,25 @@ class DDPG(ActorCritic):
         return self._action(self.trained.targets["actor"].views, seen)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
-        with torch.no_grad():
-            following = self.next_values(batch.following, self.next_action(batch.following, extra))
-        figures = self._fit_critics(batch, following, factor)
-        if self.updates % self.delay:
-            return [*figures, *self.improved]
+        if self._fused is not None:
+            figures = self._fit_critics_fused(self._fused, batch, extra, factor)
+        else:
+            with torch.no_grad():
+                following = self.next_values(batch.following, self.next_action(batch.following, extra))
+            figures = self._fit_critics(batch, following, factor)
+        if self.improves:
+            self.improved = [self._improve(batch, factor)]
+            self._follow()
+        return [*figures, *self.improved]
+
+    def _improve(self, batch: Batch, factor: float) -> Tensor:
+        """One step of the actor; returns its loss [P]."""
+        if self._fused is not None:
+            gradient, loss, _ = self._fused.actor()
+            self.trained.step("actor", gradient, loss, factor)
+            return loss
         action = self._action(self.trained.views("actor"), batch.seen)
         first = {name: view[:: self.critics] for name, view in self._fixed.items()}  # one critic a member
         loss = -self.values(first, batch.seen, action, 1).mean((1, 2, 3))
         self.trained.descend("actor", loss, factor)
-        self._follow()
-        self.improved = [loss.detach()]
-        return [*figures, *self.improved]
+        return loss.detach()

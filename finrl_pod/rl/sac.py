@@ -15,7 +15,6 @@ from finrl_pod.rl.ensemble import combined
 from finrl_pod.rl.inputs import Seen
 from finrl_pod.rl.off_policy import Batch, OffPolicy
 from finrl_pod.rl.ranges import Ranges, above_zero
-from finrl_pod.rl.sac_update import SacUpdate
 from finrl_pod.types import Tensor
 
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
@@ -64,11 +63,10 @@ class SAC(ActorCritic):
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         super()._build(streams)
         self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
-        self._fused = self._kernel()
 
-    def _kernel(self) -> SacUpdate | None:
-        """What computes the gradients quickly, where there is something that does."""
-        return SacUpdate.of(self)
+    @property
+    def climbs(self) -> str:
+        return "mean" if self.rule == "mean" else "min"
 
     @property
     def temperature(self) -> Tensor:
@@ -88,26 +86,32 @@ class SAC(ActorCritic):
         return (2, self.items, self.inputs.accounts, self.spec.action_size)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        temperature = self.temperature
         if self._fused is not None:
-            return self._fused_update(self._fused, batch, extra, factor)
-        temperature = self.temperature.view(-1, 1, 1)
-        with torch.no_grad():
-            following, chance = self._sampled(batch.following, extra[:, 0])
-            ahead = self.next_values(batch.following, following) - temperature * chance
-        figures = self._fit_critics(batch, ahead, factor)
-        figures += self._improve(batch, extra[:, 1], temperature, factor)
+            figures = self._fit_critics_fused(self._fused, batch, extra, factor, temperature)
+        else:
+            with torch.no_grad():
+                following, chance = self._sampled(batch.following, extra[:, 0])
+                ahead = self.next_values(batch.following, following) - temperature.view(-1, 1, 1) * chance
+            figures = self._fit_critics(batch, ahead, factor)
+        if self.improves:
+            loss, entropy = self._improve(batch, extra[:, 1], temperature, factor)
+            self._cool(entropy, factor)
+            self.improved = [loss, temperature, entropy]
         self._follow()
-        return figures
+        return [*figures, *self.improved]
 
-    def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> list[Tensor]:
-        """One step of the actor and one of the temperature."""
+    def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """One step of the actor; returns its loss and its entropy [P]."""
+        if self._fused is not None:
+            gradient, loss, entropy = self._fused.actor()
+            self.trained.step("actor", gradient, loss, factor)
+            return loss, entropy
         action, chance = self._sampled(batch.seen, noise)
-        values = self.actor_values(self.values(self._fixed, batch.seen, action, self.critics))
-        loss = (temperature * chance - values).mean((1, 2))
+        values = combined(self.values(self._fixed, batch.seen, action, self.critics), self.climbs)
+        loss = (temperature.view(-1, 1, 1) * chance - values).mean((1, 2))
         self.trained.descend("actor", loss, factor)
-        entropy = -chance.detach().mean((1, 2))
-        self._cool(entropy, factor)
-        return [loss.detach(), temperature.view(-1), entropy]
+        return loss.detach(), -chance.detach().mean((1, 2))
 
     @torch.no_grad()
     def _cool(self, entropy: Tensor, factor: float) -> None:
@@ -118,19 +122,3 @@ class SAC(ActorCritic):
         log = self.trained.parts["temperature"].parameters.flat
         # The gradient of log alpha * above is what stands above.
         self.trained.step("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
-
-    def _fused_update(self, fused: SacUpdate, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
-        """The same through the kernel that knows plain networks."""
-        temperature = self.temperature
-        gradient, losses, values = fused.critics(batch, extra, temperature)
-        norm = self.trained.step("critic", gradient, losses, factor)
-        gradient, loss, entropy = fused.actor()
-        self.trained.step("actor", gradient, loss, factor)
-        self._cool(entropy, factor)
-        self._follow()
-        each = (self.members, self.critics)
-        return [losses.view(each).mean(1), values.view(each).mean(1), norm, loss, temperature, entropy]
-
-    def actor_values(self, values: Tensor) -> Tensor:
-        """What the actor climbs, of the critics' values [P, M, K, A]: the minimum, or for "mean" their mean."""
-        return combined(values, "mean" if self.rule == "mean" else "min")

@@ -260,7 +260,7 @@ def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_t
     algorithm = make("redq", critics=5, subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
     each = algorithm.values(algorithm.trained.targets["critic"].views, data.following, data.action, 5)
-    assert torch.equal(algorithm.actor_values(each), each.mean(1))
+    assert torch.equal(combined(each, algorithm.climbs), each.mean(1))
     before = algorithm._extras[0].get_state()
     taken = algorithm.next_values(data.following, data.action)
     algorithm._extras[0].set_state(before)

@@ -1,5 +1,7 @@
-// The gradients of a soft actor-critic update for plain networks on flat rows: of the critics towards the soft value, and
-// of the actor up the critics. The plain version is SAC's loss through autograd: the definition.
+// The gradients of an actor-critic's update for plain networks on flat rows: of the critics towards what the next state is
+// worth, and of the actor up the critics. Soft ones draw from a squashed Gaussian; the others act by a tanh, and their
+// target actor's action may be smoothed by noise. The plain version is each algorithm's loss through autograd: the
+// definition.
 #include <omp.h>
 
 #include <algorithm>
@@ -187,8 +189,9 @@ static void backward(const Net& net, const float* own, const Layers& seen, std::
   }
 }
 
+// What the actor does in the rows of a batch, and what its gradient needs to know of it.
 struct Drawn {
-  std::vector<float> action, change, chance;  // [B, A], [B, A], [B]
+  std::vector<float> action, change, chance;  // [B, A]; of a soft actor also [B, A] and [B]
   std::vector<char> within;                   // [B, A]
 };
 
@@ -200,21 +203,27 @@ struct Memory {
   std::vector<std::vector<float>> by_input;  // derivative of the values by what critics are shown
 };
 
+enum Rule { MIN, MEAN, SUBSET, FIRST };
+
 struct Update {
-  int64_t members, critics, batch, row, actions, mean;  // mean: what the actor climbs and a target takes, else the minimum
+  int64_t members, critics, batch, row, actions;
+  int64_t soft, smoothed, improves;  // improves: the actor's half follows
+  int64_t rule, climbs, subset;      // what a target takes of the critics, and what the actor climbs; size of a subset
   Net actor, critic;
-  const float *actors, *values, *targets;          // [P, D], [P * M, D], [P * M, D]
-  const float *seen, *action, *reward, *going, *following, *noise;  // [P, B, ..]; noise [P, 2, B, A]
-  const float *temperature, *discount;             // [P]
+  const float *actors, *followers, *values, *targets;  // [P, D]; who acts in the next state [P, D]; [P * M, D] each
+  const float *seen, *action, *reward, *going, *following, *noise;  // [P, B, ..]; noise [P, 2, B, A] or, smoothed, [P, B, A]
+  const float *temperature, *discount, *spread, *most;              // [P]; spread and bound of the smoothing noise
+  const int64_t* chosen;                                            // [P, subset]
   float *gradient, *figures;  // of the critics [P * M, D] or the actors [P, D]; losses [P * M] and values [P * M], or [2, P]
   Memory* memory;
 };
 
-extern "C" Memory* sac_memory() { return new Memory; }
-extern "C" void sac_forget(Memory* memory) { delete memory; }
+extern "C" Memory* actor_critic_memory() { return new Memory; }
+extern "C" void actor_critic_forget(Memory* memory) { delete memory; }
 
 constexpr float LOWEST = -20, HIGHEST = 2, HALF_LOG_2PI = 0.91893853320467274f, LOG_2 = 0.69314718055994531f;
 
+// A sample of the squashed Gaussian and its log-density.
 static void draw(const Update& u, const std::vector<float>& heads, const float* noise, Drawn& out) {
   const int64_t a = u.actions;
   out.action.resize(u.batch * a), out.change.resize(u.batch * a), out.within.resize(u.batch * a);
@@ -234,6 +243,20 @@ static void draw(const Update& u, const std::vector<float>& heads, const float* 
   }
 }
 
+// The action itself; with noise, cut off at +-most and then at the bounds of actions (NaN stays).
+static void decide(const std::vector<float>& heads, const float* noise, float spread, float most, Drawn& out) {
+  out.action.resize(heads.size());
+  for (size_t i = 0; i < heads.size(); i++) {
+    float action = std::tanh(heads[i]);
+    if (noise) {
+      const float by = noise[i] * spread;
+      action += by < -most ? -most : by > most ? most : by;
+      action = action < -1 ? -1 : action > 1 ? 1 : action;
+    }
+    out.action[i] = action;
+  }
+}
+
 static void join(const Update& u, const float* row, const float* action, Layers& seen) {
   seen.resize(u.critic.layers + 1);
   seen[0].resize(u.batch * (u.row + u.actions));
@@ -243,23 +266,32 @@ static void join(const Update& u, const float* row, const float* action, Layers&
   }
 }
 
-// The actor in these rows of member p, and what it draws there.
-static void act(const Update& u, int64_t p, const float* rows, const float* noise, Layers& seen, Drawn& drawn) {
-  const int64_t size = u.batch * u.row;
+// One of a member's two ways through an actor: in the next state, or in this one.
+static void act(const Update& u, int64_t p, bool next, Layers& seen, Drawn& drawn) {
+  const int64_t size = u.batch * u.row, part = u.batch * u.actions;
+  const float *rows = (next ? u.following : u.seen) + p * size, *own = (next ? u.followers : u.actors);
   seen.resize(u.actor.layers + 1);
-  seen[0].assign(rows + p * size, rows + (p + 1) * size);
-  forward(u.actor, u.actors + p * u.actor.parameters, seen, u.batch);
-  draw(u, seen.back(), noise, drawn);
+  seen[0].assign(rows, rows + size);
+  forward(u.actor, own + p * u.actor.parameters, seen, u.batch);
+  if (u.soft)
+    draw(u, seen.back(), u.noise + (2 * p + !next) * part, drawn);
+  else if (next && u.smoothed)
+    decide(seen.back(), u.noise + p * part, u.spread[p], u.most[p], drawn);
+  else
+    decide(seen.back(), nullptr, 0, 0, drawn);
 }
 
-// Of M values of a state: the minimum or the mean.
-static float combined(const Update& u, const std::vector<Layers>& values, int64_t p, int64_t i) {
-  float out = values[p * u.critics].back()[i];
-  for (int64_t m = 1; m < u.critics; m++) {
-    const float value = values[p * u.critics + m].back()[i];
-    out = u.mean ? out + value : value < out || value != value ? value : out;
+// Of the M values of state i of member p: the minimum, the mean, the minimum of those that were drawn, or the first.
+static float combined(const Update& u, int64_t rule, const std::vector<Layers>& values, int64_t p, int64_t i) {
+  const auto of = [&](int64_t m) { return values[p * u.critics + m].back()[i]; };
+  const auto at = [&](int64_t k) { return rule == SUBSET ? u.chosen[p * u.subset + k] : k; };
+  const int64_t count = rule == SUBSET ? u.subset : rule == FIRST ? 1 : u.critics;
+  float out = of(at(0));
+  for (int64_t k = 1; k < count; k++) {
+    const float value = of(at(k));
+    out = rule == MEAN ? out + value : value < out || value != value ? value : out;
   }
-  return u.mean ? out / u.critics : out;
+  return rule == MEAN ? out / count : out;
 }
 
 // Whether the critics are shared out among threads: those of several members always, those of one if they are large.
@@ -267,7 +299,7 @@ static bool worth_sharing(const Update& u) {
   return u.members > 1 || (u.critics > 1 && u.batch * u.critic.parameters > WORTH / 2);
 }
 
-extern "C" void sac_critics(const Update* given) {
+extern "C" void update_critics(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch;
   const bool shared = worth_sharing(u);
@@ -278,11 +310,10 @@ extern "C" void sac_critics(const Update* given) {
   for (int64_t r = 0; r < 2 * P; r++) {  // the actor does not change before its own half: both of its ways at once
     const TinyIsZero flush;
     const int64_t p = r / 2;
-    const float* noise = u.noise + r * B * u.actions;
-    if (r % 2)
-      act(u, p, u.seen, noise, memory.acting[p], memory.drawn[p]);
-    else
-      act(u, p, u.following, noise, memory.following[p], memory.next[p]);
+    if (r % 2 == 0)
+      act(u, p, true, memory.following[p], memory.next[p]);
+    else if (u.improves)
+      act(u, p, false, memory.acting[p], memory.drawn[p]);
   }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
@@ -293,9 +324,11 @@ extern "C" void sac_critics(const Update* given) {
   }
   std::vector<float> wanted(P * B);
   for (int64_t p = 0; p < P; p++)
-    for (int64_t i = 0; i < B; i++)
-      wanted[p * B + i] = u.reward[p * B + i] + u.discount[p] * u.going[p * B + i] *
-                                                    (combined(u, values, p, i) - u.temperature[p] * memory.next[p].chance[i]);
+    for (int64_t i = 0; i < B; i++) {
+      float ahead = combined(u, u.rule, values, p, i);
+      if (u.soft) ahead -= u.temperature[p] * memory.next[p].chance[i];
+      wanted[p * B + i] = u.reward[p * B + i] + u.discount[p] * u.going[p * B + i] * ahead;
+    }
 #pragma omp parallel for if (shared)
   for (int64_t r = 0; r < P * M; r++) {
     const TinyIsZero flush;
@@ -315,63 +348,76 @@ extern "C" void sac_critics(const Update* given) {
   }
 }
 
-extern "C" void sac_actor(const Update* given) {
+// What the critic in row r of `values` says of the actions taken now, followed back to them where it has a say.
+static void follow_back(const Update& u, int64_t r, const std::vector<Layers>& values, std::vector<float>& by_input) {
+  const int64_t M = u.critics, B = u.batch, p = r / M, wide = u.row + u.actions;
+  by_input.assign(B * wide, 0);
+  std::vector<int64_t> places;
+  std::vector<float> gradient;
+  for (int64_t i = 0; i < B; i++) {
+    float share = u.climbs == MEAN ? 1.f / M : 1.f;
+    if (u.climbs == MIN) {  // of critics that are lowest together each takes its share, as torch.amin has it
+      const float best = combined(u, MIN, values, p, i);
+      if (values[r].back()[i] > best) continue;
+      int64_t lowest = 0;
+      for (int64_t m = 0; m < M; m++) lowest += values[p * M + m].back()[i] == best;
+      share = 1.f / std::max<int64_t>(lowest, 1);
+    }
+    places.push_back(i), gradient.push_back(-share / B);
+  }
+  Layers some;
+  const bool whole = int64_t(places.size()) == B;
+  if (!whole) some.resize(u.critic.layers + 1);
+  for (int64_t l = 1; l < u.critic.layers && !whole; l++) {
+    const int64_t width = u.critic.width[l];
+    for (const int64_t i : places)
+      some[l].insert(some[l].end(), values[r][l].begin() + i * width, values[r][l].begin() + (i + 1) * width);
+  }
+  backward(u.critic, u.values + r * u.critic.parameters, whole ? values[r] : some, gradient, nullptr, places.size(), true);
+  for (size_t i = 0; i < places.size(); i++)
+    std::copy(gradient.begin() + i * wide, gradient.begin() + (i + 1) * wide, by_input.begin() + places[i] * wide);
+}
+
+extern "C" void update_actor(const Update* given) {
   const Update& u = *given;
   const int64_t P = u.members, M = u.critics, B = u.batch, A = u.actions, wide = u.row + A;
+  const int64_t asked = u.climbs == FIRST ? 1 : M;  // critics of a member
   const bool shared = worth_sharing(u);
   Memory& memory = *u.memory;
   const std::vector<Drawn>& drawn = memory.drawn;
   std::vector<Layers>& values = memory.values;
-  std::vector<std::vector<float>>& by_input = memory.by_input;
-  by_input.resize(P * M);
+  memory.by_input.resize(P * M);
 #pragma omp parallel for if (shared)
-  for (int64_t r = 0; r < P * M; r++) {
+  for (int64_t k = 0; k < P * asked; k++) {
     const TinyIsZero flush;
-    join(u, u.seen + r / M * B * u.row, drawn[r / M].action.data(), values[r]);
+    const int64_t p = k / asked, r = p * M + k % asked;
+    join(u, u.seen + p * B * u.row, drawn[p].action.data(), values[r]);
     forward(u.critic, u.values + r * u.critic.parameters, values[r], B);
   }
 #pragma omp parallel for if (shared)
-  for (int64_t r = 0; r < P * M; r++) {
+  for (int64_t k = 0; k < P * asked; k++) {
     const TinyIsZero flush;
-    const int64_t p = r / M;
-    by_input[r].assign(B * wide, 0);
-    // Only the states that this critic has a say in are followed back.
-    std::vector<int64_t> places;
-    std::vector<float> gradient;
-    for (int64_t i = 0; i < B; i++) {
-      // Of critics that are lowest together each takes its share, as torch.amin has it.
-      const float best = combined(u, values, p, i), own = values[r].back()[i];
-      int64_t lowest = 0;
-      for (int64_t m = 0; m < M; m++) lowest += values[p * M + m].back()[i] == best;
-      if (!u.mean && own > best) continue;
-      places.push_back(i), gradient.push_back(-1.f / (B * (u.mean ? M : std::max<int64_t>(lowest, 1))));
-    }
-    Layers kept(u.critic.layers + 1);
-    for (int64_t l = 1; l < u.critic.layers; l++) {
-      const int64_t width = u.critic.width[l];
-      for (const int64_t i : places)
-        kept[l].insert(kept[l].end(), values[r][l].begin() + i * width, values[r][l].begin() + (i + 1) * width);
-    }
-    backward(u.critic, u.values + r * u.critic.parameters, kept, gradient, nullptr, places.size(), true);
-    for (size_t i = 0; i < places.size(); i++)
-      std::copy(gradient.begin() + i * wide, gradient.begin() + (i + 1) * wide, by_input[r].begin() + places[i] * wide);
+    const int64_t r = k / asked * M + k % asked;
+    follow_back(u, r, values, memory.by_input[r]);
   }
 #pragma omp parallel for if (P > 1)
   for (int64_t p = 0; p < P; p++) {
     const TinyIsZero flush;
     const Drawn& d = drawn[p];
-    std::vector<float> gradient(B * 2 * A);
-    const float by_chance = u.temperature[p] / B;
+    const int64_t heads = u.soft ? 2 * A : A;
+    std::vector<float> gradient(B * heads);
+    const float temperature = u.soft ? u.temperature[p] : 0, by_chance = temperature / B;
     double loss = 0, chance = 0;
     for (int64_t i = 0; i < B; i++) {
-      loss += u.temperature[p] * d.chance[i] - combined(u, values, p, i), chance += d.chance[i];
+      loss -= combined(u, u.climbs, values, p, i);
+      if (u.soft) loss += temperature * d.chance[i], chance += d.chance[i];
       for (int64_t j = 0; j < A; j++) {
         float by_action = 0;
-        for (int64_t m = 0; m < M; m++) by_action += by_input[p * M + m][i * wide + u.row + j];
+        for (int64_t m = 0; m < asked; m++) by_action += memory.by_input[p * M + m][i * wide + u.row + j];
         const float action = d.action[i * A + j];
         const float by_x = by_action * (1 - action * action) + 2 * by_chance * action;
-        gradient[i * 2 * A + j] = by_x;
-        gradient[i * 2 * A + A + j] = d.within[i * A + j] ? by_x * d.change[i * A + j] - by_chance : 0;
+        gradient[i * heads + j] = by_x;
+        if (u.soft) gradient[i * heads + A + j] = d.within[i * A + j] ? by_x * d.change[i * A + j] - by_chance : 0;
       }
     }
     u.figures[p] = loss / B, u.figures[P + p] = -chance / B;

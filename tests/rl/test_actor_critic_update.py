@@ -1,0 +1,108 @@
+"""The kernel of actor-critics against each algorithm's own loss through autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from finrl_pod.agents import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
+from finrl_pod.native.library import find_compiler
+from finrl_pod.rl.actor_critic import ActorCritic
+from finrl_pod.rl.algorithms import make_algorithm
+from tests.markets import random_market
+from tests.rl.test_off_policy import Flat
+from tests.rl.zoo import small_learner
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+RECORDS: dict[str, type[OffPolicyConfig]] = {
+    "sac": SACConfig, "redq": REDQConfig, "td3": TD3Config, "ddpg": DDPGConfig,
+}  # fmt: skip
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("sac", {}),
+    ("sac", {"hidden": (5,), "critics": 1, "batch": 7}),
+    ("sac", {"hidden": (17, 33, 6), "critics": 3, "batch": 50}),
+    ("sac", {"hidden": (256, 256), "batch": 256}),
+    ("sac", {"critic_rule": "mean", "critics": 3}),
+    ("sac", {"critic_rule": "subset", "critics": 4}),
+    ("sac", {"automatic": False, "temperature": 0.3}),
+    ("redq", {"critics": 5}),
+    ("redq", {"critics": 3, "critic_rule": "min", "policy_delay": 2}),
+    ("td3", {}),
+    ("td3", {"target_noise": 1.5, "noise_clip": 0.3, "policy_delay": 3, "hidden": (40, 30)}),
+    ("td3", {"critic_rule": "subset", "critics": 4, "policy_delay": 1}),
+    ("ddpg", {}),
+    ("ddpg", {"critics": 3, "critic_rule": "mean", "hidden": (5,), "batch": 7}),
+]
+NAMES = [f"{name} {settings}" for name, settings in CASES]
+
+
+def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
+    config = RECORDS[algorithm](
+        **{"policy": "mlp", "hidden": (16, 24), "batch": 40, "replay": 300, "warmup": 0, **settings}
+    )
+    each = [{"learning_rate": 1e-3 * (p + 1), "discount": 0.9 + 0.03 * p} for p in range(members)]
+    made = make_algorithm(config, Flat(members), seed=3, hyperparameters=each)
+    assert isinstance(made, ActorCritic)
+    assert made._fused is not None
+    if not kernel:
+        made._fused = None
+    stream = torch.Generator().manual_seed(1)
+    items = {
+        key: torch.randn(members, 300, *x.shape[2:], generator=stream).to(x.dtype)
+        for key, x in made.replay.data.items()
+    }
+    made.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 1})
+    return made
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), CASES, ids=NAMES)
+@pytest.mark.parametrize("members", [1, 3])
+def test_updates_are_those_of_autograd(members: int, algorithm: str, settings: dict[str, Any]) -> None:
+    """Parameters, moments, targets and figures after ten updates; float32 sums in another order."""
+    fused, plain = (filled(kernel, members, algorithm, **settings) for kernel in (True, False))
+    start = fused.weights()["w0"].clone()
+    one, two = fused.learn(10, 1.0), plain.learn(10, 1.0)
+    for name in fused.FIGURES:
+        torch.testing.assert_close(one[name], two[name], rtol=2e-4, atol=2e-5, equal_nan=True, msg=name)
+    for p in range(members):
+        a, b = fused.member(p)[1], plain.member(p)[1]
+        for name in a:
+            torch.testing.assert_close(a[name], b[name], rtol=2e-3, atol=2e-5, msg=name)
+    assert (fused.weights()["w0"] - start).abs().max() > 1e-3
+
+
+def test_a_member_without_numbers_stops_alone() -> None:
+    fused, whole = filled(True, 3), filled(True, 3)
+    for sac in (fused, whole):
+        sac.learn(2, 1.0)
+    fused.weights()["w0"][1] = torch.nan
+    fused.learn(3, 1.0), whole.learn(3, 1.0)
+    assert fused.alive.tolist() == [True, False, True]
+    for p in (0, 2):
+        for name, value in whole.member(p)[1].items():
+            assert torch.equal(fused.member(p)[1][name], value), name
+
+
+def test_threads_change_no_number() -> None:
+    before = torch.get_num_threads()
+    try:
+        each = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            sac = filled(True, 1, hidden=(256, 256), batch=256)
+            sac.learn(3, 1.0)
+            each.append(sac.member(0)[1])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(each[0][name], each[1][name]) for name in each[0])
+
+
+def test_it_is_left_out_where_it_does_not_fit() -> None:
+    settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch": 10}
+    assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._fused is None  # type: ignore[attr-defined]
+    market = random_market(5, bars=60)
+    for policy in ("mlp", "equivariant"):
+        on_market = small_learner("td3", market=market, policy=policy, dtype=torch.float32)
+        assert on_market.algorithm._fused is None  # type: ignore[attr-defined]
