@@ -22,7 +22,12 @@ NAME = "pretend"
 _setup_privateuseone_for_python_backend(NAME)
 ATEN = torch.ops.aten
 MOVES = {ATEN._to_copy.default, ATEN.copy_.default, ATEN.copy.default}
+JOINS = {ATEN.cat.default, ATEN.stack.default}
 INDEXES = {ATEN.index.Tensor, ATEN.index_put_.default, ATEN.index_put.default, ATEN._index_put_impl_.default}
+DRAWS: Mapping[Any, Sequence[str]] = {
+    torch: ("rand", "randn", "randint", "randperm"),
+    torch.Tensor: ("exponential_", "uniform_", "normal_", "random_", "bernoulli_"),
+}
 
 
 class There(torch.Tensor):
@@ -76,6 +81,9 @@ def pretend_device() -> Iterator[str]:
     """Its name, for as long as it is there."""
     with pytest.MonkeyPatch.context() as patch, _Mode():
         patch.setattr(torch, "Generator", Stream)
+        for owner, names in DRAWS.items():
+            for name in names:
+                patch.setattr(owner, name, _of_its_own_stream(getattr(owner, name)))
         patch.setattr(torch, "tensor", _moved_afterwards(torch.tensor))
         patch.setattr(torch.Tensor, "tolist", _of_raw(torch.Tensor.tolist))
         yield NAME
@@ -91,9 +99,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if wanted is not None:
         raw_kwargs["device"] = torch.device("cpu")
     out = func(*raw_args, **raw_kwargs)
-    if not there and (wanted is None or torch.device(wanted).type != NAME):
-        return out
-    if wanted is not None and torch.device(wanted).type != NAME:
+    if torch.device(wanted or (NAME if there else "cpu")).type != NAME:
         return out
     same = {id(x.raw): x for x in there}  # what is written in place is handed back as it is
 
@@ -104,12 +110,26 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _refuse_mixed(func: Any, args: Sequence[Any], here: Sequence[torch.Tensor]) -> None:
-    """A single number may be anywhere, and so may indices of a tensor on the device."""
-    odd = [x for x in here if x.dim() > 0]
+    """A single number may be anywhere, but not to be stacked; and so may indices of a tensor on the device."""
+    odd = [x for x in here if x.dim() > 0 or func in JOINS]
     if func in INDEXES and isinstance(args[0], There):
-        odd = [x for x in odd if x.dtype not in (torch.int64, torch.bool)]
+        indices = {id(x) for x in tree_leaves(args[1])}
+        odd = [x for x in odd if id(x) not in indices]
     if odd:
         raise RuntimeError(f"{func} was given tensors of two devices, of shapes {[tuple(x.shape) for x in odd]} on cpu")
+
+
+def _of_its_own_stream(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A tensor is drawn by a stream of its device alone."""
+
+    def drawn(*args: Any, generator: torch.Generator | None = None, **terms: Any) -> torch.Tensor:
+        filled = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        on = filled.device if filled is not None else torch.device(terms.get("device") or "cpu")
+        if generator is not None and generator.device.type != on.type:
+            raise RuntimeError(f"numbers on {on.type} were to be drawn by a generator of {generator.device.type}")
+        return draw(*args, **terms) if generator is None else draw(*args, generator=generator, **terms)
+
+    return drawn
 
 
 def _moved_afterwards(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

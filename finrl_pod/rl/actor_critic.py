@@ -29,9 +29,13 @@ class CriticSettings(Protocol):
 
 
 class ActorCritic(OffPolicy):
-    """Actions in [-1, 1]^D. HEADS: of the actor, 1 for an action, 2 for a Gaussian before the tanh."""
+    """Actions in [-1, 1]^D. HEADS: of the actor, 1 for an action, 2 for a Gaussian before the tanh.
+
+    KERNEL: whether the kernel computes what this very class does. A subclass does not inherit it, for it may differ.
+    """
 
     HEADS = 1
+    KERNEL = False
     ACTOR_TARGET = False
     delay = 1  # updates of the critics for one of the actor
 

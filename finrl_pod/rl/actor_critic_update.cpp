@@ -196,11 +196,12 @@ struct Drawn {
 };
 
 // What is computed on the way, kept so that the next update finds the room, and the actor's half of one what its critics'
-// half has done already. P, P and P * M of each.
+// half has done already: `acting` and `drawn`, which are of an older batch unless this update says `improves`.
 struct Memory {
-  std::vector<Layers> following, acting, values;  // of the actor in the next state and in this one, and of critics
-  std::vector<Drawn> next, drawn;
-  std::vector<std::vector<float>> by_input;  // derivative of the values by what critics are shown
+  std::vector<Layers> following, acting;     // [P]: of the actor, in the next state and in this one
+  std::vector<Drawn> next, drawn;            // [P]
+  std::vector<Layers> values;                // [P * M]: of the critics
+  std::vector<std::vector<float>> by_input;  // [P * M]: derivative of the values by what critics are shown
 };
 
 enum Rule { MIN, MEAN, SUBSET, FIRST };

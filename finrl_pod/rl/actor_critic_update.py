@@ -61,7 +61,9 @@ class ActorCriticUpdate:
     """The gradients of an update's critics, and then of its actor."""
 
     def __init__(self, library: ctypes.CDLL, owner: ActorCritic) -> None:
-        self._owner, self._critics, self._actor = owner, library.update_critics, library.update_actor
+        self._critics, self._actor = library.update_critics, library.update_actor
+        # Not the owner itself: the two would hold each other, and a replay with them.
+        self._members, self._settings = owner.members, owner.settings
         for function in (self._critics, self._actor):
             function.restype, function.argtypes = None, [ctypes.c_void_p]
         parts, targets = owner.trained.parts, owner.trained.targets
@@ -86,7 +88,9 @@ class ActorCriticUpdate:
 
     @classmethod
     def of(cls, owner: ActorCritic) -> ActorCriticUpdate | None:
-        """The kernel for this one, or None where autograd must do."""
+        """The kernel for this one, or None where autograd must do, as for a class that does not say `KERNEL` itself."""
+        if not vars(type(owner)).get("KERNEL", False):
+            return None
         plain = isinstance(owner.network, MlpActor) and isinstance(owner.critic, MlpCritic)
         if not plain or owner.spec.assets or len(owner.spec.hidden) >= MOST_LAYERS:
             return None
@@ -110,7 +114,7 @@ class ActorCriticUpdate:
         [P] of soft ones; chosen [P, subset]: the critics whose minimum is the target, by the rule "subset".
         """
         assert batch.reward[0].numel() == self._update.batch
-        settings = self._owner.settings
+        settings = self._settings
         fields = (batch.seen.account, batch.action, batch.reward, batch.going, batch.following.account, noise)
         given = (
             temperature, settings["discount"], settings.get("target_noise"), settings.get("noise_clip"), chosen,
@@ -124,7 +128,7 @@ class ActorCriticUpdate:
 
     def actor(self) -> tuple[Tensor, Tensor, Tensor]:
         """After `critics`, of the same batch: gradient [P, D] of the actor, its loss and its entropy [P]."""
-        figures = self._run(self._actor, "actor").view(-1)[: 2 * self._owner.members].view(2, -1)
+        figures = self._run(self._actor, "actor").view(-1)[: 2 * self._members].view(2, -1)
         return self._gradients["actor"], figures[0], figures[1]
 
     def _run(self, function: Any, part: str) -> Tensor:

@@ -20,6 +20,7 @@ class DDPG(ActorCritic):
     RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration": zero_or_more}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
+    KERNEL = True
     climbs = "first"
 
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:

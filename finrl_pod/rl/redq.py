@@ -14,6 +14,7 @@ class REDQ(SAC):
     """Between two steps of the actor its figures are those of the last."""
 
     config: REDQConfig
+    KERNEL = True
     climbs = "mean"
 
     @property

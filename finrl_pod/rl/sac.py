@@ -59,6 +59,7 @@ class SAC(ActorCritic):
     RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": above_zero, "target_entropy": math.isfinite}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
     HEADS = 2
+    KERNEL = True
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         super()._build(streams)

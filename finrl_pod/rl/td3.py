@@ -17,6 +17,7 @@ class TD3(DDPG):
     """DDPG with target policy smoothing, a critic ensemble, and a delay of the actor and the targets."""
 
     config: TD3Config
+    KERNEL = True
     RANGES: ClassVar[Ranges] = {**DDPG.RANGES, "target_noise": zero_or_more, "noise_clip": zero_or_more}
 
     @property

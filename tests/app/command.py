@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,11 @@ def environment(store: Path) -> dict[str, str]:
     return {**os.environ, "FINRL_POD_DATA": str(store), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
 
+def heed_ctrl_c() -> None:
+    """In the new process: who runs the tests in the background may have told all of them to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(store: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(SCRIPT), *map(str, arguments)],
@@ -21,6 +27,7 @@ def start(store: Path, *arguments: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(store),
+        preexec_fn=heed_ctrl_c,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from finrl_pod_envs.classic.env import ClassicEnv
 
-from finrl_pod.agents import SACConfig
+from finrl_pod.agents import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.learner import Learner
 from finrl_pod.rl.pipeline import Pipeline, SharedReplay
@@ -66,6 +66,17 @@ def test_the_pretended_device_refuses_to_be_mixed() -> None:
         assert (x + 1).device.type == NAME
         with pytest.raises(RuntimeError, match="two devices"):
             x + torch.ones(3)
+        for mixed in (
+            lambda: torch.stack([x[0], torch.tensor(1.0)]),
+            lambda: x.index_put((torch.tensor([0, 1]),), torch.ones(2)),
+            lambda: (x > 0).index_put((torch.tensor([0, 1]),), torch.tensor([True, False])),
+        ):
+            with pytest.raises(RuntimeError, match="two devices"):
+                mixed()
+        for where, stream in ((device, torch.Generator()), ("cpu", torch.Generator(device))):
+            with pytest.raises(RuntimeError, match="were to be drawn by a generator of"):
+                torch.randn(3, generator=stream, device=where)
+        assert x[torch.tensor([0, 1])].tolist() == [1, 1]
         assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3]
         assert x.cpu().device.type == "cpu"
     with pytest.raises(RuntimeError):
@@ -93,15 +104,25 @@ def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
         assert there.algorithm.reward_scale.device.type == NAME
 
 
-def test_rows_of_gymnasium_are_learned_from_on_a_device() -> None:
+@pytest.mark.parametrize(
+    ("name", "agent"),
+    [
+        ("gym:Pendulum-v1", SACConfig(policy="mlp", hidden=(8,), batch=8, replay=64, warmup=16, updates=2)),
+        ("gym:Pendulum-v1", PPOConfig(policy="mlp", hidden=(8,), horizon=8, minibatches=2, normalise=True)),
+        ("gym:Pendulum-v1", A2CConfig(policy="mlp", hidden=(8,), horizon=8, sde=True, optimiser="rmsprop")),
+        ("gym:CartPole-v1", DQNConfig(policy="mlp", hidden=(8,), batch=8, replay=64, warmup=16)),
+    ],
+    ids=lambda x: getattr(x, "algorithm", x),
+)
+def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentConfig) -> None:
     def returns(device: str) -> dict[str, torch.Tensor]:
-        env = ClassicEnv("gym:Pendulum-v1", envs=2, device=device)
-        agent = SACConfig(policy="mlp", hidden=(8,), batch=8, replay=64, warmup=16, updates=2)
-        learner = Learner(env, agent, seed=3, dtype=torch.float64)
-        learner.learn(40)
-        again = Learner(ClassicEnv("gym:Pendulum-v1", envs=2, device=device), agent, seed=3, dtype=torch.float64)
-        again.resume(learner.checkpoint())
-        again.learn(4)
+        def make() -> Learner:
+            return Learner(ClassicEnv(name, envs=2, device=device), agent, seed=3, dtype=torch.float64)
+
+        first, again = make(), make()
+        first.learn(40)
+        again.resume(first.checkpoint())
+        again.learn(again.iteration_samples)
         return everything(again)
 
     here = returns("cpu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from finrl_pod.agents import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig,
 from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms import make_algorithm
+from finrl_pod.rl.inputs import Inputs, inputs_of, spec_of
+from finrl_pod.rl.td3 import TD3
 from tests.markets import random_market
 from tests.rl.test_off_policy import Flat
 from tests.rl.zoo import small_learner
@@ -36,6 +40,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ddpg", {"critics": 3, "critic_rule": "mean", "hidden": (5,), "batch": 7}),
 ]
 NAMES = [f"{name} {settings}" for name, settings in CASES]
+
+
+def inputs_of_flat(config: OffPolicyConfig) -> Inputs:
+    env = Flat()
+    return inputs_of(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
 
 
 def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
@@ -73,13 +82,15 @@ def test_updates_are_those_of_autograd(members: int, algorithm: str, settings: d
     assert (fused.weights()["w0"] - start).abs().max() > 1e-3
 
 
-def test_a_member_without_numbers_stops_alone() -> None:
-    fused, whole = filled(True, 3), filled(True, 3)
+@pytest.mark.parametrize("algorithm", RECORDS)
+def test_a_member_without_numbers_stops_alone(algorithm: str) -> None:
+    fused, whole = filled(True, 3, algorithm), filled(True, 3, algorithm)
     for sac in (fused, whole):
         sac.learn(2, 1.0)
     fused.weights()["w0"][1] = torch.nan
     fused.learn(3, 1.0), whole.learn(3, 1.0)
     assert fused.alive.tolist() == [True, False, True]
+    assert fused.updates == 5
     for p in (0, 2):
         for name, value in whole.member(p)[1].items():
             assert torch.equal(fused.member(p)[1][name], value), name
@@ -106,3 +117,27 @@ def test_it_is_left_out_where_it_does_not_fit() -> None:
     for policy in ("mlp", "equivariant"):
         on_market = small_learner("td3", market=market, policy=policy, dtype=torch.float32)
         assert on_market.algorithm._fused is None  # type: ignore[attr-defined]
+
+
+def test_a_subclass_is_trusted_to_differ() -> None:
+    class Other(TD3):
+        pass
+
+    config = TD3Config(policy="mlp", hidden=(8,), batch=10)
+    own, other = (kind(inputs_of_flat(config), config) for kind in (TD3, Other))
+    assert own._fused is not None
+    assert other._fused is None
+
+
+def test_the_kernel_does_not_keep_an_algorithm_and_its_replay_alive() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for name in RECORDS:
+            algorithm = filled(True, 1, name)
+            algorithm.learn(2, 1.0)
+            seen = weakref.ref(algorithm)
+            del algorithm
+            assert seen() is None, name
+    finally:
+        gc.enable()

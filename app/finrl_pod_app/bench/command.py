@@ -63,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
         if options.out is not None:
             _check_folder(options.out)
         _set_threads(options.threads)
-        device = pick_device(options.device)
+        # Gymnasium's environments are stepped on a CPU: their learner is elsewhere only where that is asked for.
+        device = pick_device("cpu" if (options.what, options.device) == ("pipeline", "auto") else options.device)
         about = describe(device)
         rows = _measure(options, device)
         result = as_json(document(rows, about))

@@ -48,7 +48,8 @@ def order_of(values: Mapping[str, Any]) -> Order:
     """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has."""
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(Order)} - {"agent"}
-    return Order(agent=agent, **{name: values[name] for name in fields & values.keys()})
+    known = {"device": "cpu", **values}  # runs of before there was a choice
+    return Order(agent=agent, **{name: known[name] for name in fields})
 
 
 def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:

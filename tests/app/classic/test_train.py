@@ -111,6 +111,14 @@ def _saved(out: Path) -> bool:
         return False
 
 
+def _command(process: psutil.Process) -> list[str]:
+    """Of a process that may be gone: a compiler's is short."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: bool) -> None:
     """whole_group: as a terminal sends it, to every process of the group."""
@@ -118,13 +126,17 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, "--workers", "2", steps=10_000_000)]
     command += ["--save-every", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
-        until = time.monotonic() + 60
-        while not (out / "state.json").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        workers = psutil.Process(process.pid).children(recursive=True)
-        assert len(workers) == 2
-        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=30)[1].decode()
+        try:
+            until = time.monotonic() + 60
+            while not (out / "state.json").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            children = psutil.Process(process.pid).children(recursive=True)
+            workers = [child for child in children if "import json, sys; order" in " ".join(_command(child))]
+            assert len(workers) == 2, [_command(child) for child in children]
+            (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=30)[1].decode()
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "all is saved" in said
     assert "--resume" in said
@@ -171,6 +183,27 @@ def test_a_run_is_not_overwritten_and_another_is_not_resumed(
     assert "holds a run already; add --resume" in capsys.readouterr().err
     assert run(arguments(tmp_path / "a", "--resume", "--set", "batch=8")) == 2
     assert "a run with batch 16, and now it is 8" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(tmp_path / "run", "--device", "cuda")) == 2
+    assert "device cuda was asked for but this machine has none that torch can use" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = result(capsys, tmp_path / "a")
+    kept = tmp_path / "a" / "config.json"
+    order = json.loads(kept.read_text())
+    assert order.pop("device") == "cpu"
+    kept.write_text(json.dumps(order))
+    assert result(capsys, tmp_path / "a", "--resume") == done
+    kept.write_text(json.dumps({**order, "device": "cuda"}))
+    assert run(arguments(tmp_path / "a", "--resume")) == 2
+    assert "holds a run with device cuda, and now it is cpu" in capsys.readouterr().err
 
 
 def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
