@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.metadata
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -88,6 +90,14 @@ def _digest(cell: Cell) -> str:
     return hashlib.sha256(json.dumps(cell.zoo, sort_keys=True).encode()).hexdigest()[:12]
 
 
+@functools.cache
+def _commit() -> str:
+    """What the study runs from; a checkout of its own keeps it one (`git worktree add`)."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def load() -> None:
     """What is loaded once, at the first use, is no part of anybody's training."""
     importlib.import_module("stable_baselines3")
@@ -107,6 +117,7 @@ def _run(cell: Cell, seed: int, side: str) -> Row:
         "score": float(np.mean(returns)), "returns": returns,
         "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2),
         "settings": _digest(cell), "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "commit": _commit(),
         "date": time.strftime("%Y-%m-%d %H:%M"),
     }  # fmt: skip
 
