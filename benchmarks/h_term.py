@@ -1,7 +1,7 @@
 """What the H-term does to the spread over seeds: PPO with and without it, on the planted signal, seed by seed.
 
     python benchmarks/h_term.py                              # small: 8 seeds, 100,000 samples
-    python benchmarks/h_term.py --seeds 20 --samples 1000000 --weights 0 0.3 1 3
+    python benchmarks/h_term.py --seeds 20 --weights 0 0.3 1 3   # what is recorded
     python benchmarks/h_term.py --seeds 0                    # no training: the table of what is there
 
 Every finished training is a line of `benchmarks/h_term.jsonl` (weight, seed, samples, share of the reachable growth on
