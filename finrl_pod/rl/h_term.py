@@ -14,8 +14,8 @@ where D is how many numbers an action has (one for a choice) and old the density
 the geometric mean, for each number that was drawn, of the density relative to that of the policy that drew it, so that
 every factor is 1 when a trajectory is new. The rewards r are as the agent counts them: under scale_rewards in units of
 their standard deviation in the first rollout, under group_baseline less the mean of the accounts that lived through the
-same step; behind the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes even
-the best trajectories less likely: the term is for rewards around a baseline.
+same step; behind the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes
+even the best trajectories less likely: the term is for rewards around a baseline.
 
 The buffer keeps, of every rollout, the L trajectories with the largest sum of discount^k r_k among all stretches of K
 steps that begin at a multiple of K, and forgets the oldest. The loss gains h_term x H.
