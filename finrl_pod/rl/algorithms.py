@@ -124,23 +124,29 @@ def check(config: AgentConfig, env: Any) -> None:
 
 def _check_fit(config: AgentConfig, env: Any) -> None:
     """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
-    facts = ALGORITHMS[config.algorithm]
+    on_market = hasattr(env, "market")
     given = "discrete" if env.action_kind == "discrete" else "continuous"
+    able = [
+        name
+        for name, facts in ALGORITHMS.items()
+        if facts.actions in (given, "both") and (on_market or name not in SIMULATOR)
+    ]
+    facts = ALGORITHMS[config.algorithm]
     if facts.actions not in (given, "both"):
-        able = ", ".join(name for name, other in ALGORITHMS.items() if other.actions in (given, "both"))
         raise ConfigError(
             f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
-            f"ones; choose one of {able}, or another environment.kind"
+            f"ones; choose one of {', '.join(able)}, or another {'environment.kind' if on_market else 'environment'}"
         )
-    if not hasattr(env, "market"):
+    if not on_market:
         if config.policy == "equivariant":
             raise ConfigError(
                 'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
                 'set agent.policy = "mlp"'
             )
         if config.algorithm in SIMULATOR:
-            able = ", ".join((*ON_POLICY, *OFF_POLICY))
-            raise ConfigError(f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {able}")
+            raise ConfigError(
+                f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
+            )
     elif config.algorithm in ON_POLICY and given == "discrete" and config.policy == "equivariant":
         raise ConfigError(
             f'agent.policy "equivariant" of {config.algorithm} scores assets and makes no choices; '

@@ -62,8 +62,10 @@ def test_an_action_space_that_an_algorithm_cannot_drive_is_refused(name: str) ->
 def test_what_needs_a_market_is_refused_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r'agent.policy "equivariant" reads the assets of a market'):
         Learner(Flat(), small_config("sac"))
-    with pytest.raises(ConfigError, match=r"agent.algorithm analytic learns on markets alone; choose one of ppo, a2c"):
+    with pytest.raises(ConfigError, match=r"learns on markets alone; choose one of ppo, a2c, ddpg, td3, sac, redq$"):
         Learner(Flat(), small_config("analytic", policy="mlp"))
+    with pytest.raises(ConfigError, match=r"choose one of ppo, a2c, ddpg, td3, sac, redq, or another environment$"):
+        Learner(Flat(), small_config("dqn", policy="mlp"))
 
 
 def test_critics_are_told_the_weights_that_scores_become() -> None:
