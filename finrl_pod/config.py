@@ -21,6 +21,7 @@ from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.errors import ConfigError
 
 __all__ = [
+    "MOST_SEED",
     "AgentConfig",
     "DataConfig",
     "EnvironmentConfig",
@@ -33,6 +34,9 @@ __all__ = [
     "load",
     "parse",
 ]
+
+
+MOST_SEED = 2**63 - 1  # what a random generator and a file of tensors hold
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,8 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     for name in ("seed", "threads"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
+    if config.seed > MOST_SEED:
+        raise ConfigError(f"{where}: seed must be at most {MOST_SEED}, got {config.seed}")
     return config
 
 

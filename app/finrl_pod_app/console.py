@@ -76,23 +76,25 @@ def show_classic(result: Mapping[str, Any]) -> None:
         score = result["score"][p]
         words = [f"score {score:.1f} (mean return of its last 100 episodes)"] if score is not None else []
         if evaluated is not None:
-            words.append(
-                f"{evaluated['mean'][p]:.1f} +- {evaluated['std'][p]:.1f} without exploration "
-                f"over {evaluated['episodes']} episodes"
-            )
+            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
         words += [] if alive else ["it stopped: its loss was no longer a number"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and "together" in evaluated:
         found = evaluated["together"]
-        lines.append(
-            f"Deciding together: {found['mean']:.1f} +- {found['std']:.1f} without exploration "
-            f"over {found['episodes']} episodes."
-        )
+        lines.append(f"Deciding together: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
+    if result["unscored"]:
+        lines.append(f"{result['unscored']:,} episodes had rewards that were no numbers, and are part of no score.")
     if result["workers_lost"]:
         lines.append(f"{result['workers_lost']} workers were lost and replaced.")
     lines.append(f"Weights: {result['weights']}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _spread(mean: float | None, deviation: float | None) -> str:
+    """Of the returns of an evaluation."""
+    numbers = "no number" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
+    return f"{numbers} without exploration"
 
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:

@@ -108,6 +108,12 @@ class Algorithm(Protocol):
         ...
 
 
+def spread_of_rewards(reward: Tensor) -> Tensor:
+    """Standard deviation [P] of a rollout's rewards [H, P, G, A]; 0 of a single one."""
+    single = reward.numel() == reward.shape[1]
+    return torch.zeros_like(reward[0, :, 0, 0]) if single else reward.std(dim=(0, 2, 3))
+
+
 def scale_of_rewards(spread: Tensor) -> Tensor:
     """What makes rewards of this standard deviation [P] of order one; 1 where they are all the same."""
     return torch.where(spread > SAME, 1 / spread.clamp(min=SAME), 1.0)

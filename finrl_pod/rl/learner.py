@@ -106,7 +106,8 @@ class Learner:
     def snapshot(
         self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
     ) -> AgentSnapshot:
-        """Everything needed to run or continue member p."""
+        """Everything needed to run or continue member p. Raises RunError away from a market."""
+        market = self._market()
         weights, rest = self.algorithm.member(p)
         return AgentSnapshot(
             id=id,
@@ -118,7 +119,7 @@ class Learner:
             },
             weights=weights,
             optimiser=rest,
-            normaliser=self.env.market.normaliser,
+            normaliser=market.normaliser,
             hyperparameters=self.hyperparameters(p),
             samples=self.samples[p],
             data_sha256=data_sha256,
@@ -174,7 +175,7 @@ class Learner:
                 f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {fits.get(odd)}, "
                 f"needed {wanted.get(odd)}; use the policy, hidden sizes and features it was trained with"
             )
-        here = self.env.market.normaliser.feature_names
+        here = self._market().normaliser.feature_names
         if snapshot.normaliser.feature_names != here:
             raise RunError(
                 f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
@@ -182,6 +183,14 @@ class Learner:
             )
         self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
         self.samples[p] = snapshot.samples
+
+    def _market(self) -> Any:
+        if not hasattr(self.env, "market"):
+            raise RunError(
+                f"a snapshot holds an agent of a market, and {type(self.env).__name__} is none; use checkpoint() and "
+                "resume()"
+            )
+        return self.env.market
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

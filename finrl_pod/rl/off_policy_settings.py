@@ -8,11 +8,14 @@ from finrl_pod.agents import OffPolicyConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
 
+MOST_UPDATES = 1_000_000  # in one go, which cannot be stopped
+
 
 def check(config: OffPolicyConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     names = ("horizon", "updates", "batch", "replay", "target_interval")
     ranges = {name: getattr(config, name) >= 1 for name in names}
+    ranges["updates"] &= config.updates <= MOST_UPDATES
     check_ranges("agent", config, {**ranges, "warmup": config.warmup >= 0})
     accounts = env.accounts if hasattr(env, "market") else 1
     if config.batch > config.replay:

@@ -13,10 +13,8 @@ learn on another: what it draws is moved there.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -25,6 +23,7 @@ import torch
 import torch.multiprocessing as mp
 
 from finrl_pod.agents import OffPolicyConfig
+from finrl_pod.children import STOPS, Parent, belong_to, this_one
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
 from finrl_pod.rl.algorithms import make_algorithm
 from finrl_pod.rl.off_policy import OffPolicy
@@ -35,7 +34,6 @@ from finrl_pod.types import Tensor
 AHEAD = 8  # rounds of samples that may be collected before they are learned from, and the most updates done in one go
 WAIT = 2e-4  # seconds between two looks
 START_SECONDS, END_SECONDS = 120.0, 10.0
-PR_SET_PDEATHSIG = 1  # of prctl.h
 SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # of the shared counts
 
 MakeEnv = Callable[[], Any]
@@ -99,8 +97,14 @@ class Pipeline:
                 f"agent.replay must hold {2 * margin * algorithm.inputs.accounts} transitions at least to be written "
                 f"while it is read, got {config.replay}; take a larger one"
             )
-        for x in data.values():
-            _shared(x)
+        try:
+            for x in data.values():
+                _shared(x)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"agent.replay of {config.replay:,} transitions does not fit into shared memory (/dev/shm); take a "
+                f"smaller one, or give the container more (docker run --shm-size): {error}"
+            ) from None
         self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
         self.algorithm = algorithm if make_here is None else _with_room_for_a_batch(config, make_here(), seed)
         self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
@@ -109,15 +113,15 @@ class Pipeline:
         self._weights = _shared(self._own().cpu().clone())
         context = mp.get_context("spawn")
         self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
-        self._terms = (make_env, config, seed, data, self._versions, margin, self._weights)
+        self._terms = (this_one(), make_env, config, seed, data, self._versions, margin, self._weights)
         self._process = context.Process(
             target=_collect, args=(*self._terms, self._counts, self._lock, theirs), daemon=False
         )
         self._theirs, self._seconds, self._stale, self._most, self._fresh = theirs, 0.0, 0.0, 0, 0
 
     def __enter__(self) -> Pipeline:
-        # What is started ignores Ctrl-C from its first line on.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # What is started leaves Ctrl-C and SIGTERM to this process from its first line on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
             self._process.start()
         finally:
@@ -196,9 +200,13 @@ class Pipeline:
         replay.written = written
 
     def _hand_over(self) -> None:
-        with self._lock:
+        while not self._lock.acquire(timeout=1.0):  # it may have been killed with the lock in its hand
+            self._check_at_work()
+        try:
             self._weights.copy_(self._own())
             self._counts[VERSION] = self.algorithm.updates
+        finally:
+            self._lock.release()
         self._counts[UPDATES] = self.algorithm.updates
 
     def _heard(self) -> list[Any]:
@@ -210,11 +218,14 @@ class Pipeline:
                 if kind == "failed":
                     raise RunError(f"collecting ended: {what}")
                 episodes += what
+        self._check_at_work()
+        return episodes
+
+    def _check_at_work(self) -> None:
         if not self._process.is_alive() and not self._counts[STOP]:
             raise RunError(
                 f"the process that collects ended with code {self._process.exitcode}; see whether it was killed"
             )
-        return episodes
 
 
 def _made(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
@@ -235,6 +246,7 @@ def _shared(x: Tensor) -> Tensor:
 
 
 def _collect(
+    parent: Parent,
     make_env: MakeEnv,
     config: OffPolicyConfig,
     seed: int,
@@ -247,9 +259,7 @@ def _collect(
     pipe: Any,
 ) -> None:
     """What the other process does, until it is told to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    belong_to(parent)
     torch.set_num_threads(1)
     env = make_env()
     try:

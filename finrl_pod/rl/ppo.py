@@ -15,7 +15,7 @@ import torch
 from finrl_pod.agents import OnPolicyConfig, PPOConfig
 from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.advantages import gae
-from finrl_pod.rl.algorithm import scale_of_rewards, settings_of
+from finrl_pod.rl.algorithm import scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.distribution import distribution_of
 from finrl_pod.rl.fused import fused
 from finrl_pod.rl.networks import Policy, PolicySpec, Start, make_policy
@@ -320,7 +320,7 @@ class PPO(OnPolicy):
         """Rewards over their standard deviation in the first rollout, so that values are of order one."""
         if not self.config.scale_rewards:
             return reward
-        first = scale_of_rewards(reward.std(dim=(0, 2, 3)))
+        first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
 

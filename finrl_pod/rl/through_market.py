@@ -16,7 +16,7 @@ import torch
 from finrl_pod.agents import SimulatorConfig
 from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.algorithm import Metrics, settings_of
+from finrl_pod.rl.algorithm import Metrics, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.on_policy import MeanActor
 from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, zero_or_more
@@ -143,7 +143,7 @@ class ThroughMarket(ABC):
     def _fix_reward_scale(self, reward: Tensor) -> None:
         """Once: rewards over their standard deviation in the first path, so that gradients and values are of order
         one."""
-        first = 1 / reward.std(dim=(0, 2, 3)).clamp(min=1e-8)
+        first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
     def _weights_of_steps(self, ended: Tensor) -> Tensor:
@@ -217,6 +217,11 @@ def check(config: SimulatorConfig, env: Any) -> None:
             "derivative: take an environment with `follow` and `detach`, such as PortfolioEnv, or another algorithm"
         )
     rules = env.config
+    if rules.delay > config.horizon:
+        raise ConfigError(
+            f"agent.horizon must be environment.delay or more, got {config.horizon} and {rules.delay}: within a "
+            "shorter one no action has an effect to learn from; take a longer horizon"
+        )
     rough = (
         (rules.whole_shares, "whole shares jump from one number to the next: set environment.whole_shares = false"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 from typing import Any
 
 import psutil
@@ -60,6 +62,34 @@ def test_a_collector_that_is_killed_ends_the_run_in_one_sentence() -> None:
         pytest.raises(RunError, match="the process that collects ended with code -9"),
     ):
         pipeline.learn(10_000_000, after=kill)
+
+
+def test_a_collector_leaves_sigterm_to_who_started_it() -> None:
+    def end(pipeline: Pipeline, _: Any) -> None:
+        assert pipeline._process.pid is not None
+        os.kill(pipeline._process.pid, signal.SIGTERM)
+
+    with Pipeline(PENDULUM, SACConfig(**SMALL), seed=1) as pipeline:
+        assert pipeline.learn(300, after=end).samples >= 300
+
+
+def test_a_collector_that_is_killed_with_the_lock_in_its_hand_is_noticed() -> None:
+    with Pipeline(PENDULUM, SACConfig(**SMALL), seed=1) as pipeline:
+        pipeline.learn(100)
+        pipeline._lock.acquire()
+        pipeline._process.kill()
+        pipeline._process.join()
+        with pytest.raises(RunError, match="ended with code -9"):
+            pipeline._hand_over()
+
+
+def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(x: torch.Tensor) -> None:
+        raise RuntimeError("No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(ConfigError, match=r"agent\.replay of 200 transitions does not fit into shared memory"):
+        Pipeline(PENDULUM, SACConfig(**SMALL), seed=1)
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:

@@ -102,3 +102,17 @@ def test_an_environment_that_cannot_be_differentiated_is_refused() -> None:
         Learner(small_env(kind="discrete"), AnalyticConfig(**SETTINGS))
     with pytest.raises(ConfigError, match=r"agent\.horizon is out of its range, got 0"):
         Learner(small_env(), AnalyticConfig(horizon=0))
+
+
+def test_an_action_whose_effect_comes_after_the_horizon_is_refused() -> None:
+    Learner(small_env(delay=5), AnalyticConfig(**SETTINGS))
+    with pytest.raises(ConfigError, match=r"agent\.horizon must be environment\.delay or more, got 5 and 6"):
+        Learner(small_env(delay=6), AnalyticConfig(**SETTINGS))
+
+
+def test_rewards_without_a_spread_are_left_as_they_are() -> None:
+    """One account and one step: nothing to take a standard deviation of."""
+    learner = Learner(small_env(envs=1, group=1), AnalyticConfig(**{**SETTINGS, "horizon": 1}))
+    learner.learn(3)
+    assert learner.alive == [True]
+    assert learner.algorithm.reward_scale.tolist() == [1.0]  # type: ignore[attr-defined]

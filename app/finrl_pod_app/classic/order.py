@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from finrl_pod_envs.classic.pool import check as check_pool
+from finrl_pod_envs.classic.spaces import make_gymnasium, shapes_of
+
 from finrl_pod import __version__
 from finrl_pod.agents import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import parse
-from finrl_pod.errors import ConfigError
+from finrl_pod.config import MOST_SEED, parse
+from finrl_pod.errors import ConfigError, RunError
 from finrl_pod_app.devices import pick_device
 from finrl_pod_app.terms import read_setting
 
@@ -45,7 +48,9 @@ class Order:
 
 
 def order_of(values: Mapping[str, Any]) -> Order:
-    """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has."""
+    """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has, RunError for other runs."""
+    if missing := {"env", "agent", "steps"} - values.keys():
+        raise RunError(f"config.json has no {min(missing)!r}, so it is of no run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(Order)} - {"agent"}
     known = {"device": "cpu", **values}  # runs of before there was a choice
@@ -59,12 +64,25 @@ def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) 
     """
     if algorithm not in ALGORITHMS:
         parse({"agent": {"algorithm": algorithm}}, "--algorithm")
-    given = {"algorithm": algorithm, **usual(algorithm, steps=steps, envs=envs), **dict(map(read_setting, settings))}
-    return parse({"agent": given}, "--set").agent
+    given = dict(map(read_setting, settings))
+    horizon = given.get("horizon")
+    ours = usual(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
+    return parse({"agent": {"algorithm": algorithm, **ours, **given}}, "--set").agent
 
 
-def usual(algorithm: str, *, steps: int, envs: int) -> dict[str, Any]:
-    """Settings that are usual on control tasks; the records' own defaults are for markets."""
+def default_algorithm(env: str) -> str:
+    """For the environment's kind of actions. Raises as `make_gymnasium` and `shapes_of`."""
+    made = make_gymnasium(env)
+    choices = shapes_of(made, env).choices
+    made.close()
+    return "dqn" if choices else "sac"
+
+
+def usual(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
+    """Settings that are usual on control tasks; the records' own defaults are for markets.
+
+    horizon: of an on-policy algorithm, where it is given already.
+    """
     record = ALGORITHMS[algorithm].record
     names = {field.name for field in dataclasses.fields(record)}
     shared: dict[str, Any] = {
@@ -82,15 +100,20 @@ def usual(algorithm: str, *, steps: int, envs: int) -> dict[str, Any]:
                 "exploration_samples": max(steps // 5, 1),
             }  # fmt: skip
     else:
-        horizon = max(ON_POLICY_SAMPLES // envs, 1)
+        horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
         each = {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy": 0.0,
-            "epochs": 10, "minibatches": max(horizon * envs // MINIBATCH, 1), "target_kl": NEVER,
+            "epochs": 10, "minibatches": _parts(horizon * envs), "target_kl": NEVER,
         }  # fmt: skip
         if "epochs" not in names:  # one step of gradient on a short rollout
             each |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
     return {name: value for name, value in {**shared, **each}.items() if name in names}
+
+
+def _parts(items: int) -> int:
+    """The most minibatches of one size, of 64 items or more."""
+    return next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
 
 
 def check(order: Order) -> None:
@@ -102,6 +125,9 @@ def check(order: Order) -> None:
     ):  # fmt: skip
         if value < least:
             raise ConfigError(f"{flag} must be {least} or more, got {value}")
+    if order.seed > MOST_SEED:
+        raise ConfigError(f"--seed must be at most {MOST_SEED}, got {order.seed}")
+    check_pool(order.envs * order.members, order.workers or 1, order.worker_timeout)
     if order.pipeline == "async" and not isinstance(order.agent, OffPolicyConfig):
         able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
         raise ConfigError(

@@ -5,6 +5,7 @@ It cannot be repeated exactly, so it is not continued either: a stop keeps the w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from pathlib import Path
@@ -14,9 +15,9 @@ import torch
 from finrl_pod_envs.classic.env import ClassicEnv, Episode
 
 from finrl_pod.agents import OffPolicyConfig
-from finrl_pod.errors import ConfigError, Interrupted
+from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.pod.progress import Progress
-from finrl_pod.rl.pipeline import Pipeline
+from finrl_pod.rl.pipeline import Figures, Pipeline
 from finrl_pod_app.classic.evaluation import EPISODES, evaluate
 from finrl_pod_app.classic.folder import WEIGHTS, RunFolder
 from finrl_pod_app.classic.order import Order, check
@@ -29,7 +30,8 @@ def train_at_once(
 ) -> dict[str, Any]:
     """As `training.train`, with figures of the pipeline in the result.
 
-    Raises ConfigError for settings that cannot be, Interrupted after Ctrl-C or SIGTERM.
+    Raises ConfigError for settings that cannot be, RunError where collecting or the evaluation fails, Interrupted after
+    Ctrl-C or SIGTERM; in all of these what was learned is kept.
     """
     check(order)
     assert isinstance(order.agent, OffPolicyConfig)
@@ -65,9 +67,38 @@ def train_at_once(
             )
             return not asked
 
-        figures = pipeline.learn(order.steps, after=after)
-    algorithm = pipeline.algorithm
-    result = {
+        ended: RunError | None = None
+        try:
+            pipeline.learn(order.steps, after=after)
+        except RunError as error:  # what was learned until then is kept
+            ended = error
+        figures, algorithm = pipeline.figures, pipeline.algorithm
+        if ended is not None and not figures.updates:
+            raise ended
+        weights = {f"0.{name}": x for name, x in algorithm.member(0)[0].items()}
+        result = _result(order, scores, figures, [bool(x) for x in algorithm.alive], out)
+        folder.finish(weights, result)
+        if ended is not None:
+            raise RunError(f"{ended}; {_kept(figures, order, out)}")
+        if not asked:
+            with contextlib.suppress(Interrupted):
+                result["evaluation"] = evaluate(algorithm.greedy, order, evaluation, stopped=lambda: asked)
+                folder.finish(weights, result)
+    if asked:
+        raise Interrupted(f"stopped; {_kept(figures, order, out)}")
+    return result
+
+
+def _kept(figures: Figures, order: Order, out: Path) -> str:
+    return (
+        f"the weights after {min(figures.samples, order.steps):,} of {order.steps:,} steps are in {out / WEIGHTS}, "
+        "and a run with --pipeline async is not continued"
+    )
+
+
+def _result(order: Order, scores: Scores, figures: Figures, alive: list[bool], out: Path) -> dict[str, Any]:
+    """As result.json holds it, before an evaluation."""
+    return {
         "env": order.env,
         "algorithm": order.agent.algorithm,
         "seed": order.seed,
@@ -76,19 +107,13 @@ def train_at_once(
         "seconds": round(figures.seconds, 3),
         "samples_per_second": round(figures.samples / max(figures.seconds, 1e-9), 1),
         "episodes": scores.episodes,
+        "unscored": scores.unscored,
         "score": scores.each,
         "best_score": scores.best,
         "curve": scores.curve,
-        "evaluation": None if asked else evaluate(algorithm.greedy, order, evaluation),
-        "alive": [bool(x) for x in algorithm.alive],
+        "evaluation": None,
+        "alive": alive,
         "workers_lost": figures.losses,
         "pipeline": {"ratio": figures.ratio, "staleness": figures.staleness, "most_stale": figures.most_stale},
         "weights": str(out / WEIGHTS),
     }
-    folder.finish({f"0.{name}": x for name, x in algorithm.member(0)[0].items()}, result)
-    if asked:
-        raise Interrupted(
-            f"stopped after {figures.samples:,} of {order.steps:,} steps; the weights are in {out / WEIGHTS}, and "
-            "a run with --pipeline async is not continued"
-        )
-    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,18 +14,26 @@ POINTS = 200  # of the curve
 
 
 class Scores:
-    """A score is the mean return of a member's last 100 episodes; a run's is that of its best member."""
+    """A score is the mean return of a member's last 100 episodes; a run's is that of its best member.
+
+    unscored: episodes whose rewards were no numbers; they are part of no score.
+    """
 
     def __init__(self, members: int, steps: int) -> None:
         self._last: list[deque[float]] = [deque(maxlen=LAST) for _ in range(members)]
         self._every = max(1, steps // POINTS)
-        self.episodes, self.best, self.curve = 0, None, []  # type: int, float | None, list[list[float]]
+        self.episodes = self.unscored = 0
+        self.best: float | None = None
+        self.curve: list[list[float]] = []
 
     def add(self, episodes: Iterable[Episode], samples: int) -> None:
         """What was finished up to so many samples of a member."""
         for episode in episodes:
-            self._last[episode.member].append(episode.total)
             self.episodes += 1
+            if math.isfinite(episode.total):
+                self._last[episode.member].append(episode.total)
+            else:
+                self.unscored += 1
         now = self.now
         if now is None:
             return
@@ -46,9 +55,11 @@ class Scores:
     def plain(self) -> dict[str, Any]:
         """As state.json holds it."""
         last = [list(each) for each in self._last]
-        return {"last": last, "episodes": self.episodes, "best": self.best, "curve": self.curve}
+        counts = {"episodes": self.episodes, "unscored": self.unscored}
+        return {"last": last, **counts, "best": self.best, "curve": self.curve}
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Back from `plain`."""
         self._last = [deque(each, maxlen=LAST) for each in values["last"]]
-        self.episodes, self.best, self.curve = values["episodes"], values["best"], list(values["curve"])
+        self.episodes, self.unscored = values["episodes"], values.get("unscored", 0)
+        self.best, self.curve = values["best"], list(values["curve"])

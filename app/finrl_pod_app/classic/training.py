@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from finrl_pod_envs.classic.env import ClassicEnv
 
-from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.pod.progress import Progress
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.learner import Learner
@@ -38,10 +38,12 @@ def train(
 ) -> dict[str, Any]:
     """Train as ordered, or go on with the run in `out`; returns the result that result.json keeps.
 
-    Raises ConfigError for settings that cannot be, RunError for a folder that does not fit, Interrupted after Ctrl-C or
-    SIGTERM, with all saved.
+    Raises ConfigError for settings that cannot be, RunError for a folder that does not fit and for an environment that
+    fails, Interrupted after Ctrl-C or SIGTERM, with all saved.
     """
     check(order)
+    if not save_seconds >= 0:
+        raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
     folder = RunFolder(out)
     if resume:
         _same(order, order_of(folder.config()), out)
@@ -86,14 +88,26 @@ class _Run:
             learner.learn(
                 left, callback=after, schedule=lambda done: 1 - (first + done) / order.steps if linear else 1.0
             )
+        self.save()  # what comes now may be stopped too, or fail
         if asked and learner.samples[0] < order.steps:
-            self.save()
             raise Interrupted(
                 f"stopped after {learner.samples[0]:,} of {order.steps:,} steps, all is saved: "
                 f"go on with the same command and --resume"
             )
-        result = self._result(evaluation)
+        found, failed = None, None
+        try:
+            found = evaluate(learner.act, order, evaluation, stopped=lambda: asked)
+        except Interrupted:
+            raise Interrupted(
+                f"stopped after all {order.steps:,} steps, in the evaluation; all is saved: go on with the same "
+                "command and --resume"
+            ) from None
+        except RunError as error:
+            failed = error
+        result = {**self._result(), "evaluation": found}
         self.folder.finish(_all_weights(learner), result)
+        if failed is not None:
+            raise RunError(f"the agent is trained and kept in {self.folder.path}, but not evaluated: {failed}")
         return result
 
     def save(self) -> None:
@@ -128,7 +142,7 @@ class _Run:
             detail="" if self.scores.best is None else f"score {self.scores.now:.1f}, best {self.scores.best:.1f}",
         )
 
-    def _result(self, evaluation: int) -> dict[str, Any]:
+    def _result(self) -> dict[str, Any]:
         learner = self.learner
         return {
             "env": self.order.env,
@@ -139,10 +153,10 @@ class _Run:
             "seconds": round(self.seconds, 3),
             "samples_per_second": round(learner.samples[0] * self.order.members / max(self.seconds, 1e-9), 1),
             "episodes": self.scores.episodes,
+            "unscored": self.scores.unscored,
             "score": self.scores.each,
             "best_score": self.scores.best,
             "curve": self.scores.curve,
-            "evaluation": evaluate(learner.act, self.order, evaluation),
             "alive": learner.alive,
             "workers_lost": self._losses(),
             "weights": str(self.folder.path / "weights.safetensors"),
@@ -169,7 +183,7 @@ def _same(asked: Order, kept: Order, out: Path) -> None:
     """Raises RunError where a resumed run would be another one."""
     for field in dataclasses.fields(Order):
         one, other = getattr(asked, field.name), getattr(kept, field.name)
-        if one != other and field.name not in ("workers", "worker_timeout", "threads"):
+        if one != other and field.name not in ("workers", "worker_timeout"):
             if field.name == "agent":
                 odd = [
                     f.name for f in dataclasses.fields(other) if getattr(one, f.name, None) != getattr(other, f.name)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from finrl_pod.config import MOST_SEED
+
 if TYPE_CHECKING:
     from finrl_pod.config import RunConfig
 
@@ -39,7 +41,9 @@ class Bench(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; runs/ and the time unless given.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random number; the config's unless given.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of every random number; the config's unless given.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out that was stopped.")]
 OnDevice = Annotated[Device, typer.Option(help="auto takes a CUDA device where there is one.")]

@@ -28,7 +28,7 @@ def train(
     ] = None,
     env: Annotated[str | None, typer.Option(metavar="gym:NAME", help="A Gymnasium environment to train on.")] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="With --env: one of `finrl-pod algorithms`; sac or dqn.")
+        str | None, typer.Option(help="With --env: one of `finrl-pod algorithms`; sac, or dqn for choices.")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(help="With --env: steps of a member in all, 100000 unless given.")
@@ -82,7 +82,7 @@ def train(
         raise InputError(f"--workers must be 1 or more, got {workers}; leave it out to step in this process")
     from finrl_pod_app import console
     from finrl_pod_app.classic.evaluation import EPISODES
-    from finrl_pod_app.classic.order import Order, agent_of
+    from finrl_pod_app.classic.order import Order, agent_of, default_algorithm
     from finrl_pod_app.classic.overlapped import train_at_once
     from finrl_pod_app.classic.training import SAVE_SECONDS
     from finrl_pod_app.classic.training import train as run
@@ -91,7 +91,7 @@ def train(
     envs = envs if envs is not None else workers or 1
     order = Order(
         env=env,
-        agent=agent_of(algorithm or "sac", setting or (), steps=max(steps, 1), envs=max(envs, 1)),
+        agent=agent_of(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
         steps=steps,
         envs=envs,
         workers=workers or 0,

@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod_envs.classic.block import Block
-from finrl_pod_envs.classic.lane import Lane
+from finrl_pod_envs.classic.lane import Lane, failure
 from finrl_pod_envs.classic.plan import Plan
 
 Actions = Sequence[NDArray[np.float32]]
@@ -35,23 +36,35 @@ class Driver(Protocol):
 
 
 class LocalDriver:
-    """In this process, one lane after the other: the quickest for environments that are themselves quick."""
+    """In this process, one lane after the other: the quickest for environments that are themselves quick.
+
+    Raises RunError for what an environment raises.
+    """
 
     losses = 0
 
     def __init__(self, plan: Plan) -> None:
-        self.block = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns)
+        self.block, self._name = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns), plan.name
         self._lanes = [Lane(plan.name, plan.shapes, stream, self.block, i) for i, stream in enumerate(plan.streams)]
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
-        for place, (episode, actions) in episodes.items():
-            self._lanes[place].repeat(episode, actions)
+        try:
+            for place, (episode, actions) in episodes.items():
+                self._lanes[place].repeat(episode, actions)
+        except Exception as error:
+            raise self._told(error) from error
 
     def step(self) -> list[int]:
-        for lane in self._lanes:
-            lane.step()
+        try:
+            for lane in self._lanes:
+                lane.step()
+        except Exception as error:
+            raise self._told(error) from error
         return []
 
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
+
+    def _told(self, error: Exception) -> Exception:
+        return error if isinstance(error, FinrlPodError) else RunError(f"{self._name} failed: {failure(error)}")

@@ -19,10 +19,12 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod_envs.classic.block import Block, size_of
 from finrl_pod_envs.classic.drivers import Actions
 from finrl_pod_envs.classic.plan import Plan
-from finrl_pod_envs.classic.process import DONE, RAISED, REFUSED, STEP, start
+from finrl_pod_envs.classic.process import BUSY, DONE, RAISED, REFUSED, STEP, start
 
 START_SECONDS = 120.0  # Python, Gymnasium and a physics engine on a busy machine
+LONGEST_SECONDS = 86_400.0  # of a step
 END_SECONDS = 2.0  # for a worker that was told to go
+AT_WORK = "is at work"
 MOST_IN_A_ROW = 3  # losses of one worker without a step between them
 MEMORY_FOLDER = Path("/dev/shm")
 _log = logging.getLogger(__name__)
@@ -34,8 +36,8 @@ def check(lanes: int, workers: int, seconds: float) -> None:
         raise ConfigError(f"--workers must be 1 or more, got {workers}")
     if lanes % workers:
         raise ConfigError(f"--workers must divide the {lanes} environments, got {workers}; take a divisor")
-    if not seconds > 0:
-        raise ConfigError(f"--worker-timeout must be more than 0 seconds, got {seconds:g}")
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ConfigError(f"--worker-timeout must be more than 0 and at most {LONGEST_SECONDS:g} s, got {seconds:g}")
 
 
 @dataclass
@@ -123,7 +125,7 @@ class PoolDriver:
             worker.pipe.send_bytes(message)
 
     def _expect(self, workers: Iterable[_Worker], seconds: float, *, starting: bool = False) -> list[int]:
-        """Wait for an answer of each; replace who gives none. Returns the places of the replaced."""
+        """Wait for an answer of each; replace who is silent for so long. Returns the places of the replaced."""
         waiting = {worker.pipe: worker for worker in workers}
         until = time.monotonic() + seconds
         lost: list[int] = []
@@ -135,14 +137,18 @@ class PoolDriver:
                 break
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                worker = waiting.pop(pipe)
+                worker = waiting[pipe]
                 reason = self._read(worker)
+                if reason == AT_WORK:
+                    until = time.monotonic() + seconds
+                    continue
+                del waiting[pipe]
                 if reason is not None:
                     lost += self._replace(worker, reason, starting=starting)
         return lost
 
     def _read(self, worker: _Worker) -> str | None:
-        """None when all is well, else why the worker is lost. Raises ConfigError for a broken rule."""
+        """None when all is done, AT_WORK, or why the worker is lost. Raises ConfigError for a broken rule."""
         try:
             answer = worker.pipe.recv_bytes()
         except (EOFError, ConnectionResetError):
@@ -150,8 +156,8 @@ class PoolDriver:
                 worker.process.wait(END_SECONDS)
             code = worker.process.returncode
             return f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        if answer == DONE:
-            return None
+        if answer in (DONE, BUSY):
+            return None if answer == DONE else AT_WORK
         said = json.loads(answer)
         if REFUSED in said:
             raise ConfigError(said[REFUSED])

@@ -7,27 +7,26 @@ program that started it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
-import signal
 import subprocess
 import sys
-import traceback
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
+from finrl_pod.children import belong_to, this_one
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_envs.classic.block import Block
-from finrl_pod_envs.classic.lane import Lane
+from finrl_pod_envs.classic.lane import Lane, failure
 from finrl_pod_envs.classic.plan import Plan
 from finrl_pod_envs.classic.spaces import Shapes
 
-STEP, DONE = b"s", b""
+STEP, DONE, BUSY = b"s", b"", b"b"  # BUSY: it will answer, and is at work until then
 REFUSED, RAISED = "refused", "raised"  # a rule was broken: the run ends; the environment failed: the worker is replaced
-PR_SET_PDEATHSIG = 1  # of prctl.h
+BUSY_SECONDS = 1.0  # between two words of it
 _CODE = (
     "import json, sys; order = json.loads(sys.argv[1]); sys.path[:] = order['path']; "
     "from finrl_pod_envs.classic.process import work; work(order)"
@@ -41,6 +40,7 @@ def start(plan: Plan, places: Sequence[int], pipe: int, memory: int) -> subproce
     """
     order = {
         "path": sys.path,
+        "parent": this_one(),
         "pipe": pipe,
         "memory": memory,
         "lanes": len(plan.streams),
@@ -59,8 +59,11 @@ def start(plan: Plan, places: Sequence[int], pipe: int, memory: int) -> subproce
 
 
 def work(order: dict[str, Any]) -> None:
-    """Until the pipe is closed: STEP, or {"begin": [[place, episode, actions], ...]}. Answers DONE, or what failed."""
-    _end_with_parent()
+    """Until the pipe is closed: STEP, or {"begin": [[place, episode, actions], ...]}.
+
+    Answers DONE, or what failed; while it repeats episodes, BUSY now and then.
+    """
+    belong_to(order["parent"])
     name = order["name"]
     known: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in order["shapes"].items()}
     shapes = Shapes(**known)
@@ -75,30 +78,34 @@ def work(order: dict[str, Any]) -> None:
             }
             pipe.send_bytes(DONE)
             while True:
-                _answer(pipe.recv_bytes(), own)
+                _answer(pipe.recv_bytes(), own, _Busy(pipe))
                 pipe.send_bytes(DONE)
         except FinrlPodError as error:
             _tell(pipe, REFUSED, str(error))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:  # noqa: BLE001  whatever an environment raises is told to the parent
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            _tell(pipe, RAISED, f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})")
+            _tell(pipe, RAISED, failure(error))
 
 
-def _end_with_parent() -> None:
-    """A worker that hangs in its environment does not see that the pipe is closed: the system ends it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+class _Busy:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._told = pipe, time.monotonic()
+
+    def __call__(self) -> None:
+        """To be called often; it says something when the last word was a while ago."""
+        if (now := time.monotonic()) - self._told > BUSY_SECONDS:
+            self._told = now
+            self._pipe.send_bytes(BUSY)
 
 
-def _answer(message: bytes, lanes: dict[int, Lane]) -> None:
+def _answer(message: bytes, lanes: dict[int, Lane], busy: Callable[[], None]) -> None:
     if message == STEP:
         for lane in lanes.values():
             lane.step()
         return
     for place, episode, actions in json.loads(message)["begin"]:
-        lanes[place].repeat(episode, actions)
+        lanes[place].repeat(episode, actions, busy)
 
 
 def _tell(pipe: Connection, kind: str, text: str) -> None:

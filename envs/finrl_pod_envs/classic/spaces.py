@@ -20,7 +20,8 @@ class Shapes:
     """Sizes of one environment.
 
     row: numbers of a flat observation. choices: of a discrete action, 0 where actions are numbers; first: the number
-    of the first choice. low, high: bounds of each number of a continuous action; action: its shape there.
+    of the first choice. low, high: bounds of each number of a continuous action; action, dtype: its shape and type
+    there.
     """
 
     row: int
@@ -29,6 +30,7 @@ class Shapes:
     action: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    dtype: str = "float32"
 
     @cached_property
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -56,6 +58,8 @@ def make_gymnasium(name: str) -> Any:
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         known = str(error).rstrip(". ")
         raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {known}") from None
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def shapes_of(env: Any, name: str) -> Shapes:
@@ -66,17 +70,24 @@ def shapes_of(env: Any, name: str) -> Shapes:
         row = spaces.flatdim(env.observation_space)
     except (NotImplementedError, ValueError):
         raise ConfigError(f"{name} shows {env.observation_space}, which is no flat row of numbers") from None
+    if row < 1:
+        raise ConfigError(f"{name} shows {env.observation_space}, which holds no number")
     action = env.action_space
     if isinstance(action, spaces.Discrete):
         return Shapes(int(row), int(action.n), int(action.start), (), (), ())
     if not isinstance(action, spaces.Box):
         raise ConfigError(f"{name} takes actions of {action}, and agents here drive Box and Discrete alone")
+    if not np.issubdtype(action.dtype, np.floating) or not action.low.size:
+        raise ConfigError(
+            f"{name} takes actions of {action}, and agents here give one fraction or more; wrap it in a TransformAction"
+        )
     low, high = (np.asarray(x, dtype=np.float64).ravel() for x in (action.low, action.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ConfigError(
             f"{name} takes actions without bounds ({action}), and agents act within bounds; wrap it in a RescaleAction"
         )
-    return Shapes(int(row), 0, 0, tuple(action.shape), tuple(low.tolist()), tuple(high.tolist()))
+    bounds = (tuple(low.tolist()), tuple(high.tolist()))
+    return Shapes(int(row), 0, 0, tuple(action.shape), *bounds, dtype=str(action.dtype))
 
 
 class Flattener:
@@ -110,4 +121,4 @@ def to_action(values: Row, shapes: Shapes) -> Any:
         return int(values[0]) + shapes.first
     low, high = shapes.bounds
     share = (values.astype(np.float64).clip(-1.0, 1.0) + 1) / 2
-    return (low + share * (high - low)).astype(np.float32).reshape(shapes.action)
+    return (low + share * (high - low)).clip(low, high).astype(shapes.dtype).reshape(shapes.action)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 import torch
 from finrl_pod_app.classic.evaluation import evaluate, together
 from finrl_pod_app.classic.order import Order
 
 from finrl_pod.agents import PPOConfig
+from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.types import Tensor
+from tests.envs.classic.odd_gym import NAME
 
 
 def test_the_mean_of_what_all_members_do_on_each_others_rows() -> None:
@@ -17,7 +22,7 @@ def test_the_mean_of_what_all_members_do_on_each_others_rows() -> None:
     def act(seen: Tensor) -> Tensor:
         return torch.bmm(seen, weights)
 
-    wanted = torch.stack([rows @ weights[p] for p in range(3)]).mean(0)
+    wanted = torch.stack([(rows @ weights[p]).clamp(-1, 1) for p in range(3)]).mean(0)
     torch.testing.assert_close(together(act, 3)(rows), wanted)
 
 
@@ -47,3 +52,30 @@ def test_an_evaluation_tells_of_each_and_of_all() -> None:
     alone = evaluate(lambda seen: torch.zeros_like(seen[..., :1]).long(), single, 2)
     assert alone is not None
     assert "together" not in alone
+
+
+def still(seen: Tensor) -> Tensor:
+    return torch.zeros(*seen.shape[:2], 2)
+
+
+def test_returns_that_are_no_numbers_are_none() -> None:
+    found = evaluate(still, Order(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
+    assert found is not None
+    assert found["mean"] == found["std"] == [None, None]
+    assert found["together"]["mean"] is None
+
+
+def test_workers_evaluate_as_this_process_does() -> None:
+    order = Order("gym:Pendulum-v1", PPOConfig(), steps=100)
+    here = evaluate(lambda seen: seen[..., :1], order, 3)
+    assert evaluate(lambda seen: seen[..., :1], dataclasses.replace(order, workers=2), 3) == here
+
+
+def test_an_evaluation_that_is_stopped_or_fails_says_so() -> None:
+    order = Order(NAME.format("Broken"), PPOConfig(), steps=100)
+    with pytest.raises(Interrupted):
+        evaluate(still, order, 2, stopped=lambda: True)
+    with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*odd_gym.py, line"):
+        evaluate(still, order, 2)
+    with pytest.raises(RunError, match=r"a worker of .*Broken-v0 was lost"):
+        evaluate(still, dataclasses.replace(order, workers=1), 2)

@@ -10,12 +10,18 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 import torch
+from finrl_pod_app.classic.order import agent_of
 from finrl_pod_app.cli.main import run
 from safetensors.torch import load_file
+
+from finrl_pod.agents import PPOConfig
+from finrl_pod.errors import Interrupted, RunError
+from tests.envs.classic.odd_gym import NAME
 
 SMALL = ["--set", "hidden=[16]", "--evaluate", "2", "--json"]
 REPLAY = ["--set", "batch=16", "--set", "warmup=20"]
@@ -57,6 +63,53 @@ def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: 
     assert weights["1.w0"].shape == (3, 16)
     assert json.loads((tmp_path / "a" / "result.json").read_text()) == document
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"config.json", "result.json", "weights.safetensors"}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_rewards_that_are_no_numbers_stop_members_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: int
+) -> None:
+    terms = ("--algorithm", "td3", "--members", str(members), "--save-every", "0")
+    document = result(capsys, tmp_path / "a", *terms, env=NAME.format("NoNumber"), steps=60)
+    assert document["alive"] == [False] * members
+    assert document["unscored"] == document["episodes"] > 0
+    assert document["score"] == document["evaluation"]["mean"] == [None] * members
+
+
+def test_an_evaluation_that_fails_leaves_the_agent_and_one_that_is_stopped_is_made_up_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, whole = "finrl_pod_app.classic.training.evaluate", result(capsys, tmp_path / "whole")
+    for error in (RunError("it fell over"), Interrupted("stopped")):
+        out = tmp_path / type(error).__name__
+        with monkeypatch.context() as patch:
+            patch.setattr(place, Mock(side_effect=error))
+            assert run(arguments(out)) == error.exit_code
+        said = capsys.readouterr().err
+        if isinstance(error, RunError):
+            assert f"the agent is trained and kept in {out}, but not evaluated: it fell over" in said
+            assert (out / "weights.safetensors").exists()
+            assert json.loads((out / "result.json").read_text())["evaluation"] is None
+        else:
+            assert "stopped after all 120 steps, in the evaluation; all is saved" in said
+            assert told(result(capsys, out, "--resume")) == told(whole)
+
+
+def test_without_an_algorithm_the_environments_actions_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert result(capsys, tmp_path / "a", env="gym:CartPole-v1")["algorithm"] == "dqn"
+    assert result(capsys, tmp_path / "b")["algorithm"] == "sac"
+
+
+def test_minibatches_of_ppo_divide_whatever_number_of_environments() -> None:
+    for envs in range(1, 65):
+        for given in ([], ["horizon=100"]):
+            agent = agent_of("ppo", given, steps=10_000, envs=envs)
+            assert isinstance(agent, PPOConfig)
+            assert agent.horizon * envs % agent.minibatches == 0
+            assert agent.horizon == (100 if given else 2048 // envs)
+            assert agent.horizon * envs // agent.minibatches >= 64 or agent.minibatches == 1
 
 
 def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +172,26 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+def test_sigterm_to_all_processes_of_a_pipeline_keeps_what_was_learned(tmp_path: Path) -> None:
+    """As a service manager or a batch system sends it."""
+    out, more = tmp_path / "run", ("--algorithm", "td3", "--pipeline", "async")
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, steps=10_000_000)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            until = time.monotonic() + 60
+            while not (out / "config.json").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            time.sleep(6)  # it collects and learns by then, or is about to
+            os.killpg(process.pid, signal.SIGTERM)
+            said = process.communicate(timeout=60)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert "of 10,000,000 steps are in" in said
+    assert json.loads((out / "result.json").read_text())["evaluation"] is None
+    assert (out / "weights.safetensors").exists()
+
+
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: bool) -> None:
     """whole_group: as a terminal sends it, to every process of the group."""
@@ -159,6 +232,9 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--steps", "0"], "--steps must be 1 or more, got 0"),
         (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async is for algorithms that learn from a replay"),
         (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
+        (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
+        (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
+        (["--save-every", "nan"], "--save-every must be 0 seconds or more, got nan"),
         (["config.toml"], "train takes a config file or --env gym:NAME, one of the two"),
     ],
 )
@@ -204,6 +280,14 @@ def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
     kept.write_text(json.dumps({**order, "device": "cuda"}))
     assert run(arguments(tmp_path / "a", "--resume")) == 2
     assert "holds a run with device cuda, and now it is cpu" in capsys.readouterr().err
+
+
+def test_a_run_on_a_market_is_not_resumed_as_one_on_an_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"config": {}}')
+    assert run(arguments(tmp_path, "--resume")) == 2
+    assert "config.json has no 'agent', so it is of no run of train --env" in capsys.readouterr().err
 
 
 def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

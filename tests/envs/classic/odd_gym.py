@@ -59,5 +59,52 @@ class Odd(gymnasium.Env[Any, Any]):
 
 gymnasium.register("Odd-v0", Odd)
 gymnasium.register("Short-v0", Odd, kwargs={"shape": 2})
+
+
+class Reward(Odd):
+    """reward: what its third step gives, or raises."""
+
+    def __init__(self, reward: Any) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        row, _, terminated, truncated, info = super().step(action)
+        if self.count == 3 and isinstance(self.reward, Exception):
+            raise self.reward
+        return row, self.reward if self.count == 3 else 1.0, terminated, truncated, info
+
+
+gymnasium.register("NoNumber-v0", Reward, kwargs={"reward": float("nan")})
+gymnasium.register("NoReward-v0", Reward, kwargs={"reward": None})
+gymnasium.register("Broken-v0", Reward, kwargs={"reward": ValueError("it broke")})
+
+
+class Spaces(Odd):
+    """Of spaces that are given; each action must be in its own."""
+
+    def __init__(self, shows: Any = Odd.observation_space, takes: Any = Odd.action_space) -> None:
+        super().__init__()
+        self.observation_space, self.action_space = shows, takes
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        return super().step(np.zeros(2))
+
+
+Box = gymnasium.spaces.Box
+gymnasium.register(
+    "Wide-v0", Spaces, kwargs={"takes": Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), (2,), np.float64)}
+)
+gymnasium.register("Whole-v0", Spaces, kwargs={"takes": Box(0, 5, (2,), np.int32)})
+gymnasium.register("Idle-v0", Spaces, kwargs={"takes": Box(0, 1, (0,), np.float32)})
+gymnasium.register("Blind-v0", Spaces, kwargs={"shows": Box(0, 1, (0,), np.float32)})
+
+
+def unmakable() -> Odd:
+    raise OSError("no such simulator")
+
+
+gymnasium.register("Unmakable-v0", unmakable)
 gymnasium.register("Free-v0", lambda: gymnasium.wrappers.TransformAction(Odd(), lambda x: x, FREE))
 FREE = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -9,7 +9,7 @@ import torch
 from finrl_pod_envs.classic.env import ClassicEnv
 from finrl_pod_envs.classic.lane import episode_seed
 
-from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
 from finrl_pod.streams import key
 from finrl_pod.types import EnvStep
@@ -141,6 +141,11 @@ def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
         ("Hopper-v5", "begins with gym:"),
         ("gym:nothing_here:X-v0", "no Gymnasium environment 'nothing_here:X-v0'"),
         (NAME.format("Free"), "without bounds"),
+        (NAME.format("Whole"), r"actions of Box\(0, 5, \(2,\), int32\), and agents here give one fraction or more"),
+        (NAME.format("Idle"), "agents here give one fraction or more"),
+        (NAME.format("Blind"), "which holds no number"),
+        (NAME.format("Unmakable"), "Unmakable-v0 cannot be made: OSError: no such simulator"),
+        ("gym::CartPole-v1", "gym::CartPole-v1 cannot be made: ValueError"),
     ],
 )
 def test_environments_that_cannot_be_are_refused(name: str, message: str) -> None:
@@ -152,6 +157,27 @@ def test_a_wrong_shape_is_named_with_the_expected_one() -> None:
     env = ClassicEnv(NAME.format("Short"))
     with pytest.raises(ConfigError, match=r"observation of shape \(2,\), and its space says \(3,\)"):
         env.reset(0)
+
+
+def test_actions_are_of_the_spaces_own_type_and_within_its_bounds() -> None:
+    env = ClassicEnv(NAME.format("Wide"))
+    env.reset(0)
+    for value in (1.0, -1.0, 0.3, 7.0):
+        env.step(torch.full((1, 1, 2), value))
+
+
+def test_a_reward_that_is_none_is_refused_and_an_error_is_told_with_its_place() -> None:
+    still = torch.zeros(1, 1, 2)
+    for name, error, message in (
+        ("NoReward", ConfigError, "returned a reward of None, and a reward is one number; mend the environment"),
+        ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*odd_gym.py, line \d+\)"),
+    ):
+        env = ClassicEnv(NAME.format(name))
+        env.reset(0)
+        env.step(still)
+        env.step(still)
+        with pytest.raises(error, match=message):
+            env.step(still)
 
 
 def test_an_action_of_another_shape_is_refused() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +18,8 @@ import psutil
 import pytest
 import torch
 from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.classic.pool import PoolDriver, _Worker
+from finrl_pod_envs.classic.process import DONE, _Busy
 
 from finrl_pod.errors import ConfigError, RunError
 from tests.envs.classic.odd_gym import NAME
@@ -110,11 +114,51 @@ def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
         ({"workers": 0}, "--workers must be 1 or more, got 0"),
         ({"workers": 3}, "--workers must divide the 4 environments, got 3"),
         ({"workers": 2, "seconds": 0.0}, "--worker-timeout must be more than 0"),
+        ({"workers": 2, "seconds": float("inf")}, "--worker-timeout must be more than 0 and at most 86400 s, got inf"),
     ],
 )
 def test_pools_that_cannot_be_are_refused(terms: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ClassicEnv(ODD, envs=4, **terms)  # type: ignore[arg-type]
+
+
+def test_workers_outlive_the_thread_that_started_them() -> None:
+    with closing(ClassicEnv(ODD, envs=2, workers=2)) as env:
+        thread = threading.Thread(target=env.reset, args=(0,))
+        thread.start()
+        thread.join()
+        time.sleep(0.2)
+        env.step(torch.zeros(1, 2, 2))
+        assert env.losses == 0
+
+
+def test_workers_leave_sigterm_to_their_parent() -> None:
+    """As a service manager sends it: to every process at once."""
+    with closing(ClassicEnv(ODD, envs=2, workers=2)) as env:
+        env.reset(0)
+        for pid in env.pids:
+            os.kill(pid, signal.SIGTERM)
+        env.step(torch.zeros(1, 2, 2))
+        assert env.losses == 0
+
+
+def test_who_repeats_episodes_says_that_it_is_at_work_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finrl_pod_envs.classic.process.BUSY_SECONDS", 0.05)
+    ours, theirs = multiprocessing.Pipe()
+    worker = _Worker(range(1), psutil.Popen(["true"]), ours)
+
+    def work() -> None:
+        busy = _Busy(theirs)
+        for _ in range(20):
+            time.sleep(0.06)
+            busy()
+        theirs.send_bytes(DONE)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert PoolDriver._expect(PoolDriver.__new__(PoolDriver), [worker], 0.6) == []
+    thread.join()
+    worker.process.wait()
 
 
 PARENT = """
@@ -129,10 +173,15 @@ while True:
 """
 
 
-def test_workers_end_with_a_parent_that_is_killed(trouble: Path) -> None:
+IN_A_THREAD = "import threading; t = threading.Thread(target=env.reset, args=(0,)); t.start(); t.join()"
+THREADED = PARENT.replace("env.reset(0)", IN_A_THREAD)
+
+
+@pytest.mark.parametrize("program", [PARENT, THREADED])
+def test_workers_end_with_a_parent_that_is_killed(trouble: Path, program: str) -> None:
     """Also one that hangs in its environment and never looks at its pipe again."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", PARENT, ODD], **pipes, text=True) as parent:  # type: ignore[call-overload]
+    with subprocess.Popen([sys.executable, "-c", program, ODD], **pipes, text=True) as parent:  # type: ignore[call-overload]
         pids = [int(x) for x in parent.stdout.readline().split()]
         assert len(pids) == 2
         trouble.write_text("hang")
