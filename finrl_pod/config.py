@@ -37,6 +37,7 @@ __all__ = [
 
 
 MOST_SEED = 2**63 - 1  # what a random generator and a file of tensors hold
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,9 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     for name in ("seed", "threads"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
-    if config.seed > MOST_SEED:
-        raise ConfigError(f"{where}: seed must be at most {MOST_SEED}, got {config.seed}")
+    for name, most in (("seed", MOST_SEED), ("threads", MOST_THREADS)):
+        if getattr(config, name) > most:
+            raise ConfigError(f"{where}: {name} must be at most {most}, got {getattr(config, name)}")
     return config
 
 
@@ -233,7 +235,7 @@ def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: {place} must be a table of settings, got {values!r}")
     name = values.get("algorithm", RunConfig().agent.algorithm)
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         close = difflib.get_close_matches(str(name), ALGORITHMS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(ALGORITHMS)}"
         raise ConfigError(f"{where}: {place}.algorithm: there is no algorithm {name!r}; {hint}")
@@ -276,6 +278,6 @@ def load(path: Path) -> RunConfig:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of Unicode, TOML, and numbers and nesting beyond all sense
         raise ConfigError(f"config {path} is not TOML: {error}") from None
     return parse(values, str(path))

@@ -22,7 +22,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Span, Splits, make_splits
-from finrl_pod.data.tensor import to_device
+from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
@@ -118,18 +118,23 @@ def backtest(
     if execution not in ("weights", "paper"):
         raise InputError(f'execution must be "weights" or "paper", got {execution!r}')
     environment = setup.config.environment
+    market = setup.market
     if not isinstance(strategy, str):
+        if not set(strategy.feature_names) <= set(market.feature_names):  # turbulence, or features of its own
+            market = build_market(
+                setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
+            )
         log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
         from finrl_pod_app.paper.terms import of_environment
 
         chosen = make(strategy) if isinstance(strategy, str) else strategy
         paper, span = of_environment(environment, setup.panel), spans[split]
-        return paper.backtest(chosen, setup.panel, setup.market, span.first, span.last)[0]
+        return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
     terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
     if isinstance(strategy, str):
-        return run_baseline(strategy, setup.panel, setup.market, *terms)
-    return run_strategy(strategy, setup.panel, setup.market, *terms)
+        return run_baseline(strategy, setup.panel, market, *terms)
+    return run_strategy(strategy, setup.panel, market, *terms)
 
 
 def _read(path: str | Path) -> AgentSnapshot:

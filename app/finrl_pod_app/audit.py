@@ -175,7 +175,8 @@ def _scores(
     """id -> Sharpe ratio a year on the bars of `span`."""
     found: dict[str, float] = {}
     for members, ledger in ledgers_of(agents, market, config.environment, *span):
-        found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics_of(ledger), strict=True)}
+        metrics = metrics_of(ledger, market)
+        found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
     return found
 
 
@@ -191,7 +192,8 @@ def builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], Mark
 
 
 def small_env(config: EnvironmentConfig) -> Callable[[MarketTensor, int, int], MarketEnv]:
-    """Environments by a config, a few of them."""
+    """Environments by a config, a few of them. Cash earns nothing in them: a night's interest is no fill."""
+    config = dataclasses.replace(config, cash_rates=())
 
     def made(market: MarketTensor, first: int, last: int) -> MarketEnv:
         return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP)

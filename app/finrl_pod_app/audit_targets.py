@@ -7,9 +7,10 @@ from pathlib import Path
 
 from finrl_pod_envs.make import KINDS
 from finrl_pod_strategies.index import index_panel
+from finrl_pod_strategies.user import fingerprint, names_a_file
 
 from finrl_pod.config import DataConfig, RunConfig
-from finrl_pod.data.splits import make_splits
+from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.audit.lookahead import PROBES
@@ -21,6 +22,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.audit import YARDSTICK, Audit, Tell, audit_champion, builder, examine, small_env
 from finrl_pod_app.backtests import find_strategy
 from finrl_pod_app.champions import saved_members
+from finrl_pod_app.looks import log_look
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.wiring import make_market, training_env
 
@@ -53,6 +55,8 @@ def audit_strategy(
     """A baseline, or a user's `file.py:Class`, on a panel of the store, under the default rules."""
     strategy = find_strategy(name)
     config, panel, span = _grounds(data)
+    if names_a_file(name):  # the audit says how it does on these bars
+        log_look(panel, Span(*span), fingerprint(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)
     features, fill = strategy.feature_names, config.environment.fill

@@ -23,6 +23,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.looks import champion_subject, log_look
+from finrl_pod_app.output_folder import refuse_other
 from finrl_pod_app.period import backtest_period
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report.columns import CHAMPION
@@ -88,6 +89,8 @@ def run_backtest(
     settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
     the bars as Parquet and CSV.
     """
+    if out is not None:
+        refuse_other(out)
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config is for execution "paper" alone: ask for that')
     symbols = () if paper is None else paper.symbols

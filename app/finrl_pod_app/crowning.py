@@ -118,7 +118,9 @@ def crown(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=break_even_of(watched, yardstick, market, *span, *terms),
+            break_even=break_even_of(
+                watched, yardstick, market, *span, *terms, beyond=config.gate.break_even * environment.cost_bps
+            ),
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
         )

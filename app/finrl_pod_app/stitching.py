@@ -22,7 +22,7 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
 from finrl_pod.evaluate.gate import CHAMPION, REFERENCE, Evidence
-from finrl_pod.evaluate.metrics import simple_returns, summary, to_json
+from finrl_pod.evaluate.metrics import bars_a_year, simple_returns, summary, to_json
 from finrl_pod.evaluate.registry import Look, Registry
 from finrl_pod.evaluate.replay import recorded
 from finrl_pod.evaluate.seeds import improvement, interquartile_mean, seeds_interval
@@ -93,7 +93,12 @@ def stitched(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=break_even_of(watched, recorded(make(REFERENCE), *terms)[1], *terms[1:]),
+            break_even=break_even_of(
+                watched,
+                recorded(make(REFERENCE), *terms)[1],
+                *terms[1:],
+                beyond=config.gate.break_even * config.environment.cost_bps,
+            ),
             faults=tuple(audits),
             seed=config.seed,
             where=WHERE,
@@ -189,7 +194,9 @@ def _document(
     def part(result: BacktestResult, fold: Fold) -> dict[str, float | None]:
         begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
         rows = slice(begin, end + 1)
-        return to_json(summary(result.equity[rows], result.turnover[rows], result.costs[rows]))
+        cash = None if result.risk_free is None else result.risk_free[begin:end]
+        columns = (result.equity[rows], result.turnover[rows], result.costs[rows])
+        return to_json(summary(*columns, bars_a_year(result.times), cash))
 
     def days(of: Span) -> list[str]:
         return list(dates(panel, of))

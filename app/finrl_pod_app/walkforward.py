@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from finrl_pod.config import RunConfig, SplitConfig
+from finrl_pod.config import MOST_SEED, RunConfig, SplitConfig
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import InputError, Interrupted, RunError
@@ -31,13 +31,13 @@ from finrl_pod.types import Panel
 from finrl_pod_app.crowning import Ground, check_lengths
 from finrl_pod_app.devices import pick_device
 from finrl_pod_app.live import live
+from finrl_pod_app.output_folder import WALK_FORWARD, held
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.stitching import Leg, stitched
 from finrl_pod_app.trial_log import TrialLog
 from finrl_pod_app.wiring import both, check_settings, make_market, tournament_of, training_env
 
 FOLDS, SEEDS = 6, 3
-PLAN = "plan.json"
 Report = Callable[[Progress], None]
 
 
@@ -60,19 +60,22 @@ def run_walkforward(
     """
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}")
+    if config.seed + seeds - 1 > MOST_SEED:
+        raise InputError(f"the last of {seeds} seeds must be at most {MOST_SEED}, got {config.seed + seeds - 1}")
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
     chosen = pick_device(device)
     registry = registry or Registry()
-    _open(out, config, panel, folds, seeds, resume=resume)
     try:
-        legs = []
-        for fold in planned:
-            for i in range(seeds):
-                told = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
-                legs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
-        return stitched(config, panel, legs, out, registry, lambda name: progress(_stage(name)))
+        with held(out, WALK_FORWARD):
+            _open(out, config, panel, folds, seeds, resume=resume)
+            legs = []
+            for fold in planned:
+                for i in range(seeds):
+                    told = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                    legs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
+            return stitched(config, panel, legs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
@@ -138,7 +141,7 @@ def _train(
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
     """Begin a walk-forward in a new folder, or check that the one to go on with is the same."""
     wanted = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
-    file = out / PLAN
+    file = out / WALK_FORWARD
     if not resume:
         if file.exists():
             raise RunError(

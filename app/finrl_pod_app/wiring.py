@@ -30,6 +30,7 @@ from finrl_pod_app.crowning import check as check_verdict
 from finrl_pod_app.devices import pick_device
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.live import live
+from finrl_pod_app.output_folder import RUN, held
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report.document import Champion, Timing, build_document
 from finrl_pod_app.report.html import write_report
@@ -55,29 +56,30 @@ def run_tournament(
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     opener = RunDirectory.resume if resume else RunDirectory.create
-    run = opener(out, config, panel.sha256)
     ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
-        with live(out) as onlookers:
-            told = both(progress, onlookers)
-            outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
-            _stages(told)("writing the report", outcome)
-            document = build_document(
-                config=config,
-                panel=panel,
-                splits=splits.dates(),
-                results=crowned.test,
-                versions=installed_versions(),
-                champion=_described(config, members, outcome),
-                leaderboard=outcome.leaderboard.scores,
-                verdict=crowned.judged,
-                timing=_timing(outcome, time.perf_counter() - began),
-                cost_curve=crowned.cost_curve,
-            )
-            strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
-            document["validation"] = {"strategies": strategies}
-            document["test"]["band"] = band_of(crowned.test, config.seed)
-            write_report(out, document, crowned.test)
+        with held(out, RUN):
+            run = opener(out, config, panel.sha256)
+            with live(out) as onlookers:
+                told = both(progress, onlookers)
+                outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
+                _stages(told)("writing the report", outcome)
+                document = build_document(
+                    config=config,
+                    panel=panel,
+                    splits=splits.dates(),
+                    results=crowned.test,
+                    versions=installed_versions(),
+                    champion=_described(config, members, outcome),
+                    leaderboard=outcome.leaderboard.scores,
+                    verdict=crowned.judged,
+                    timing=_timing(outcome, time.perf_counter() - began),
+                    cost_curve=crowned.cost_curve,
+                )
+                strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
+                document["validation"] = {"strategies": strategies}
+                document["test"]["band"] = band_of(crowned.test, config.seed)
+                write_report(out, document, crowned.test)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"

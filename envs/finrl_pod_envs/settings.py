@@ -10,10 +10,7 @@ from finrl_pod.types import MarketTensor
 def check(config: EnvironmentConfig, market: MarketTensor) -> None:
     """Raises ConfigError for a setting out of its range, or one that the market was not built for."""
     ranges = {
-        "cost_bps": 0 <= config.cost_bps < 10_000,
-        "cash": config.cash > 0,
         "window": config.window >= 1,
-        "leverage": config.leverage > 0,
         "hmax": config.hmax > 0,
         "lot": 0 < config.lot <= 1,
         "turbulence_limit": config.turbulence_limit >= 0,

@@ -13,6 +13,8 @@ from finrl_pod.errors import DataError
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ISO_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}.*")
 
+YEARS = 1678, 2261  # whole years that nanoseconds in 64 bits reach
+
 
 def first_moment(date: str | pd.Timestamp, what: str = "start") -> pd.Timestamp:
     """The moment at which a range that starts with `date` starts: naive, UTC. Raises DataError naming `what`."""
@@ -44,7 +46,9 @@ def _moment(date: str | pd.Timestamp, what: str) -> tuple[pd.Timestamp, bool]:
     bare = _ISO_DATE.fullmatch(text) is not None
     if bare or _ISO_MOMENT.fullmatch(text):
         try:
-            return as_utc(pd.Timestamp(text)), bare
+            moment = as_utc(pd.Timestamp(text))
+            if YEARS[0] <= moment.year <= YEARS[1]:
+                return moment, bare
         except ValueError:
             pass
     raise DataError(f"{what} must be a date such as 2020-01-31, got {date!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import FinrlPodError, InputError
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.metrics import bars_a_year, summary
 from finrl_pod.evaluate.simulate import Ledger, date_of, simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
@@ -25,7 +25,6 @@ def backtest(
     last: int,
     rules: ExecutionRules,
     cash: float,
-    periods_per_year: float = BARS_A_YEAR,
 ) -> BacktestResult:
     """One account that starts in cash at bar `first`, follows `strategy`, and is marked at closes first..last.
 
@@ -38,9 +37,7 @@ def backtest(
     if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
         raise InputError("the market was built from another panel: their symbols or times differ; build it anew")
     columns = feature_columns(strategy, market)
-    lookback = getattr(strategy, "lookback", None)
-    if lookback is not None and lookback < 1:
-        raise InputError(f"lookback of strategy {strategy.name} must be at least 1 bar, got {lookback}")
+    lookback = lookback_of(strategy)
     closes = market.close.double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
@@ -50,7 +47,19 @@ def backtest(
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
     ledger = simulate(market, decide, first, last, rules, cash)
-    return result_of(strategy.name, market, ledger, periods_per_year=periods_per_year)
+    return result_of(strategy.name, market, ledger)
+
+
+def lookback_of(strategy: Strategy) -> int | None:
+    """The bars that a strategy looks back on, None for all. Raises InputError for what is no number of bars."""
+    lookback = getattr(strategy, "lookback", None)
+    if lookback is None:
+        return None
+    if not isinstance(lookback, int | np.integer) or lookback < 1:
+        raise InputError(
+            f"lookback of strategy {strategy.name} must be a whole number of bars, at least 1 bar, got {lookback!r}"
+        )
+    return int(lookback)
 
 
 def decision_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
@@ -89,9 +98,7 @@ def _last_line(error: Exception) -> str:
     return "" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name} line {trace.tb_lineno}"
 
 
-def result_of(
-    name: str, market: MarketTensor, ledger: Ledger, account: int = 0, periods_per_year: float = BARS_A_YEAR
-) -> BacktestResult:
+def result_of(name: str, market: MarketTensor, ledger: Ledger, account: int = 0) -> BacktestResult:
     """One account of a ledger as a result with its metrics."""
     equity, weights, turnover, costs = (
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
@@ -105,7 +112,7 @@ def result_of(
         weights=weights,
         turnover=turnover,
         costs=costs,
-        metrics=summary(equity, turnover, costs, periods_per_year, risk_free),
+        metrics=summary(equity, turnover, costs, bars_a_year(market.times), risk_free),
         cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),

@@ -18,7 +18,7 @@ from finrl_pod.config import GateConfig, check_ranges
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.choice import judge_choice
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import max_drawdown, sharpe, simple_returns
+from finrl_pod.evaluate.metrics import bars_a_year, max_drawdown, sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import MOST_BLOCKS
 from finrl_pod.evaluate.registry import TrialCounts
 from finrl_pod.evaluate.rule import Rule, number, rule_on, spoken
@@ -81,7 +81,7 @@ def check(gate: GateConfig) -> None:
         "overfitting_loss": 0 <= gate.overfitting_loss <= 0.5,
         "blocks": gate.blocks % 2 == 0 and 2 <= gate.blocks <= MOST_BLOCKS,
         "confidence": 0.5 <= gate.confidence < 1,
-        "lead": 0.5 <= gate.lead < 1,
+        "lead": 0.5 < gate.lead < 1,
         "excess": math.isfinite(gate.excess),
         "drawdown": 0 < gate.drawdown <= 1,
         "break_even": 0 <= gate.break_even < math.inf,
@@ -121,8 +121,13 @@ def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement
 
 def best_baseline(validation: Results) -> str:
     """The baseline of the highest Sharpe ratio on validation; an undefined one is the lowest."""
-    rivals = {name: sharpe(result.equity) for name, result in validation.items() if name != CHAMPION}
+    rivals = {name: _ratio(result) for name, result in validation.items() if name != CHAMPION}
     return max(rivals, key=lambda name: rivals[name] if np.isfinite(rivals[name]) else -np.inf)
+
+
+def _ratio(result: BacktestResult) -> float:
+    """Sharpe ratio a year, over what cash earned."""
+    return float(sharpe(result.equity, bars_a_year(result.times), result.risk_free))
 
 
 def log_returns(result: BacktestResult) -> Floats:
@@ -163,7 +168,7 @@ def _undominated(evidence: Evidence) -> Rule:
 
 def _standing(result: BacktestResult) -> tuple[float, float] | None:
     """(Sharpe ratio, log growth in basis points a bar); None without a ratio."""
-    ratio = sharpe(result.equity)
+    ratio = _ratio(result)
     return (ratio, float(log_returns(result).mean()) / BASIS_POINT) if math.isfinite(ratio) else None
 
 
@@ -279,10 +284,13 @@ def _at(sign: str, looks: int) -> str:
 
 def _intervals(evidence: Evidence) -> dict[str, Any] | None:
     """Sharpe ratio, return and drawdown of the champion on test with their 90% intervals."""
-    returns = simple_returns(evidence.test[CHAMPION].equity)
+    result = evidence.test[CHAMPION]
+    returns = simple_returns(result.equity)
     if is_constant(returns) or returns.min() <= -1:
         return None
-    found = account_intervals(returns, seed=evidence.seed)
+    found = account_intervals(
+        returns, seed=evidence.seed, periods_per_year=bars_a_year(result.times), risk_free=result.risk_free
+    )
     return {name: interval._asdict() for name, interval in found._asdict().items()}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import BARS_A_YEAR
@@ -41,8 +41,11 @@ def account_intervals(
     seed: int = 0,
     draws: int = DRAWS,
     periods_per_year: float = BARS_A_YEAR,
+    risk_free: ArrayLike | None = None,
 ) -> Intervals:
     """Intervals of simple returns [T], all three from the same resampled histories.
+
+    risk_free: [T], what cash earned; the Sharpe ratio is of what exceeds it on the same days.
 
     The drawdown of a resampled history is biased towards the middle: its interval says what other orders of the same
     days would have done. Raises InputError: fewer than `MIN_BARS` returns, NaN, constant, one of -100% or less, a
@@ -53,14 +56,18 @@ def account_intervals(
         raise InputError(f"the level of an interval must lie between 0 and 1, got {level}")
     if values.min() <= -1:
         raise InputError(f"a return of {values.min():.0%} leaves nothing: an account that was ruined has no interval")
-    drawn = resampled(values, seed, draws)
-    samples, own = _measures(drawn, periods_per_year), _measures(values[None], periods_per_year)
+    cash = np.zeros_like(values) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
+    if cash.shape != values.shape:
+        raise InputError(f"{len(values)} returns need as many returns of cash, got {cash.shape}")
+    days = resampled_days(values, seed, draws)
+    samples = _measures(values[days], cash[days], periods_per_year)
+    own = _measures(values[None], cash[None], periods_per_year)
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Intervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
 
 
-def resampled(returns: Floats, seed: int, draws: int) -> Floats:
-    """[draws, T] histories by the stationary bootstrap; each block wraps around at the end."""
+def resampled_days(returns: Floats, seed: int, draws: int) -> NDArray[np.int64]:
+    """[draws, T] days of histories by the stationary bootstrap; each block wraps around at the end."""
     if draws < 1:
         raise InputError(f"a bootstrap needs at least one draw, got {draws}")
     bars = len(returns)
@@ -70,15 +77,15 @@ def resampled(returns: Floats, seed: int, draws: int) -> Floats:
     starts = rng.integers(0, bars, (draws, bars))
     bar = np.arange(bars)
     begun = np.maximum.accumulate(np.where(fresh, bar, 0), axis=1)  # where each bar's block began
-    index = (np.take_along_axis(starts, begun, 1) + bar - begun) % bars
-    return np.asarray(returns[index], dtype=np.float64)
+    return np.asarray((np.take_along_axis(starts, begun, 1) + bar - begun) % bars)
 
 
-def _measures(returns: Floats, periods_per_year: float) -> Floats:
+def _measures(returns: Floats, cash: Floats, periods_per_year: float) -> Floats:
     """[D, T] -> [D, 3]."""
-    deviation = returns.std(1, ddof=1)
+    excess = returns - cash
+    deviation = excess.std(1, ddof=1)
     still = deviation <= 0
-    sharpe = np.where(still, 0.0, returns.mean(1) / np.where(still, 1.0, deviation)) * np.sqrt(periods_per_year)
+    sharpe = np.where(still, 0.0, excess.mean(1) / np.where(still, 1.0, deviation)) * np.sqrt(periods_per_year)
     log_equity = np.cumsum(np.log1p(returns), axis=1)
     growth = np.expm1(log_equity[:, -1] * periods_per_year / returns.shape[1])
     peak = np.maximum(np.maximum.accumulate(log_equity, axis=1), 0.0)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import InputError
 from finrl_pod.types import Floats
 
-BARS_A_YEAR = 252  # daily bars
+BARS_A_YEAR = 252  # daily bars: the sessions of a year
 NO_RISK = 1e-12  # volatilities below this are rounding, not risk
 
 METRICS = (
@@ -33,6 +33,12 @@ METRICS = (
     "turnover",
     "costs_paid",
 )
+
+
+def bars_a_year(times: ArrayLike) -> float:
+    """252 sessions of as many bars as the days among `times` [T] datetime64 have on average: 252 for daily bars."""
+    moments = np.asarray(times, dtype="datetime64[ns]")
+    return BARS_A_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
 
 
 def simple_returns(equity: ArrayLike) -> Floats:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import feature_columns, window_at
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
-from finrl_pod.evaluate.simulate import date_of
+from finrl_pod.evaluate.backtest import decision_of, feature_columns, lookback_of, window_at
+from finrl_pod.evaluate.metrics import bars_a_year, summary
+from finrl_pod.evaluate.simulate import check_weights, date_of
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION, SizingRules, limit_price, size_orders
 from finrl_pod.protocols import Strategy
@@ -49,12 +49,12 @@ class PaperBacktest:
 
 def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
-    auction: Auction, periods_per_year: float = BARS_A_YEAR,
+    auction: Auction,
 ) -> PaperBacktest:  # fmt: skip
     """One account that starts in cash at bar `first` and follows `strategy` with orders, to the close of `last`.
 
-    Symbols without a bar at t are left alone. Raises InputError for an auction whose price the panel lacks, and for
-    weights that are not finite.
+    Symbols without a bar at t are left alone. Raises InputError for an auction whose price the panel lacks, and as
+    `backtest` for a strategy that fails and for weights that cannot be.
     """
     fills: Floats | None = panel.open if auction == "open" else panel.close
     if fills is None:
@@ -96,7 +96,7 @@ def backtest_paper(
         weights=np.stack(weights),
         turnover=turned,
         costs=paid,
-        metrics=summary(marks, turned, paid, periods_per_year),
+        metrics=summary(marks, turned, paid, bars_a_year(panel.times)),
     )
     return PaperBacktest(tuple(equity), tuple(orders), result)
 
@@ -109,11 +109,12 @@ def _target(
     values = np.array([float(s) for s in shares]) * close
     worth = float(cash) + float(values.sum())
     held = Positions(weights=values / worth, cash=float(cash) / worth, equity=worth)
-    window = window_at(panel, t, getattr(strategy, "lookback", None), features)
-    target = strategy.target_weights(window, held)
-    if target is not None and not np.isfinite(target).all():
-        raise InputError(f"target weights of {strategy.name} at {date_of(market, t)} must be finite")
-    return None if target is None else np.maximum(np.asarray(target, dtype=np.float64), 0.0)
+    window = window_at(panel, t, lookback_of(strategy), features)
+    target = decision_of(strategy, window, held, date_of(market, t))
+    if target is None:
+        return None
+    check_weights(market, t, torch.from_numpy(target).unsqueeze(0), ExecutionRules())
+    return np.maximum(target, 0.0)  # below zero by a rounding
 
 
 def _fill(

@@ -15,7 +15,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, summary
+from finrl_pod.evaluate.metrics import bars_a_year, summary
 from finrl_pod.evaluate.replay_native import keep_books, kernel_of, proportional_rate
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
@@ -82,15 +82,17 @@ class Job(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Replays:
     """V accounts. equity: [V, L] currency at closes first..last of each job, NaN beyond its last bar; turnover: [V] sum
-    of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None."""
+    of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None.
+    bars_a_year: of the market."""
 
     jobs: tuple[Job, ...]
     equity: Floats
     turnover: Floats
     costs: Floats
     risk_free: tuple[Floats | None, ...]
+    bars_a_year: float
 
-    def metrics(self, periods_per_year: float = BARS_A_YEAR) -> list[dict[str, float]]:
+    def metrics(self) -> list[dict[str, float]]:
         """The metrics of each job, those of `finrl_pod.evaluate.metrics.summary`."""
         rows = []
         for v, job in enumerate(self.jobs):
@@ -98,7 +100,7 @@ class Replays:
             traded = np.zeros(bars)
             traded[-1] = self.turnover[v]  # only its sum matters
             rows.append(
-                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], periods_per_year, self.risk_free[v])
+                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], self.bars_a_year, self.risk_free[v])
             )
         return rows
 
@@ -115,7 +117,7 @@ def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     if kernel is not None and all(rate is not None for rate in rates):
         done = keep_books(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
         if done is not None:
-            return Replays(tuple(jobs), *done, (None,) * len(jobs))
+            return Replays(tuple(jobs), *done, (None,) * len(jobs), bars_a_year(market.times))
     return _replay_in_torch(market, tables, jobs, cash)
 
 
@@ -144,7 +146,7 @@ def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], 
             known = ledger.risk_free.cpu().numpy()
             for v in members:
                 risk_free[v] = known
-    return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free))
+    return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_a_year(market.times))
 
 
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:

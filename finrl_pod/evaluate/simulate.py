@@ -101,7 +101,10 @@ def simulate(
         decided = decide(first + i, funds.clone(), shares.clone())
         if decided is not None:
             decided = decided.to(shares)
-            _check_weights(market, first + i, decided, shares, rules)
+            if decided.shape != shares.shape:
+                when = f"target weights at {date_of(market, first + i)}"
+                raise InputError(f"{when} must have the shape {tuple(shares.shape)}, got {tuple(decided.shape)}")
+            check_weights(market, first + i, decided, rules)
         queue.append(decided)
         target = queue.popleft()
         morning = funds
@@ -162,10 +165,9 @@ def _wanted(weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor,
     return torch.where((equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
 
 
-def _check_weights(market: MarketTensor, t: int, weights: Tensor, shares: Tensor, rules: ExecutionRules) -> None:
-    if weights.shape != shares.shape:
-        when = f"target weights at {date_of(market, t)}"
-        raise InputError(f"{when} must have the shape {tuple(shares.shape)}, got {tuple(weights.shape)}")
+def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
+    """Raises InputError naming the bar's date for weights [B, N] that are not finite, negative without `rules.short`,
+    or more than the equity and what `rules` lend."""
     # max carries NaN on, so one comparison finds NaN and excess alike
     gross = float(weights.abs().sum(-1).max())
     limit = 1.0 + rules.borrow

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, NO_RISK, drawdown, excess_returns, simple_returns
+from finrl_pod.evaluate.metrics import BARS_A_YEAR, NO_RISK, bars_a_year, drawdown, excess_returns, simple_returns
 from finrl_pod.streams import key
 from finrl_pod.types import BacktestResult, Floats, Times
 
@@ -121,7 +121,7 @@ def distribution(equity: ArrayLike) -> dict[str, float | None]:
 
 def cost_summary(result: BacktestResult) -> dict[str, object]:
     """Costs in currency by kind, and their share of the equity on average a year; interest less fees in currency."""
-    years = max(len(result.times) - 1, 1) / BARS_A_YEAR
+    years = max(len(result.times) - 1, 1) / bars_a_year(result.times)
     parts: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
         "parts": {name: float(values.sum()) for name, values in parts.items()},

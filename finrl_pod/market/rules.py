@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from datetime import date
 
 from finrl_pod.config import EnvironmentConfig, check_ranges
@@ -51,13 +52,16 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
 
 def _check(config: EnvironmentConfig) -> None:
     ranges = {
+        "cost_bps": 0 <= config.cost_bps < 10_000,
+        "cash": 0 < config.cash < math.inf,
+        "leverage": 0 < config.leverage < math.inf,
         "half_spread_bps": 0 <= config.half_spread_bps < 10_000,
-        "per_share": config.per_share >= 0,
-        "per_share_minimum": config.per_share_minimum >= 0,
-        "impact": config.impact >= 0,
+        "per_share": 0 <= config.per_share < math.inf,
+        "per_share_minimum": 0 <= config.per_share_minimum < math.inf,
+        "impact": 0 <= config.impact < math.inf,
         "participation": 0 <= config.participation <= 1,
-        "borrow_fee": config.borrow_fee >= 0,
-        "exit_return": config.exit_return >= -1,
+        "borrow_fee": 0 <= config.borrow_fee < math.inf,
+        "exit_return": -1 <= config.exit_return < math.inf,
         "delay": config.delay >= 1,
     }
     check_ranges("environment", config, ranges)

@@ -85,7 +85,7 @@ class Cohort:
         """Validation scores of all pods and their equity [T, P]; one that broke has neither."""
         algorithm = self.learner.algorithm
         ledger = run_members(algorithm.actor, algorithm.weights(), market, config, *validation)
-        metrics, equity = metrics_of(ledger), ledger.equity.cpu().numpy().copy()
+        metrics, equity = metrics_of(ledger, market), ledger.equity.cpu().numpy().copy()
         equity[:, [not alive for alive in self.learner.alive]] = math.nan
         scores = [
             Score(

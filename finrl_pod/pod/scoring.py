@@ -11,7 +11,7 @@ import torch
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.backtest import Ledger, simulate
-from finrl_pod.evaluate.metrics import METRICS, summary
+from finrl_pod.evaluate.metrics import METRICS, bars_a_year, summary
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.acting import target_weights
 from finrl_pod.rl.algorithm import Actor
@@ -60,16 +60,17 @@ def score_members(
     last: int,
 ) -> list[dict[str, float]]:
     """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
-    return metrics_of(run_members(actor, params, market, config, first, last))
+    return metrics_of(run_members(actor, params, market, config, first, last), market)
 
 
-def metrics_of(ledger: Ledger) -> list[dict[str, float]]:
-    """Metrics of each account of a ledger; all NaN where its equity is not finite."""
+def metrics_of(ledger: Ledger, market: MarketTensor) -> list[dict[str, float]]:
+    """Metrics of each account of a ledger on a market; all NaN where its equity is not finite."""
+    periods_per_year = bars_a_year(market.times)
     columns = (ledger.equity, ledger.turnover, ledger.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
     risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
     return [
-        summary(equity[:, p], turnover[:, p], costs[:, p], risk_free=risk_free)
+        summary(equity[:, p], turnover[:, p], costs[:, p], periods_per_year, risk_free)
         if np.isfinite(equity[:, p]).all()
         else dict(NO_METRICS)
         for p in range(equity.shape[1])

@@ -67,3 +67,10 @@ def test_an_agent_that_does_not_fit_is_refused(setup: api.Setup, tmp_path: Path)
     other = dataclasses.replace(CONFIG, agent=dataclasses.replace(CONFIG.agent, hidden=(16, 16)))
     with pytest.raises(RunError, match="does not fit"):
         api.train(api.prepare(other, device="cpu"), 256, warm_start=tmp_path / "one")
+
+
+def test_an_agent_that_heeds_turbulence_is_backtested(tmp_path: Path) -> None:
+    environment = dataclasses.replace(CONFIG.environment, turbulence_limit=300.0)
+    calm = api.prepare(dataclasses.replace(CONFIG, environment=environment), device="cpu")
+    api.save(api.train(calm, 256, seed=3), tmp_path / "one", calm)
+    assert np.isfinite(api.backtest(calm, api.load(tmp_path / "one")).equity).all()

@@ -11,13 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.sweeps import run_sweep
 
-from finrl_pod.errors import InputError
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError, InputError, RunError
 from tests.app.made import fill_store
 
 MINE = """
@@ -51,6 +54,34 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path / 'mine.py'}:Mine"
+
+
+def test_a_folder_of_a_run_is_not_written_over(mine: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RunError, match="holds a run, which this would write over"):
+        run_backtest(mine, data="made", out=tmp_path, **SPAN)
+
+
+def test_costs_below_zero_are_refused_however_they_are_given(mine: str) -> None:
+    with pytest.raises(ConfigError, match=r"environment\.cost_bps is out of its range, got -500"):
+        run_backtest(mine, data="made", settings=("cost_bps=-500",), **SPAN)
+
+
+def test_hours_are_counted_as_a_share_of_a_session(tmp_path: Path, store: Path) -> None:
+    """Seven bars a day of which the last alone moves: in a year what daily bars of the same closes earn."""
+    days = np.arange("2020-01-01", "2020-07-01", dtype="datetime64[D]")
+    close = 100 * np.cumprod(1 + np.random.default_rng(0).normal(1e-3, 0.01, (len(days), 2)), axis=0)
+    hours = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel().astype("datetime64[ns]")
+    held = np.vstack([close[:1], np.repeat(close, 7, axis=0)[:-1]])
+    Store(store).save(make_panel(hours, ("A", "B"), {"close": held}, name="hourly", bar="1h"))
+    Store(store).save(make_panel(days.astype("datetime64[ns]"), ("A", "B"), {"close": close}, name="daily"))
+    found = {
+        name: run_backtest("equal_weight_buy_and_hold", data=name, cost_bps=0)["test"]["strategies"]
+        for name in ("hourly", "daily")
+    }
+    for name in ("annual_return", "annual_volatility", "sharpe"):
+        hourly, daily = (found[panel]["equal_weight_buy_and_hold"][name] for panel in ("hourly", "daily"))
+        assert hourly == pytest.approx(daily, rel=0.1)
 
 
 def test_a_users_strategy_is_tested_and_reported(mine: str, tmp_path: Path) -> None:

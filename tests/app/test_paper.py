@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from finrl_pod_app.backtests import prepare
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 
+from finrl_pod.config import parse
 from finrl_pod.errors import RunError
 from tests.paper.champions import damage, judged, train
 
@@ -169,6 +171,19 @@ def test_report_and_verdict_must_say_the_same(run: Path) -> None:
     (run / "report.json").write_text(json.dumps({**report, "verdict": {"promoted": False}}))
     with pytest.raises(RunError, match="do not say the same"):
         load_promoted(run, SYMBOLS)
+
+
+def test_members_that_vote_trade_as_they_were_tested(run: Path) -> None:
+    judged(run, verdict={"promoted": True, "reasons": []})
+    file = run / "config.json"
+    kept = json.loads(file.read_text())
+    assert load_promoted(run, SYMBOLS).strategy.rule == "mean"  # type: ignore[attr-defined]
+    kept["config"]["tournament"]["ensemble"] = "vote"
+    config = parse(kept["config"])
+    file.write_text(json.dumps({**kept, "config_sha256": config.sha256}))
+    judged(run, config_sha256=config.sha256)
+    traded, tested = load_promoted(run, SYMBOLS).strategy, prepare(run).strategy
+    assert traded.rule == tested.rule == "vote"  # type: ignore[attr-defined]
 
 
 def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> None:

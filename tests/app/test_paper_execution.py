@@ -75,6 +75,31 @@ def test_without_a_daemons_config_its_defaults_hold() -> None:
     assert "index" in orders["test"]["strategies"]
 
 
+@pytest.mark.parametrize("setting", ["half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "exit_return=-0.5"])
+def test_frictions_that_no_order_has_are_refused_and_not_left_out(setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"knows no environment\.{setting.split('=')[0]}: leave it at"):
+        run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper", settings=(setting,))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('x')", r"strategy Mine failed at 2019-01-0\d: KeyError: 'x', mine.py line \d+"),
+        ("return [0.5]", r"target weights of Mine at 2019-01-0\d must be one for each"),
+        ("return np.full(len(window.symbols), -0.01)", "must not be negative without short selling"),
+    ],
+)
+def test_a_strategy_that_fails_is_told_with_its_date(tmp_path: Path, body: str, said: str) -> None:
+    file = tmp_path / "mine.py"
+    head = "import numpy as np\nclass Mine:\n    name, feature_names, lookback = 'Mine', (), 60\n"
+    file.write_text(f"{head}    def target_weights(self, window, positions):\n        {body}\n")
+    with pytest.raises(InputError, match=said):
+        run_backtest(f"{file}:Mine", start=SPAN[0], end=SPAN[1], execution="paper")
+    file.write_text(file.read_text().replace("60", "'60'"))
+    with pytest.raises(InputError, match="lookback of strategy Mine must be a whole number of bars, at least 1 bar"):
+        run_backtest(f"{file}:Mine", start=SPAN[0], end=SPAN[1], execution="paper")
+
+
 def test_from_a_notebook_it_is_the_same(config: Path) -> None:
     setup = api.prepare(RunConfig())
     result = api.backtest(setup, "equal_weight", "validation", execution="paper")

@@ -211,3 +211,26 @@ def test_the_source_cuts_to_tickers_and_dates(tmp_path: Path) -> None:
     assert panel.close.tolist() == [[4.6], [4.7]]
     with pytest.raises(DataError, match="no ticker C"):
         source.fetch(("C",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LONG.replace("2024-01-02,A", "1500-01-02,A"), "line 2: years from 1678 to 2261 can be kept, got 1500"),
+        (LONG.replace("2024-01-03,B", "9999-01-03,B"), "line 5: years from 1678 to 2261 can be kept, got 9999"),
+        (LONG.replace("3.5,4.5", "3.5,4.5,9,9"), "p.csv is no regular table"),
+        (LONG.replace("5\n", "5,7\n").replace("6\n", "6,7\n"), "lines have more cells than its header"),
+    ],
+)
+def test_years_and_cells_beyond_the_table(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read_file(write(tmp_path, text))
+
+
+def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv.gz"
+    packed = bytearray(gzip.compress(LONG.encode() * 50))
+    packed[20:40] = bytes(20)
+    path.write_bytes(bytes(packed))
+    with pytest.raises(DataError, match="cannot read"):
+        read_file(path)

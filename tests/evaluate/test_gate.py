@@ -254,6 +254,7 @@ def test_thresholds_out_of_range_are_refused() -> None:
         {"blocks": 30},
         {"confidence": 1.0},
         {"lead": 0.4},
+        {"lead": 0.5},
         {"deflated_sharpe": 1.0},
         {"overfitting": 0.0},
         {"drawdown": 2.0},
@@ -276,3 +277,16 @@ def test_the_fewest_bars_are_enough_and_one_less_is_not() -> None:
     assert not judged(short(validation), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):
         judged(short(validation - 1), GATE)
+
+
+def test_ratios_are_of_what_exceeds_cash() -> None:
+    """An account that lies in cash has a high ratio of its own and none beyond what everybody's cash earned."""
+    cash = np.full(BARS - 1, 2e-4)
+    lazy = 1e6 * np.cumprod(np.concatenate([[1.0], 1 + cash + 1e-6 * (-1.0) ** np.arange(BARS - 1)]))
+    made = {"champion": result("champion", 1, equity=lazy), "equal_weight": result("equal_weight", 1, 1.5e-3)}
+    assert "baselines" not in failed(judged(evidence(validation=made), GATE))
+    over_cash = {name: dataclasses.replace(one, risk_free=cash) for name, one in made.items()}
+    assert sharpe(lazy) > 100 > sharpe(lazy, risk_free=cash)
+    assert "baselines" in failed(judged(evidence(validation=over_cash), GATE))
+    own = judged(evidence(test={**results(2, 1.6e-3), "champion": over_cash["champion"]}), GATE)
+    assert own.statistics["test_intervals"]["sharpe"]["value"] == pytest.approx(sharpe(lazy, risk_free=cash))

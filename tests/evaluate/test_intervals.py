@@ -8,7 +8,7 @@ import pytest
 from arch.bootstrap import StationaryBootstrap
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import account_intervals, resampled
+from finrl_pod.evaluate.intervals import account_intervals, resampled_days
 from finrl_pod.evaluate.statistics import block_length, exact_interval
 
 
@@ -22,6 +22,17 @@ def test_the_values_are_those_of_empyrical() -> None:
     assert found.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns))
     assert found.annual_return.value == pytest.approx(empyrical.annual_return(returns))
     assert found.max_drawdown.value == pytest.approx(empyrical.max_drawdown(returns))
+
+
+def test_a_sharpe_ratio_is_of_what_exceeds_cash_on_the_same_days() -> None:
+    returns = returns_of(1)
+    cash = 2e-4 + 1e-4 * np.sin(np.arange(len(returns)))
+    plain, found = account_intervals(returns, draws=200), account_intervals(returns, draws=200, risk_free=cash)
+    assert found.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns, cash))
+    assert found.sharpe.high < plain.sharpe.high
+    assert (found.annual_return, found.max_drawdown) == (plain.annual_return, plain.max_drawdown)
+    with pytest.raises(InputError, match="1000 returns need as many returns of cash"):
+        account_intervals(returns, risk_free=cash[1:])
 
 
 def test_the_ends_are_those_of_another_bootstrap() -> None:
@@ -38,9 +49,7 @@ def test_the_ends_are_those_of_another_bootstrap() -> None:
 def test_blocks_have_the_length_that_was_asked_for() -> None:
     """Where a resampled bar is not the successor of the one before, a block began."""
     series = np.cumsum(np.random.default_rng(0).normal(size=2000))  # a walk: its blocks are long
-    drawn = resampled(series, 0, 200)
-    place = {value: i for i, value in enumerate(series)}
-    index = np.vectorize(place.get)(drawn)
+    index = resampled_days(series, 0, 200)
     broken = (index[:, 1:] != (index[:, :-1] + 1) % len(series)).mean()
     assert broken == pytest.approx(1 / block_length(series), rel=0.1)
 

@@ -105,3 +105,11 @@ def test_ratios_in_excess_of_cash_agree_with_empyrical():
     assert metrics.summary(100 * np.cumprod(np.append(1.0, 1 + cash)), risk_free=cash)["sharpe"] == 0.0
     with pytest.raises(InputError, match="as many returns of cash"):
         metrics.summary(equity, risk_free=cash[:-1])
+
+
+def test_the_bars_of_a_year_are_those_of_its_sessions():
+    days = np.arange("2024-01-01", "2024-01-31", dtype="datetime64[D]")
+    assert metrics.bars_a_year(days.astype("datetime64[ns]")) == 252
+    hours = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel()
+    assert metrics.bars_a_year(hours) == 7 * 252
+    assert metrics.bars_a_year(hours[:-3]) == pytest.approx(7 * 252, rel=0.02)

@@ -23,6 +23,7 @@ from finrl_pod_app.classic.folder import WEIGHTS, RunFolder
 from finrl_pod_app.classic.order import Order, check
 from finrl_pod_app.classic.scores import Scores
 from finrl_pod_app.classic.training import Report, stop_asked
+from finrl_pod_app.output_folder import RUN, held
 
 
 def train_at_once(
@@ -46,32 +47,9 @@ def train_at_once(
     )
     make_here = functools.partial(ClassicEnv, order.env, envs=order.envs, device=order.device)
     pipeline = Pipeline(make_env, order.agent, seed=order.seed, make_here=make_here)
-    folder.begin(order.plain())
-    with stop_asked() as asked, pipeline:
-        began = time.monotonic()
-
-        def after(pipeline: Pipeline, episodes: list[Any]) -> bool:
-            samples = min(pipeline.figures.samples, order.steps)
-            scores.add((Episode(*episode) for episode in episodes), samples)
-            rate = samples / max(time.monotonic() - began, 1e-9)
-            progress(
-                Progress(
-                    stage=f"training {order.agent.algorithm} on {order.env}, collecting and learning at once",
-                    samples=samples,
-                    total_samples=order.steps,
-                    samples_per_second=rate,
-                    best=None,
-                    seconds_left=(order.steps - samples) / rate if rate else None,
-                    detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
-                )
-            )
-            return not asked
-
-        ended: RunError | None = None
-        try:
-            pipeline.learn(order.steps, after=after)
-        except RunError as error:  # what was learned until then is kept
-            ended = error
+    with held(out, RUN), stop_asked() as asked:
+        folder.begin(order.plain())
+        ended = _learn(pipeline, order, scores, asked, progress)
         figures, algorithm = pipeline.figures, pipeline.algorithm
         if ended is not None and not figures.updates:
             raise ended
@@ -87,6 +65,35 @@ def train_at_once(
     if asked:
         raise Interrupted(f"stopped; {_kept(figures, order, out)}")
     return result
+
+
+def _learn(pipeline: Pipeline, order: Order, scores: Scores, asked: list[int], progress: Report) -> RunError | None:
+    """Until all steps are done or a stop is asked for; returns why it ended before, where something failed."""
+    began = time.monotonic()
+
+    def after(pipeline: Pipeline, episodes: list[Any]) -> bool:
+        samples = min(pipeline.figures.samples, order.steps)
+        scores.add((Episode(*episode) for episode in episodes), samples)
+        rate = samples / max(time.monotonic() - began, 1e-9)
+        progress(
+            Progress(
+                stage=f"training {order.agent.algorithm} on {order.env}, collecting and learning at once",
+                samples=samples,
+                total_samples=order.steps,
+                samples_per_second=rate,
+                best=None,
+                seconds_left=(order.steps - samples) / rate if rate else None,
+                detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
+            )
+        )
+        return not asked
+
+    with pipeline:
+        try:
+            pipeline.learn(order.steps, after=after)
+        except RunError as error:  # what was learned until then is kept
+            return error
+    return None
 
 
 def _kept(figures: Figures, order: Order, out: Path) -> str:

@@ -21,6 +21,7 @@ from finrl_pod_app.classic.evaluation import EPISODES, evaluate
 from finrl_pod_app.classic.folder import RunFolder
 from finrl_pod_app.classic.order import Order, check, order_of
 from finrl_pod_app.classic.scores import Scores
+from finrl_pod_app.output_folder import RUN, held
 
 Report = Callable[[Progress], None]
 SAVE_SECONDS = 60.0
@@ -51,9 +52,10 @@ def train(
             return done
     with contextlib.closing(_make_env(order)) as env, stop_asked() as asked:
         learner = Learner(env, order.agent, seed=order.seed, threads=order.threads)
-        if not resume:
-            folder.begin(order.plain())
-        return _Run(order, folder, env, learner, progress).go(asked, save_seconds, evaluation)
+        with held(out, RUN):
+            if not resume:
+                folder.begin(order.plain())
+            return _Run(order, folder, env, learner, progress).go(asked, save_seconds, evaluation)
 
 
 class _Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ import typer
 
 from finrl_pod_app.cli import quick_start
 from finrl_pod_app.cli.run_commands import Json, print_json
+
+MOST_SEEDS = 100_000
 
 Data = Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")]
 Cash = Annotated[float | None, typer.Option(min=0, help="Cash at the start.")]
@@ -139,8 +142,11 @@ def _seeds(text: str | None) -> list[int]:
 
     found: list[int] = []
     for part in text.split(",") if text else ():
-        low, _, high = part.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()) or (high and int(high) < int(low)):
+        matched = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", part)
+        low, high = (int(x or matched[1]) for x in matched.groups()) if matched else (1, 0)
+        if high < low:
             raise InputError(f"--seeds takes numbers such as 0-9 or 1,5,7, got {text!r}")
-        found += range(int(low), int(high or low) + 1)
+        if len(found) + high - low >= MOST_SEEDS:
+            raise InputError(f"--seeds {text} is too large: {MOST_SEEDS:,} seeds are the most")
+        found += range(low, high + 1)
     return found

@@ -53,13 +53,15 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Setting
 def demo(
     out: Out = None,
     seed: Seed = None,
+    resume: Resume = False,
     quick: Annotated[bool, typer.Option("--quick", help="Every stage within a minute; learns little.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train on the sample prices and backtest the champion. The whole line, in about 5 minutes on two cores."""
     from finrl_pod_app.presets import preset
 
-    run_config(preset("quick" if quick else "laptop"), out or _new_folder("demo"), seed, as_json=as_json)
+    folder = folder_of(out, Path("demo"), resume=resume)
+    run_config(preset("quick" if quick else "laptop"), folder, seed, resume=resume, as_json=as_json)
 
 
 def tournament(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 DEFINITIONS = {
     "cumulative_return": "Last equity over the first, less one. Costs are paid.",
-    "annual_return": "The yearly growth that would have given the same end: compounded, 252 trading days a year.",
-    "annual_volatility": "Standard deviation of the daily returns, times the square root of 252.",
-    "sharpe": "Mean of the daily returns in excess of the cash rate over their standard deviation, times the square "
-    "root of 252. Above 1 is rare over many years.",
+    "annual_return": "The yearly growth that would have given the same end: compounded, 252 sessions a year.",
+    "annual_volatility": "Standard deviation of the bars' returns, times the square root of the bars of a year: 252 "
+    "for daily ones.",
+    "sharpe": "Mean of the bars' returns in excess of the cash rate over their standard deviation, times the square "
+    "root of the bars of a year: 252 for daily ones. Above 1 is rare over many years.",
     "sortino": "As the Sharpe ratio, but over the deviation of the losing days alone.",
     "calmar": "Return a year over the largest drawdown.",
     "max_drawdown": "The largest fall of the equity from a peak it had reached before.",

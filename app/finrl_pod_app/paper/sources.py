@@ -90,7 +90,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
                 f"agent {agent.id} takes {agent.spec.get('features')} features, its normaliser makes "
                 f"{len(agent.normaliser.feature_names)}: the run is damaged"
             )
-    strategy = PolicyStrategy(agents, members.shares)
+    strategy = PolicyStrategy(agents, members.shares, rule=members.rule)
     strategy.check_universe(symbols)
     digest = hashlib.sha256((path / "report.json").read_bytes())
     if (path / FILE).is_file():

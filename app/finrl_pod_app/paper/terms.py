@@ -16,7 +16,10 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 
 # What a paper account has no counterpart for may stand at its default only.
-NOT_OF_ORDERS = ("delay", "short", "leverage", "per_share", "fill")
+NOT_OF_ORDERS = (
+    *("delay", "short", "leverage", "fill", "whole_shares", "order", "participation", "borrow_fee", "cash_rates"),
+    *("per_share", "per_share_minimum", "half_spread_bps", "impact", "exit_return"),
+)
 
 
 @dataclass(frozen=True)

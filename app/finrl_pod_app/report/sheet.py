@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from finrl_pod.evaluate.metrics import bars_a_year
 from finrl_pod.evaluate.tearsheet import (
     BAND_LEVEL,
     FEWEST_BARS,
@@ -54,7 +55,7 @@ def band_of(results: Mapping[str, BacktestResult], seed: int) -> dict[str, Any] 
 
 
 def _rolling(result: BacktestResult) -> dict[str, float | int | None]:
-    ratios = rolling_sharpe(result.equity, result.risk_free)
+    ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_a_year(result.times))
     known = ratios[np.isfinite(ratios)]
     if not known.size:
         return {"window": ROLLING, "last": None, "low": None, "high": None}

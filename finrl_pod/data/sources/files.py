@@ -7,6 +7,8 @@ high, low, volume. Wide: a time column, then one column of closes for each ticke
 from __future__ import annotations
 
 import re
+import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finrl_pod.data.dates import YEARS
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.frames import panel_of_rows
 from finrl_pod.errors import DataError
@@ -78,22 +81,26 @@ def read_file(path: Path, *, bar: str = "1d", adjusted: bool = True, allow_gaps:
 def _read_csv(path: Path) -> pd.DataFrame:
     """Every cell as text, so that a fault can be shown as it stands in the file; blank lines keep their numbers."""
     try:
-        table = pd.read_csv(
-            path,
-            dtype=str,
-            keep_default_na=False,
-            skip_blank_lines=False,
-            index_col=False,
-            encoding="utf-8-sig",
-            compression="infer",
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                path,
+                dtype=str,
+                keep_default_na=False,
+                skip_blank_lines=False,
+                index_col=False,
+                encoding="utf-8-sig",
+                compression="infer",
+            )
+    except pd.errors.ParserWarning:
+        raise DataError(f"{path.name} is no regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: it needs a header and at least one line of prices") from None
     except pd.errors.ParserError as error:
         raise DataError(f"{path.name} is no regular table: {str(error).strip().splitlines()[-1]}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     filled = np.flatnonzero((table != "").any(axis=1))
     return table.iloc[: int(filled[-1]) + 1 if filled.size else 0]
@@ -160,6 +167,11 @@ def _times(column: pd.Series[Any], where: Callable[[int], str], bar: str) -> pd.
     missing = np.flatnonzero(parsed.isna())
     if missing.size:
         raise DataError(f"{where(int(missing[0]))}: the time is missing")
+    years = parsed.dt.year
+    beyond = np.flatnonzero((years < YEARS[0]) | (years > YEARS[1]))
+    if beyond.size:
+        row = int(beyond[0])
+        raise DataError(f"{where(row)}: years from {YEARS[0]} to {YEARS[1]} can be kept, got {years.iloc[row]}")
     if bar == "1d":
         day: pd.Series[Any] = parsed.dt.tz_localize(None).dt.normalize().astype("datetime64[ns]")
         return day

@@ -10,13 +10,14 @@ import torch
 
 from finrl_pod.evaluate.audit.finding import Finding
 from finrl_pod.evaluate.audit.pipeline import Pipeline
-from finrl_pod.evaluate.metrics import BARS_A_YEAR
+from finrl_pod.evaluate.metrics import BARS_A_YEAR, bars_a_year
 from finrl_pod.evaluate.replay import Job, Recording, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor
 
 CHECK = "sensitivity"
 COSTS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points a side
+MOST_COST = 9_999.0  # the whole price, nearly
 DELAYS = (0, 1, 2, 3)  # further bars between a decision and its fill
 Decisions = Sequence[Floats | None]  # [N] weights of each bar in order, None: leave the account alone
 
@@ -57,7 +58,8 @@ def sensitivity(
     terms = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
     jobs = [Job(which, first, last, term) for which in (0, 1) for term in terms]
     jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
-    grown = [log_growth(equity) for equity in replay(market, tables, jobs, cash).equity]
+    periods = bars_a_year(market.times)
+    grown = [log_growth(equity, periods) for equity in replay(market, tables, jobs, cash).equity]
     own, reference, late = grown[: len(costs)], grown[len(costs) : 2 * len(costs)], grown[2 * len(costs) :]
     return Sensitivity(
         tuple(costs), tuple(own), tuple(reference), tuple(delays), tuple(late), break_even(costs, own, reference)
@@ -72,10 +74,16 @@ def break_even_of(
     last: int,
     rules: ExecutionRules,
     cash: float,
+    *,
+    beyond: float = 0.0,
 ) -> float:
-    """The cost in basis points at which what one strategy decided grows no more than what the yardstick did."""
+    """The cost in basis points at which what one strategy decided grows no more than what the yardstick did.
+
+    beyond: a cost up to which is tried at least, where the usual ones end before.
+    """
     terms = (market, first, last, rules, cash)
-    return sensitivity(own.decisions, yardstick.decisions, *terms, delays=()).break_even
+    costs = sorted({*COSTS, min(beyond, MOST_COST)})
+    return sensitivity(own.decisions, yardstick.decisions, *terms, costs=costs, delays=()).break_even
 
 
 def _table(decisions: Decisions, market: MarketTensor, first: int) -> Floats:
@@ -101,11 +109,11 @@ def break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence
     return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
 
 
-def log_growth(equity: Floats) -> float:
+def log_growth(equity: Floats, periods_per_year: float = BARS_A_YEAR) -> float:
     """Log growth a year; minus infinity after ruin."""
     if equity[-1] <= 0:
         return float("-inf")
-    return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * BARS_A_YEAR)
+    return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * periods_per_year)
 
 
 def sensitivity_findings(pipeline: Pipeline, of: Sensitivity, yardstick: str, cost: float) -> list[Finding]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finrl_pod_app.audit import small_env
 from finrl_pod_strategies.simple import EqualWeight
 
-from finrl_pod.config import SplitConfig
+from finrl_pod.config import EnvironmentConfig, SplitConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
@@ -242,6 +243,11 @@ def test_an_environment_that_fills_at_the_observed_close_is_found() -> None:
     found = only(fills(honest(make_env=environment(SameCloseEnv))))
     assert found.part == "the environment's fill price"
     assert "it did not fill at the next close" in found.message
+
+
+def test_interest_on_cash_is_no_fill() -> None:
+    rates = EnvironmentConfig(envs=8, group=4, window=20, cash_rates=(("2000-01-01", 0.3),))
+    assert [f.status for f in fills(honest(make_env=small_env(rates)))] == ["pass"]
 
 
 def test_flaws_are_told_and_a_broken_price_fails() -> None:

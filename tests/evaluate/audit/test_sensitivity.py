@@ -103,3 +103,9 @@ def test_what_is_told() -> None:
     assert "no lead to lose" in thin[0].message
     itself = sensitivity_findings(subject("equal_weight"), sensed(0.1), "equal_weight", 10.0)
     assert "which is the yardstick itself" in itself[0].message
+
+
+def test_a_cost_beyond_the_usual_ones_is_tried_where_it_is_asked_for() -> None:
+    """A lead that ends between the highest of the usual costs and the one that is asked for is not without end."""
+    assert break_even((0.0, 160.0), (0.2, 0.1), (0.0, 0.0)) == float("inf")
+    assert break_even((0.0, 160.0, 225.0), (0.2, 0.1, -0.1), (0.0, 0.0, 0.0)) == pytest.approx(192.5)

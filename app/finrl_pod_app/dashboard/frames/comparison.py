@@ -17,7 +17,7 @@ from finrl_pod.config import RunConfig
 from finrl_pod.evaluate.backtest import result_of
 from finrl_pod.evaluate.export import csv_text
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import METRICS, simple_returns
+from finrl_pod.evaluate.metrics import METRICS, bars_a_year, simple_returns
 from finrl_pod.evaluate.replay import replay
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.tearsheet import BAND_LEVEL, FEWEST_BARS, equity_band
@@ -130,7 +130,10 @@ def intervals_table(found: Mapping[str, Curve], seed: int) -> pd.DataFrame:
         returns = simple_returns(curve.equity)
         if len(returns) < 20 or returns.min() <= -1 or np.ptp(returns) == 0:
             continue
-        intervals = account_intervals(returns, INTERVAL, seed=seed, draws=500)._asdict()
+        periods, cash = bars_a_year(curve.times), curve.risk_free
+        intervals = account_intervals(
+            returns, INTERVAL, seed=seed, draws=500, periods_per_year=periods, risk_free=cash
+        )._asdict()
         ends = {f"{key}_{end}": getattr(one, end) for key, one in intervals.items() for end in ("value", "low", "high")}
         rows.append({"strategy": name, **ends})
     return pd.DataFrame(rows)
