@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from finrl_pod_app.dashboard import launch
@@ -50,6 +51,43 @@ def test_the_journal_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_other_machines_are_kept_out(address: str) -> None:
     with pytest.raises(InputError, match="needs a password"):
         launch.check_address(address)
+
+
+def test_names_that_a_proxy_has_need_a_password_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="--host dash.example.org lets other machines in, which needs a password"):
+        launch.check_address("127.0.0.1", ["dash.example.org"])
+    with pytest.raises(InputError, match="without scheme and port, got 'https://x'"):
+        launch.check_address("127.0.0.1", ["https://x"])
+    monkeypatch.setattr(launch.Password, "is_set", True)
+    launch.check_address("127.0.0.1", ["dash.example.org"])
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "asked", "let_in"),
+    [
+        ("127.0.0.1", (), "[::1]:8501", True),
+        ("127.0.0.1", (), "dash.example.org", False),
+        ("127.0.0.1", ("dash.example.org",), "dash.example.org", True),
+        ("192.168.1.5", (), "192.168.1.5:8501", True),
+        ("0.0.0.0", (), "10.1.2.3:8501", True),
+        ("::", (), "[fe80::1]:8501", True),
+        ("0.0.0.0", (), "evil.example.org:8501", False),
+    ],
+)
+def test_who_asks_for_it_by_its_own_names_is_let_in(
+    monkeypatch: pytest.MonkeyPatch, address: str, hosts: tuple[str, ...], asked: str, let_in: bool
+) -> None:
+    from streamlit import config
+    from streamlit.web.server.starlette.starlette_websocket import is_host_allowed
+
+    def interface(family: int, number: str) -> SimpleNamespace:
+        return SimpleNamespace(family=family, address=number)
+
+    own = {"eth0": [interface(socket.AF_INET, "10.1.2.3"), interface(socket.AF_INET6, "fe80::1%eth0")]}
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: own)
+    allowed = launch.options(address, 8501, hosts)["server.allowedHosts"]
+    monkeypatch.setattr(config, "get_option", lambda _: allowed)
+    assert is_host_allowed(asked) is let_in
 
 
 def test_a_name_is_no_address() -> None:

@@ -85,6 +85,9 @@ def test_the_server_s_address_decides_and_none_means_every_address(monkeypatch: 
     for address, own in (("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), (None, False)):
         monkeypatch.setattr(access.st, "get_option", lambda name, value=address: value)
         assert access.serves_this_machine_alone() is own
+    monkeypatch.setattr(access.st, "get_option", lambda _: "127.0.0.1")
+    monkeypatch.setenv("FINRL_POD_DASHBOARD_HOSTS", "dash.example.org")
+    assert not access.serves_this_machine_alone(), "a proxy passes other machines on"
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,10 @@ def dashboard(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = PORT,
     address: Annotated[str, typer.Option(help="Address to listen on: this machine alone unless given.")] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name under which a proxy passes other machines on; repeatable."),
+    ] = None,
 ) -> None:
     """Serve the dashboard until Ctrl-C; a training that was started from it goes on."""
     if context.invoked_subcommand is not None:
@@ -29,7 +33,7 @@ def dashboard(
     from finrl_pod_app.dashboard.launch import serve
     from finrl_pod_app.dashboard.settings import Settings
 
-    serve(Settings(runs=runs, journal=journal), address, port)
+    serve(Settings(runs=runs, journal=journal, hosts=tuple(host or ())), address, port)
 
 
 @app.command("set-password", epilog="Example: finrl-pod dashboard set-password")

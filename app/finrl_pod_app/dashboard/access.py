@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import streamlit as st
 
 from finrl_pod_app.dashboard.launch import is_own
 from finrl_pod_app.dashboard.passwords import Guard, Password, PasswordRefused
+from finrl_pod_app.dashboard.settings import Settings
 
 _LOGGED_IN = "logged_in"
 
@@ -42,9 +44,10 @@ def admitted() -> bool:
 
 
 def serves_this_machine_alone() -> bool:
-    """Whether the server listens on this machine's own address; without an address it listens on all."""
+    """Whether the server listens on this machine's own address, and nobody passes other machines on to it; without an
+    address it listens on all."""
     address = st.get_option("server.address")
-    return bool(address) and is_own(address)
+    return bool(address) and is_own(address) and not Settings.read(os.environ).hosts
 
 
 def visitor_address() -> str:

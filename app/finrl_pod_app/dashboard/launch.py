@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from finrl_pod_app.dashboard.settings import Settings
 
 UPLOAD_MB = 100  # the largest file that may be imported from a page
 SCRIPT = Path(__file__).parent / "script" / "main.py"
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 NEEDS = ("streamlit", "plotly", "argon2")
 
 
@@ -28,7 +30,7 @@ def serve(settings: Settings, address: str, port: int) -> None:
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise EnvironmentLacks(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
-    check_address(address)
+    check_address(address, settings.hosts)
     if settings.journal is not None and not settings.journal.is_file():
         raise InputError(f"--journal {settings.journal} is no file; leave it out to have the journal looked for")
     check_port(address, port)
@@ -37,17 +39,20 @@ def serve(settings: Settings, address: str, port: int) -> None:
     # The script's module must be found by the new process as by this one.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     variables = {**os.environ, **settings.variables(), "PYTHONPATH": path}
-    os.execve(sys.executable, [sys.executable, "-m", *command(address, port)], variables)
+    os.execve(sys.executable, [sys.executable, "-m", *command(address, port, settings.hosts)], variables)
 
 
-def command(address: str, port: int) -> list[str]:
+def command(address: str, port: int, hosts: Sequence[str] = ()) -> list[str]:
     """Arguments of `python -m` that run the server on an address."""
-    flags = (f"--{name}={value}" for name, values in options(address, port).items() for value in _each(values))
+    flags = (f"--{name}={value}" for name, values in options(address, port, hosts).items() for value in _each(values))
     return ["finrl_pod_app.dashboard.server", "run", str(SCRIPT), *flags]
 
 
-def options(address: str, port: int) -> Mapping[str, object]:
-    """Streamlit's options: nothing is sent out, nobody else's page may talk to the server, uploads are limited."""
+def options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, object]:
+    """Streamlit's options: nothing is sent out, nobody else's page may talk to the server, uploads are limited.
+
+    hosts: names under which browsers on other machines ask for it.
+    """
     return {
         "server.address": address,
         "server.port": port,
@@ -55,7 +60,7 @@ def options(address: str, port: int) -> Mapping[str, object]:
         "server.enableXsrfProtection": "true",
         "server.enableCORS": "true",
         # A foreign name that was bent to this address (DNS rebinding) is turned away.
-        "server.allowedHosts": list(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", address])),
+        "server.allowedHosts": list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *_reached_at(address), *hosts])),
         "server.maxUploadSize": UPLOAD_MB,
         "server.fileWatcherType": "none",
         "server.showEmailPrompt": "false",
@@ -75,12 +80,20 @@ def options(address: str, port: int) -> Mapping[str, object]:
     }
 
 
-def check_address(address: str) -> None:
-    """Raises InputError for an address other than this machine's own while no password is set."""
+def check_address(address: str, hosts: Sequence[str] = ()) -> None:
+    """Raises InputError for what other machines reach while no password is set, and for what is no address or host."""
     try:
         own = is_own(address)
     except ValueError:
         raise InputError(f"--address must be an IP address such as 127.0.0.1, got {address!r}") from None
+    for host in hosts:
+        if not HOST.fullmatch(host):
+            raise InputError(f"--host must be a name such as dash.example.org, without scheme and port, got {host!r}")
+    if hosts and not Password().is_set:
+        raise InputError(
+            f"--host {hosts[0]} lets other machines in, which needs a password: "
+            "set one with finrl-pod dashboard set-password"
+        )
     if not own and not Password().is_set:
         raise InputError(
             f"--address {address} can be reached from other machines, which needs a password: "
@@ -91,6 +104,19 @@ def check_address(address: str) -> None:
 def is_own(address: str) -> bool:
     """Whether only this machine reaches it. Raises ValueError for what is no address."""
     return address == "localhost" or ipaddress.ip_address(address).is_loopback
+
+
+def _reached_at(address: str) -> list[str]:
+    """The numbers in a browser's address line: of every interface where the server listens on all."""
+    if address == "localhost" or not ipaddress.ip_address(address).is_unspecified:
+        return [address]
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = [
+        x.address.partition("%")[0] for each in psutil.net_if_addrs().values() for x in each if x.family in families
+    ]
+    return [*found, socket.gethostname()]
 
 
 def check_port(address: str, port: int) -> None:

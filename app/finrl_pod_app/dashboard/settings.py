@@ -8,28 +8,34 @@ from pathlib import Path
 
 RUNS_VARIABLE = "FINRL_POD_DASHBOARD_RUNS"
 JOURNAL_VARIABLE = "FINRL_POD_DASHBOARD_JOURNAL"
+HOSTS_VARIABLE = "FINRL_POD_DASHBOARD_HOSTS"
 JOURNAL_NAME = "journal.sqlite"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """runs: the folder that holds the runs. journal: the daemon's journal, or None to look for it."""
+    """runs: the folder that holds the runs. journal: the daemon's journal, or None to look for it. hosts: names under
+    which other machines reach it."""
 
     runs: Path = Path("runs")
     journal: Path | None = None
+    hosts: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
         """The settings as environment variables, with whole paths."""
         values = {RUNS_VARIABLE: str(self.runs.resolve())}
         if self.journal is not None:
             values[JOURNAL_VARIABLE] = str(self.journal.resolve())
+        if self.hosts:
+            values[HOSTS_VARIABLE] = ",".join(self.hosts)
         return values
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Settings:
         """The settings that `variables` speak of; defaults where they are silent."""
         journal = variables.get(JOURNAL_VARIABLE)
-        return cls(Path(variables.get(RUNS_VARIABLE, "runs")), Path(journal) if journal else None)
+        hosts = tuple(host for host in variables.get(HOSTS_VARIABLE, "").split(",") if host)
+        return cls(Path(variables.get(RUNS_VARIABLE, "runs")), Path(journal) if journal else None, hosts)
 
     def find_journal(self) -> Path | None:
         """The journal that was named, whether it is there or not; else paper/journal.sqlite, else the newest below
