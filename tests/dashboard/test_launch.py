@@ -54,7 +54,7 @@ def test_other_machines_are_kept_out(address: str) -> None:
 
 
 def test_names_that_a_proxy_has_need_a_password_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="--host dash.example.org lets other machines in, which needs a password"):
+    with pytest.raises(InputError, match=r"--host dash\.example\.org lets other machines in, which needs a password"):
         launch.check_address("127.0.0.1", ["dash.example.org"])
     with pytest.raises(InputError, match="without scheme and port, got 'https://x'"):
         launch.check_address("127.0.0.1", ["https://x"])

@@ -112,11 +112,9 @@ def _reached_at(address: str) -> list[str]:
         return [address]
     import psutil
 
-    families = (socket.AF_INET, socket.AF_INET6)
-    found = [
-        x.address.partition("%")[0] for each in psutil.net_if_addrs().values() for x in each if x.family in families
-    ]
-    return [*found, socket.gethostname()]
+    interfaces = (each for own in psutil.net_if_addrs().values() for each in own)
+    numbers = [each.address for each in interfaces if each.family in (socket.AF_INET, socket.AF_INET6)]
+    return [*(number.partition("%")[0] for number in numbers), socket.gethostname()]
 
 
 def check_port(address: str, port: int) -> None:
