@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from finrl_pod_app.dashboard.frames import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
 from finrl_pod.paper.broker import Clock
 from finrl_pod.paper.journal import schema
@@ -64,6 +65,17 @@ def journal(world: World) -> Journal:
 def empty(tmp_path: Path) -> Journal:
     Store.create_or_open(tmp_path / "journal.sqlite").close()
     return paper_journal.load(tmp_path / "journal.sqlite")
+
+
+def test_a_damaged_journal_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Store.create_or_open(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE fills")
+    connection.commit()
+    connection.close()
+    with pytest.raises(JournalError, match=r"cannot be read \(.*no such table: fills.*\): check the file and its disk"):
+        paper_journal.load(path)
 
 
 def test_positions_are_those_of_the_daemon(world: World, journal: Journal) -> None:

@@ -134,7 +134,10 @@ def _load(path: Path, _: object) -> Journal:
 
 
 def _take(path: Path, connection: sqlite3.Connection) -> Journal:
-    frames = {name: _typed(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
+    try:
+        frames = {name: _typed(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
+    except pd.errors.DatabaseError as error:  # pandas' own, whoever reads a journal knows SQLite's
+        raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
     frames["alerts"] = frames["alerts"].iloc[::-1].reset_index(drop=True)
     inputs = connection.execute(
         "SELECT bar, json_extract(inputs, '$.closes') FROM decisions WHERE inputs != '{}' ORDER BY id DESC LIMIT 1"
