@@ -39,9 +39,8 @@ def book_actions(
         if action.kind is ActionKind.CASH_DIVIDEND:
             cash = own * action.cash if pays_dividends else ZERO
         else:
-            ratio = action.ratio if action.kind is ActionKind.SPLIT else 1 + action.ratio
-            own_change = (own * ratio).quantize(SHARE_STEP, ROUND_DOWN) - own
-            foreign_change = (foreign * ratio).quantize(SHARE_STEP, ROUND_DOWN) - foreign
+            own_change = (own * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own
+            foreign_change = (foreign * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - foreign
         book.book_action(action, own_change, foreign_change, cash, at)
         if own:
             words = f"{own_change:+} shares" if own_change else f"{cash} in cash"

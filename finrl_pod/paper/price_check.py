@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -12,16 +13,15 @@ import numpy as np
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
 from finrl_pod.paper.broker import BarTable
-from finrl_pod.paper.records import ActionKind, CorporateAction
+from finrl_pod.paper.records import CorporateAction
 from finrl_pod.types import Bools, Floats, Panel
-
-SPLIT_TOLERANCE = 0.02  # of a ratio: prices move on the day of a split too
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedPrices:
-    """panel: the adjusted window, its last row the decision bar. closes: unadjusted ones of that bar, by symbol, where
-    they are sound. problems: symbol to what is wrong with it. halted: those whose price jumped without a reason.
+    """panel: the adjusted window, its last row the decision bar. closes: of that bar, by symbol, where they are sound;
+    each for a share as it is on the day of the fills: unadjusted but for splits and stock dividends since the bar.
+    problems: symbol to what is wrong with it. halted: those whose price jumped without a reason.
     """
 
     panel: Panel
@@ -36,7 +36,8 @@ def check_prices(
     """Check the window of a decision on `bar`. Raises DataError when nothing of it can be used.
 
     A symbol is faulty whose bar of that session is missing, NaN, zero, negative or contradicts itself, or whose
-    unadjusted close is more than `max_jump` from the session's before without a split that explains it.
+    unadjusted close is more than `max_jump` from the session's before without a split that explains it. actions: those
+    up to the day of the fills.
     """
     row = _row(adjusted, bar, "adjusted")
     recent = _row(raw, bar, "unadjusted")
@@ -52,8 +53,10 @@ def check_prices(
         if not good[recent, n]:
             problems.setdefault(symbol, f"its unadjusted bar of {bar} is missing or faulty")
             continue
-        closes[symbol] = Decimal(repr(float(raw.close[recent, n])))
-        jump = _jump(raw, good, recent, n, [a for a in actions if a.symbol == symbol])
+        own = [a for a in actions if a.symbol == symbol]
+        # Positions have what is effective today booked already: the close of a share before it would count it twice.
+        closes[symbol] = Decimal(repr(float(raw.close[recent, n]))) / _ratio(own, bar, date.max)
+        jump = _jump(raw, good, recent, n, own)
         if abs(jump) > max_jump:
             halted.add(symbol)
             problems[symbol] = f"its price changed by {jump:+.0%} to {bar}, which no corporate action explains"
@@ -101,14 +104,15 @@ def _jump(raw: BarTable, good: Bools, row: int, n: int, actions: Sequence[Corpor
     if not len(before):
         return 0.0
     last = int(before[-1])
-    ratio = raw.close[row, n] / raw.close[last, n]
     days = raw.times.astype("datetime64[D]")
-    for action in actions:
-        if action.kind in (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND) and (
-            days[last] < np.datetime64(action.ex_date) <= days[row]
-        ):
-            ratio *= float(action.ratio if action.kind is ActionKind.SPLIT else 1 + action.ratio)
-    return float(ratio) - 1.0
+    ratio = _ratio(actions, days[last].item(), days[row].item())
+    return float(raw.close[row, n] / raw.close[last, n]) * float(ratio) - 1.0
+
+
+def _ratio(actions: Sequence[CorporateAction], after: date, until: date) -> Decimal:
+    """Shares that one share has become by splits and stock dividends with after < ex_date <= until."""
+    became = (a.ratio for a in actions if a.changes_shares and after < a.ex_date <= until)
+    return math.prod(became, start=Decimal(1))
 
 
 def _panel(table: BarTable, tradable: Bools, row: int) -> Panel:

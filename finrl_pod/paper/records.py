@@ -256,6 +256,11 @@ class CorporateAction:
         """Shares after, for each share before."""
         return self.new / self.old
 
+    @property
+    def changes_shares(self) -> bool:
+        """Shares become another number of shares, and prices from `ex_date` on are of the new ones."""
+        return self.kind in (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND)
+
 
 @dataclass(frozen=True)
 class Session:

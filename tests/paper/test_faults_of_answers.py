@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.records import (
@@ -17,8 +19,10 @@ from finrl_pod.paper.records import (
     Asset,
     CorporateAction,
 )
+from finrl_pod.paper.risk import RiskState
 from finrl_pod.paper.settings import DataSettings, OrderSettings
-from tests.paper.made import Sparing, Swapping, Told, World, config, orders
+from finrl_pod.types import Panel
+from tests.paper.made import Sparing, Swapping, Told, World, config, orders, prices
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 
@@ -124,34 +128,82 @@ class Swapping3(Swapping):
         return np.array([0.2, 0.4, 0.3]) if np.any(positions.weights) else np.array([0.5, 0.2, 0.2])
 
 
-def test_a_split_is_booked_once_and_explains_the_jump(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy=Swapping3())
-    split = CorporateAction("s1", ActionKind.SPLIT, "AA", date(2024, 1, 10), new=Decimal(2))
-    world.day(DAY)
-    before = world.daemon.trader.positions["AA"]
-    equity = world.daemon.trader.equity()
-    world.account._shares["AA"] *= 2
-    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
+EX_DATE = date(2024, 1, 10)
 
-    def halved(true: Any, *arguments: Any) -> Any:
+
+def after_an_action(panel: Panel, ratio: Decimal) -> Panel:
+    """Unadjusted prices of a market in which each share of AA becomes `ratio` shares before the session of EX_DATE."""
+    late = panel.times >= np.datetime64(EX_DATE)
+    factor = np.ones((len(panel.times), 3))
+    factor[late, 0] = 1 / float(ratio)
+    columns = {name: getattr(panel, name) * factor for name in ("open", "high", "low", "close")}
+    return make_panel(panel.times, list(panel.symbols), {**columns, "volume": panel.volume}, name="made", source="made")
+
+
+def adjusted(ratio: Decimal) -> Any:
+    """The feed adjusts what lies before the action where it is asked to."""
+
+    def bars(true: Any, *arguments: Any) -> Any:
         table = true(*arguments)
-        late = table.times >= np.datetime64("2024-01-10")
-        for column in (table.open, table.high, table.low, table.close):
-            column[late, 0] /= 2
-            if arguments[-1] == "all":
-                column[~late, 0] /= 2
+        if arguments[-1] == "all":
+            early = table.times < np.datetime64(EX_DATE)
+            for column in (table.open, table.high, table.low, table.close):
+                column[early, 0] /= float(ratio)
         return table
 
-    world.broker.instead["bars"] = halved
-    world.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
-    assert world.daemon.trader.positions["AA"] == 2 * before
+    return bars
+
+
+def marks(world: World) -> dict[str, Decimal]:
+    return {row.session: Decimal(row.equity) for row in world.store.rows(schema.equity)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "new", "old"),
+    [(ActionKind.SPLIT, "2", "1"), (ActionKind.SPLIT, "1", "4"), (ActionKind.STOCK_DIVIDEND, "1.05", "1")],
+    ids=["split", "reverse split", "stock dividend"],
+)
+def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor_orders(
+    tmp_path: Path, kind: ActionKind, new: str, old: str
+) -> None:
+    action = CorporateAction("s1", kind, "AA", EX_DATE, new=Decimal(new), old=Decimal(old))
+    settings = config(risk=replace(config().risk, daily_loss=0.1, drawdown=0.1))
+    for name in ("plain", "changed"):
+        (tmp_path / name).mkdir()
+    plain = World(tmp_path / "plain", settings, Swapping3())
+    world = World(tmp_path / "changed", settings, Swapping3(), after_an_action(prices(), action.ratio))
+    world.broker.instead["bars"] = adjusted(action.ratio)
+    for each in (plain, world):
+        each.day(DAY)
+    before = world.daemon.trader.positions["AA"]
+    assert before > 0
+    world.account._shares["AA"] *= action.ratio
+    world.broker.instead["corporate_actions"] = lambda true, *arguments: (action,)
+    for each in (plain, world):
+        each.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
+    assert world.daemon.trader.positions["AA"] == before * action.ratio
     world.restart()
     world.run_to(datetime(2024, 1, 10, 14, 20, tzinfo=UTC))
-    assert world.daemon.trader.positions["AA"] == 2 * before
+    assert world.daemon.trader.positions["AA"] == before * action.ratio
     assert world.store.count(schema.corporate_actions) == 1
-    assert "symbol_halted" not in world.kinds()
     assert not world.daemon._p.reconciler.differences
-    assert equity > 0
+
+    wanted, sent = ({i.symbol: i for i in w.intents() if i.bar == "2024-01-09"} for w in (plain, world))
+    assert {s: i.side for s, i in sent.items()} == {s: i.side for s, i in wanted.items()}
+    assert set(sent) == {"AA", "BB", "CC"}
+    for symbol, intent in sent.items():
+        price, usual = Decimal(intent.reference_price), Decimal(wanted[symbol].reference_price)
+        assert price == pytest.approx(usual / action.ratio if symbol == "AA" else usual)
+        value, meant = Decimal(intent.quantity) * price, Decimal(wanted[symbol].quantity) * usual
+        assert abs(value - meant) <= price + usual  # but for a share's rounding on either side
+
+    for each in (plain, world):
+        each.run_to(datetime(2024, 1, 11, 14, 10, tzinfo=UTC))
+    assert marks(world)["2024-01-09"] == pytest.approx(marks(plain)["2024-01-09"])
+    assert marks(world)["2024-01-10"] == pytest.approx(marks(plain)["2024-01-10"], rel=Decimal("0.001"))
+    assert world.daemon._p.risk.state is RiskState.ACTIVE
+    assert "symbol_halted" not in world.kinds()
+    world.check_agreement()
 
 
 def test_a_symbol_that_the_broker_does_not_trade_is_skipped(tmp_path: Path) -> None:

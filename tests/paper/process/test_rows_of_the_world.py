@@ -32,7 +32,10 @@ JUMP = date(2024, 2, 14)
 
 
 def jumping() -> Panel:
-    """BB loses 35% and CC half overnight before the session of JUMP; AA's split on that day is the broker's to tell."""
+    """BB loses 35% and CC half overnight before the session of JUMP; AA's split on that day is the broker's to tell.
+
+    AA's prices are those after it, as the stand-in takes them.
+    """
     made = prices()
     late = made.times.astype("datetime64[D]") >= np.datetime64(JUMP)
     factor = np.ones((len(made.times), 3))
@@ -42,8 +45,11 @@ def jumping() -> Panel:
     return make_panel(made.times, list(made.symbols), {**columns, "volume": made.volume}, name="made", source="made")
 
 
-def test_a_split_is_booked_a_real_move_trades_on_and_a_jump_halts_its_symbol(tmp_path: Path) -> None:
-    split = CorporateAction("AA", JUMP.isoformat(), "split", new=2.0, old=1.0)
+@pytest.mark.parametrize(("new", "old"), [(2.0, 1.0), (1.0, 4.0)], ids=["split", "reverse split"])
+def test_a_split_is_booked_a_real_move_trades_on_and_a_jump_halts_its_symbol(
+    tmp_path: Path, new: float, old: float
+) -> None:
+    split = CorporateAction("AA", JUMP.isoformat(), "split", new=new, old=old)
     config = {"": {"symbols": ["AA", "BB", "CC"]}, "data": {"window": 20}, "orders": {"collar": 0.2}}
     with Rig(tmp_path, config=config, panel=jumping(), start=date(2024, 2, 12), actions=(split,)) as rig:
         rig.launch()
@@ -51,13 +57,27 @@ def test_a_split_is_booked_a_real_move_trades_on_and_a_jump_halts_its_symbol(tmp
         rig.go()
         before: list[Any] = []
         (day,) = [s for s in rig.days if s.date == JUMP]
-        rig.reach(day.open - 7 * 3600, lambda: before.append(rig.exchange.ledger.qty("AA")))
+        symbols = ("AA", "BB", "CC")
+        rig.reach(day.open - 7 * 3600, lambda: before.append({s: rig.exchange.ledger.qty(s) for s in symbols}))
         rig.reach(rig.days[4].close + 600, rig.slow)
         assert rig.stop() == 0
         verdict = judge(rig.log, rig.journal)
         assert verdict.faults == []
         booked = rig.rows("select kind, symbol, own_change from corporate_actions")
-        assert [(kind, symbol, Decimal(change)) for kind, symbol, change in booked] == [("split", "AA", before[0])]
+        ratio = Decimal(new) / Decimal(old)
+        change = before[0]["AA"] * (ratio - 1)
+        assert [(kind, symbol, Decimal(c)) for kind, symbol, c in booked] == [("split", "AA", change)]
+        row = rig.days.index(day) - 1
+        panel, bar = jumping(), rig.days[row].date.isoformat()
+        (closes,) = panel.close[panel.times.astype("datetime64[D]") == np.datetime64(bar)]
+        sized = rig.rows(f"select reference_price from intents where symbol = 'AA' and bar = '{bar}'")
+        assert [float(price) for (price,) in sized] == [pytest.approx(closes[0])]  # of a share after the split
+        value = sum(
+            float(before[0][symbol] * (ratio if symbol == "AA" else 1)) * close
+            for symbol, close in zip(panel.symbols, closes.tolist(), strict=True)
+        )
+        ((equity, cash),) = rig.rows(f"select equity, cash from equity where session = '{bar}'")
+        assert float(equity) - float(cash) == pytest.approx(value)  # the night made nobody richer
         told = [alert for alert in rig.alerts() if "symbol_halted" in alert]
         assert len(told) == 1
         assert "CC is halted until acknowledged" in told[0]
