@@ -154,6 +154,7 @@ class Daemon:
             p.alert("critical", "mismatch", f"{difference.sentence}; trading waits for `paper reconcile --acknowledge`")
         for order in p.reconciler.foreign_orders:
             p.alert("info", "foreign", f"the account has an order that is not ours and is left alone: {order}")
+        self.trader.tell_left_out()
         self._skip_missed()
         p.stream.forget()
         self.trading = True

@@ -46,6 +46,17 @@ class Decision:
     feed: str
 
 
+@dataclass(frozen=True)
+class Holdings:
+    """Own shares by symbol and own cash. prices: the last known close of each symbol, which shares are worth even where
+    the decision bar has none.
+    """
+
+    shares: Mapping[str, Decimal]
+    cash: Decimal
+    prices: Mapping[str, Decimal]
+
+
 class StrategyFailed(FinrlPodError):
     """The strategy raised, or what it returned cannot be traded: nothing new is bought on it."""
 
@@ -67,19 +78,18 @@ def look_at_prices(
     return check_prices(adjusted, raw, bar, actions, settings.max_jump)
 
 
-def decide(
-    strategy: Strategy, checked: CheckedPrices, shares: Mapping[str, Decimal], cash: Decimal, *, short: bool = False
-) -> Decision:
-    """Ask the strategy. shares: own, by symbol; cash: own. Raises StrategyFailed with one sentence."""
+def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False) -> Decision:
+    """Ask the strategy. Raises StrategyFailed with one sentence."""
     panel = checked.panel
     t = len(panel.times) - 1
-    prices = [float(checked.closes.get(symbol, Decimal(0))) for symbol in panel.symbols]
-    held = np.array([float(shares.get(symbol, Decimal(0))) for symbol in panel.symbols])
+    prices = [float(own.prices.get(symbol, Decimal(0))) for symbol in panel.symbols]
+    held = np.array([float(own.shares.get(symbol, Decimal(0))) for symbol in panel.symbols])
     values = held * np.array(prices)
-    worth = float(cash) + float(values.sum())
+    cash = float(own.cash)
+    worth = cash + float(values.sum())
     if worth <= 0:
         raise StrategyFailed(f"own equity is {worth:.2f}: there is nothing to trade with")
-    positions = Positions(weights=values / worth, cash=float(cash) / worth, equity=worth)
+    positions = Positions(weights=values / worth, cash=cash / worth, equity=worth)
     features = _features(strategy, checked)
     lookback = getattr(strategy, "lookback", None)
     try:

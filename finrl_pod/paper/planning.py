@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from finrl_pod.market.orders import SizingRules, limit_price, size_orders
-from finrl_pod.paper.decide import Decision
+from finrl_pod.market.orders import WHOLE, SizingRules, limit_price, size_orders
+from finrl_pod.paper.decide import Decision, Holdings
 from finrl_pod.paper.intents import Intent
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.schedule import Round
@@ -28,12 +28,11 @@ def sizing_rules(config: PaperConfig) -> SizingRules:
 
 
 def plan(
-    config: PaperConfig, decision: Decision, round_: Round, shares: Mapping[str, Decimal], cash: Decimal,
-    assets: Mapping[str, Asset],
-) -> tuple[list[Intent], dict[str, str]]:  # fmt: skip
+    config: PaperConfig, decision: Decision, round_: Round, own: Holdings, assets: Mapping[str, Asset]
+) -> tuple[list[Intent], dict[str, str]]:
     """Intents, sales first and then the larger ones, and the symbols that were left alone with the reason.
 
-    shares, cash: own. What has faulty prices or may not be traded keeps its holding.
+    What has faulty prices or may not be traded keeps its holding, at its last known close.
     """
     if decision.weights is None:
         return [], {}
@@ -45,16 +44,14 @@ def plan(
             left.setdefault(symbol, "the broker does not trade it now")
         elif rules.fractional and not asset.fractionable:
             left.setdefault(symbol, "the broker does not trade fractions of it")
-    prices = [decision.prices.closes.get(symbol, ZERO) for symbol in symbols]
-    held = [shares.get(symbol, ZERO) for symbol in symbols]
-    # A holding whose price is not known is worth nothing here: the rest is sized smaller, never larger.
-    known = [price if price > 0 else Decimal(1) for price in prices]
-    counted = [h if price > 0 else ZERO for h, price in zip(held, prices, strict=True)]
+    # A symbol that never had a close cannot have been bought here: it is fixed, and any price will do.
+    prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
+    held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
     fixed = [symbol in left for symbol in symbols]
-    quantities = size_orders([float(w) for w in decision.weights], cash, counted, known, fixed, rules)
+    quantities = size_orders([float(w) for w in decision.weights], own.cash, held, prices, fixed, rules)
     intents = [
         _intent(config, round_, symbol, quantity, price, rules)
-        for symbol, quantity, price in zip(symbols, quantities, known, strict=True)
+        for symbol, quantity, price in zip(symbols, quantities, prices, strict=True)
         if quantity
     ]
     return sorted(intents, key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol)), left

@@ -14,7 +14,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.broker import BarTable, Broker, Clock, DataFeed
 from finrl_pod.paper.corporate import book_actions
-from finrl_pod.paper.decide import Decision, StrategyFailed, decide, look_at_prices
+from finrl_pod.paper.decide import Decision, Holdings, StrategyFailed, decide, look_at_prices
 from finrl_pod.paper.desk import Alert, Desk
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.book import Book, TrackedIntent
@@ -73,7 +73,6 @@ class Trader:
         self._p = parts
         self._rules = sizing_rules(parts.config)
         self._decided = ""  # the last bar that the journal is known to have a decision on
-        self.prices: dict[str, Decimal] = self._last_prices()
 
     # ------------------------------------------------------------------ own account
 
@@ -88,9 +87,11 @@ class Trader:
         return self._p.book.positions
 
     def equity(self) -> Decimal:
-        """Own equity at the last known prices. A symbol without any counts nothing."""
-        held = self._p.book.positions.items()
-        return self.cash + sum((shares * self.prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
+        """Own equity at the last known closes, of symbols that have left the config too. One without any counts
+        nothing.
+        """
+        held, prices = self._p.book.positions.items(), self._p.book.closes.prices
+        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
 
     def exposure(self, bar: str) -> Exposure:
         """What is held and on its way, and what the orders of `bar` have traded."""
@@ -104,7 +105,22 @@ class Trader:
                 on_its_way = order.view.remaining if order is not None else ZERO
                 traded += (tracked.filled + on_its_way) * intent.reference_price
         traded += self._p.book.traded_and_closed(bar)
-        return Exposure(self.equity(), self._p.book.positions, live, self.prices, traded)
+        return Exposure(self.equity(), self._p.book.positions, live, self._p.book.closes.prices, traded)
+
+    def tell_left_out(self) -> None:
+        """Alert that own shares are held of symbols that are not traded any more."""
+        for symbol, shares in self._left_out().items():
+            self._p.alert(
+                "warning",
+                "left_out",
+                f"{shares} own shares of {symbol} are held, which is not among the config's symbols, and are left as "
+                "they are: add it to symbols, or sell all with `paper flatten`",
+            )
+
+    def _left_out(self) -> dict[str, Decimal]:
+        """Own shares of symbols that are not in the config."""
+        traded = set(self._p.config.symbols)
+        return {s: shares for s, shares in sorted(self._p.book.positions.items()) if shares and s not in traded}
 
     # ------------------------------------------------------------------ deciding
 
@@ -126,9 +142,8 @@ class Trader:
         today = round_.session.date
         began = moment(p.book.store.rows(schema.cash_marks)[0].at).date()
         pays = config.broker.kind == "simulated"
-        actions = book_actions(
-            p.broker, p.book, config.symbols, today, began, p.clock.now(), p.alert, pays_dividends=pays
-        )
+        asked = sorted({*config.symbols, *self._left_out()})
+        actions = book_actions(p.broker, p.book, asked, today, began, p.clock.now(), p.alert, pays_dividends=pays)
         p.desk.take_fills()
         if p.reconciler.compare():
             sentences = "; ".join(d.sentence for d in p.reconciler.differences)
@@ -138,12 +153,13 @@ class Trader:
         checked = self.mark(round_, actions)
         try:
             loaded = self._strategy()
-            decision = decide(loaded.strategy, checked, p.book.positions, self.cash)
+            own = Holdings(p.book.positions, self.cash, p.book.closes.prices)
+            decision = decide(loaded.strategy, checked, own)
         except (StrategyFailed, FinrlPodError) as error:
             self.write_off(round_, "failed", str(error))
             return
         assets = p.broker.assets(config.symbols)
-        intents, left = plan(config, decision, round_, p.book.positions, self.cash, assets)
+        intents, left = plan(config, decision, round_, own, assets)
         halted = self._halted_symbols()
         kept = [i for i in intents if i.symbol not in halted]
         left |= {i.symbol: f"halted: {halted[i.symbol]}" for i in intents if i.symbol in halted}
@@ -160,7 +176,7 @@ class Trader:
         config = self._p.config
         checked = look_at_prices(self._p.feed, config.symbols, round_.bar, actions, config.data, self._look)
         self._note_problems(checked)
-        self.prices |= checked.closes
+        self._p.book.closes.note(round_.bar.isoformat(), checked.closes, self._p.clock.now())
         self._mark_equity(round_)
         return checked
 
@@ -284,8 +300,3 @@ class Trader:
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
             detail=json.dumps(dict(left), sort_keys=True),
         )  # fmt: skip
-
-    def _last_prices(self) -> dict[str, Decimal]:
-        row = self._p.book.store.last(schema.decisions, schema.decisions.c.inputs != "{}")
-        closes = {} if row is None else json.loads(row.inputs).get("closes", {})
-        return {symbol: Decimal(price) for symbol, price in closes.items()}

@@ -89,8 +89,7 @@ def test_positions_are_those_of_the_daemon(world: World, journal: Journal) -> No
 
 def test_gains_add_up_to_what_the_account_made(world: World, journal: Journal) -> None:
     frame = paper_account.positions(journal)
-    prices = {symbol: float(price) for symbol, price in world.daemon.trader.prices.items()}
-    worth = journal.cash + sum(float(q) * prices[s] for s, q in world.daemon.trader.positions.items())
+    worth = float(world.daemon.trader.equity())
     assert frame.gain.fillna(0.0).sum() + frame.realised.sum() == pytest.approx(worth - journal.capital, abs=1e-6)
     assert frame.realised.abs().max() > 1  # something was sold, not at what was paid
     assert frame.weight.sum() + journal.cash / worth == pytest.approx(1.0)

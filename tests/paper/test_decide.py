@@ -12,7 +12,7 @@ import numpy as np
 
 from finrl_pod.config import FeatureConfig
 from finrl_pod.paper.clocks import ManualClock
-from finrl_pod.paper.decide import decide, look_at_prices
+from finrl_pod.paper.decide import Holdings, decide, look_at_prices
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.paper.simulated import SimulatedBroker
 from tests.paper.made import Told, prices
@@ -28,7 +28,7 @@ def test_a_decision_over_500_symbols_takes_two_seconds_at_most() -> None:
     began = time.process_time()
     bar = date(2024, 1, 31)
     checked = look_at_prices(broker, symbols, bar, (), DataSettings(window=600), lambda *_: None)
-    decision = decide(strategy, checked, {}, Decimal(1_000_000))
+    decision = decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
     assert time.process_time() - began < SECONDS
     assert decision.weights is not None
     assert not checked.problems

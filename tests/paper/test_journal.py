@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.commands import CommandName, ask, pending
 from finrl_pod.paper.journal.lease import Lease
 from finrl_pod.paper.journal.store import Store
@@ -83,6 +86,7 @@ def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its
     first = text("CREATE TABLE commands (id INTEGER PRIMARY KEY, at TEXT NOT NULL, name TEXT, arguments TEXT)")
     Store.create_or_open(path, (lambda connection: connection.execute(first),)).close()  # type: ignore[arg-type, return-value]
     with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE decisions (id INTEGER PRIMARY KEY, at TEXT, bar TEXT, inputs TEXT)")
         connection.execute("INSERT INTO commands VALUES (1, '2024-01-02T00:00:00+00:00', 'halt', '{}')")
         connection.execute(CREATE_RESULTS)
     store = Store.create_or_open(path)
@@ -92,6 +96,25 @@ def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its
         (CommandName.RESUME, "Ann", "192.0.2.7"),
     ]
     keep(store, PaperConfig(name="kept", strategy="buy_and_hold", symbols=("A",)), NOW)
+    store.close()
+
+
+def test_a_journal_of_the_second_version_learns_the_last_closes_from_its_decisions(path: Path) -> None:
+    Store.create_or_open(path).close()
+    seen = [("01-02", {"closes": {"A": "10.5", "B": "7"}}), ("01-03", {"closes": {"A": "11.25"}}), ("01-04", {})]
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE closes")
+        for bar, inputs in seen:
+            connection.execute(
+                "INSERT INTO decisions (at, run, bar, strategy, feed, inputs, outcome, detail) "
+                "VALUES (?, 'r', ?, 's', 'f', ?, 'orders', '{}')",
+                (NOW.isoformat(), f"2024-{bar}", json.dumps(inputs)),
+            )
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    store = Store.create_or_open(path)
+    assert Closes(store).prices == {"A": Decimal("11.25"), "B": Decimal(7)}
+    assert store.count(schema.closes) == 3
     store.close()
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, select
 
 from finrl_pod.paper.intents import Intent, IntentState
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 from finrl_pod.paper.order_state import Change, OrderState, OrderView
 from finrl_pod.paper.records import (
@@ -66,12 +67,15 @@ class TrackedIntent:
 
 
 class Book:
-    """Reads and writes of one run's book. positions: own shares by symbol; cash: own cash flows so far."""
+    """Reads and writes of one run's book. positions: own shares by symbol; cash: own cash flows so far; closes: what
+    shares are valued at.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.positions: dict[str, Decimal] = defaultdict(Decimal)
         self.cash = ZERO
+        self.closes = Closes(store)
         self.open: dict[int, TrackedIntent] = {}
         self._load()
 
@@ -155,12 +159,16 @@ class Book:
     def book_action(
         self, action: CorporateAction, own_change: Decimal, foreign_change: Decimal, cash: Decimal, at: datetime
     ) -> None:
-        """Write a corporate action with what it did to own and foreign shares and to own cash."""
-        self.store.add(
-            schema.corporate_actions, at, action_id=action.id, kind=action.kind.value, symbol=action.symbol,
-            ex_date=action.ex_date.isoformat(), own_change=str(own_change), foreign_change=str(foreign_change),
-            cash=str(cash), detail=action.detail,
-        )  # fmt: skip
+        """Write a corporate action with what it did to own and foreign shares, to own cash and to the last close."""
+        closes = self.closes.after(action)
+        with self.store.write() as connection:
+            add(
+                connection, schema.corporate_actions, at, action_id=action.id, kind=action.kind.value,
+                symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
+                foreign_change=str(foreign_change), cash=str(cash), detail=action.detail,
+            )  # fmt: skip
+            self.closes.write(connection, closes, at)
+        self.closes.adopt(closes)
         self.positions[action.symbol] += own_change
         self.cash += cash
 

@@ -67,6 +67,9 @@ corporate_actions = _table(
 cash_marks = _table("cash_marks", _text("at"), _text("cash"), _text("own_cash"), _text("foreign_cash"), _text("reason"))
 cursors = _table("cursors", _text("at"), _text("name"), _text("value"))
 equity = _table("equity", _text("at"), _text("session"), _text("equity"), _text("cash"), _text("broker_equity"))
+closes = _table(
+    "closes", _text("at"), Column("symbol", Text, nullable=False, index=True), _text("session"), _text("price")
+)
 looks = _table(
     "looks", _text("at"), _text("feed"), _text("adjustment"), _text("start"), _text("end"),
     Column("symbols", Integer, nullable=False), _text("sha256"),
@@ -100,6 +103,18 @@ def _second(connection: Connection) -> None:
     _guard(connection, settings.name)
 
 
+def _third(connection: Connection) -> None:
+    """Version 3: the closes that were known last, so far those of the decisions."""
+    closes.create(connection, checkfirst=True)
+    connection.execute(
+        text(
+            "INSERT INTO closes (at, symbol, session, price) "
+            "SELECT d.at, j.key, d.bar, j.value FROM decisions d, json_each(d.inputs, '$.closes') j ORDER BY d.id"
+        )
+    )
+    _guard(connection, closes.name)
+
+
 def _guard(connection: Connection, table: str) -> None:
     for verb in ("UPDATE", "DELETE"):
         connection.execute(
@@ -113,4 +128,4 @@ def _guard(connection: Connection, table: str) -> None:
 Migration = Callable[[Connection], None]
 
 # Step n makes version n out of version n - 1; a step that was released is never changed. See version.py.
-MIGRATIONS: Sequence[Migration] = (_first, _second)
+MIGRATIONS: Sequence[Migration] = (_first, _second, _third)

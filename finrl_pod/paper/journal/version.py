@@ -1,3 +1,3 @@
 """The version of the journal's tables: as many as there are migrations."""
 
-VERSION = 2
+VERSION = 3

@@ -7,7 +7,6 @@ import sqlite3
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -68,8 +67,9 @@ _MOMENTS = {"at", "time", "answered", "deadline"}
 class Journal:
     """What a journal says. Money in dollars and shares as float64, moments in UTC, sessions as ISO dates.
 
-    config: what the daemon ran with last, None where it was not written down. closes: by symbol, at the closes of
-    `priced`. targets: weights that the last decision asked for. last: the newest moment of a decision, fill or alert.
+    config: what the daemon ran with last, None where it was not written down. closes: the last known ones by symbol,
+    the newest those of `priced`. targets: weights that the last decision asked for. last: the newest moment of a
+    decision, fill or alert.
     """
 
     path: Path
@@ -139,18 +139,17 @@ def _take(path: Path, connection: sqlite3.Connection) -> Journal:
     except pd.errors.DatabaseError as error:  # pandas' own, whoever reads a journal knows SQLite's
         raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
     frames["alerts"] = frames["alerts"].iloc[::-1].reset_index(drop=True)
-    inputs = connection.execute(
-        "SELECT bar, json_extract(inputs, '$.closes') FROM decisions WHERE inputs != '{}' ORDER BY id DESC LIMIT 1"
-    ).fetchone()
+    closes = connection.execute(
+        "SELECT symbol, price, session FROM closes WHERE id IN (SELECT max(id) FROM closes GROUP BY symbol)"
+    ).fetchall()
     weights = _one(connection, "SELECT weights FROM decisions WHERE weights IS NOT NULL ORDER BY id DESC LIMIT 1")
     account = _one(connection, "SELECT value FROM facts WHERE name = 'account'")
-    closes: dict[str, Any] = json.loads(inputs[1] or "{}") if inputs else {}
     return Journal(
         path=path,
         account=account or "",
         config=_config(_one(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1")),
-        closes={symbol: float(price) for symbol, price in closes.items()},
-        priced=str(inputs[0]) if inputs else "",
+        closes={symbol: float(price) for symbol, price, _ in closes},
+        priced=max((session for *_, session in closes), default=""),
         targets=json.loads(weights) if weights else {},
         **frames,
     )
