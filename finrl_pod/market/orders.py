@@ -36,8 +36,9 @@ def size_orders(
     """Signed share quantities [N] that move the holdings to `weights` of the equity less the buffer.
 
     cash: currency; shares, prices: [N], prices above zero. fixed: holdings that cannot be traded now; they stay, and
-    their order is zero. Everything is rounded towards zero. When the purchases would cost more, with their fees, than
-    cash and sales bring less the buffer, all are scaled down by one factor.
+    their order is zero. Everything is rounded towards zero; only where less than a share is held and none is wanted,
+    that fraction is the order, with whole shares too. When the purchases would cost more, with their fees, than cash
+    and sales bring less the buffer, all are scaled down by one factor.
     """
     equity = cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO)
     investable = max(equity, ZERO) * (1 - rules.cash_buffer)
@@ -50,7 +51,8 @@ def size_orders(
         target = (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)
         change = (target - held).quantize(step, ROUND_DOWN)
         if target == 0 and held > 0:
-            change = -held  # a position that is left is left wholly, whatever it was rounded to
+            # A position is left wholly: the whole shares join the auction, a fraction that a split left follows alone.
+            change = -(held.quantize(step, ROUND_DOWN) or held)
         wanted.append(change if abs(change) * price >= rules.min_value else ZERO)
     sales = sum((-q * p for q, p in zip(wanted, prices, strict=True) if q < 0), ZERO)
     buys = sum((q * p for q, p in zip(wanted, prices, strict=True) if q > 0), ZERO)

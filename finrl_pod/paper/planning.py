@@ -32,7 +32,8 @@ def plan(
 ) -> tuple[list[Intent], dict[str, str]]:
     """Intents, sales first and then the larger ones, and the symbols that were left alone with the reason.
 
-    What has faulty prices or may not be traded keeps its holding, at its last known close.
+    What has faulty prices or may not be traded keeps its holding, at its last known close. A fraction of a share goes
+    as a DAY order: brokers take none for an auction.
     """
     if decision.weights is None:
         return [], {}
@@ -49,11 +50,12 @@ def plan(
     held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
     fixed = [symbol in left for symbol in symbols]
     quantities = size_orders([float(w) for w in decision.weights], own.cash, held, prices, fixed, rules)
-    intents = [
-        _intent(config, round_, symbol, quantity, price, rules)
-        for symbol, quantity, price in zip(symbols, quantities, prices, strict=True)
-        if quantity
-    ]
+    intents = []
+    for symbol, quantity, price in zip(symbols, quantities, prices, strict=True):
+        if quantity % 1 and not assets[symbol].fractionable:
+            left[symbol] = f"{abs(quantity).normalize()} of it are held, and the broker does not trade fractions of it"
+        elif quantity:
+            intents.append(_intent(config, round_, symbol, quantity, price, rules))
     return sorted(intents, key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol)), left
 
 
@@ -62,7 +64,7 @@ def _intent(
 ) -> Intent:
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
-    day = waits or rules.fractional  # neither can join an opening auction
+    day = waits or rules.fractional or quantity % 1 != 0  # none of these can join an auction
     return Intent(
         run=config.name,
         bar=round_.bar.isoformat(),

@@ -206,6 +206,46 @@ def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor
     world.check_agreement()
 
 
+def leaving(window: Any) -> Any:
+    return np.array([0.3995 if window.times[-1] < np.datetime64("2024-01-09") else 0.0, 0.2, 0.2])
+
+
+def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(tmp_path: Path) -> None:
+    split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
+    world = World(tmp_path, strategy=Told(leaving), panel=after_an_action(prices(), split.ratio))
+    world.broker.instead["bars"] = adjusted(split.ratio)
+    world.day(DAY)
+    assert world.daemon.trader.positions["AA"] % 2 == 1
+    world.account._shares["AA"] *= split.ratio
+    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
+    held = world.daemon.trader.positions["AA"] * split.ratio
+    world.day(date(2024, 1, 12))
+    sales = [i for i in world.intents() if i.symbol == "AA" and i.side == "sell"]
+    assert [(i.bar, Decimal(i.quantity), i.time_in_force, world.state_of(i)) for i in sales] == [
+        ("2024-01-09", held - Decimal("0.5"), "opg", "done"),
+        ("2024-01-10", Decimal("0.5"), "day", "done"),
+    ]
+    assert not world.daemon.trader.positions["AA"]
+    assert "rejected" not in world.kinds()
+    world.check_agreement()
+
+
+def test_a_fraction_that_the_broker_does_not_trade_is_told_and_left(tmp_path: Path) -> None:
+    split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
+    world = World(tmp_path, strategy=Told(leaving), panel=after_an_action(prices(), split.ratio))
+    world.broker.instead["bars"] = adjusted(split.ratio)
+    world.broker.instead["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
+    world.day(DAY)
+    world.account._shares["AA"] *= split.ratio
+    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
+    world.day(date(2024, 1, 11))
+    assert world.daemon.trader.positions["AA"] == Decimal("0.5")
+    assert "AA" not in {i.symbol for i in world.intents() if i.bar == "2024-01-10"}
+    assert any("AA is left as it is: 0.5 of it" in message for _, _, message in world.told)
+    assert "rejected" not in world.kinds()
+    world.check_agreement()
+
+
 def test_a_symbol_that_the_broker_does_not_trade_is_skipped(tmp_path: Path) -> None:
     world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
     world.broker.instead["assets"] = lambda true, symbols: {

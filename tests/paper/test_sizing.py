@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,8 +53,15 @@ def test_fractions_reach_the_wanted_values_to_a_billionth_of_a_share(raw: list[f
         assert abs(float(q * price) - weight * 90_000) < 1e-4
 
 
-def test_a_position_that_is_left_is_left_wholly() -> None:
-    terms = SizingRules(fractional=False)
+@pytest.mark.parametrize(("held", "sold"), [("3.5", "3"), ("0.5", "0.5"), ("3", "3"), ("0.05", "0")])
+def test_a_position_is_left_in_whole_shares_and_then_with_the_fraction_of_a_split(held: str, sold: str) -> None:
+    terms = SizingRules(fractional=False)  # orders below 1 in currency are left out
+    wanted = size_orders([0.0], Decimal(0), [Decimal(held)], [Decimal(10)], [False], terms)
+    assert wanted == [-Decimal(sold)]
+
+
+def test_with_fractions_a_position_is_left_wholly_at_once() -> None:
+    terms = SizingRules(fractional=True)
     assert size_orders([0.0], Decimal(0), [Decimal("3.5")], [Decimal(10)], [False], terms) == [Decimal("-3.5")]
 
 
