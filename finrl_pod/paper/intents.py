@@ -82,6 +82,11 @@ def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -
     return made
 
 
+def is_made_here(client_order_id: str) -> bool:
+    """Whether an order of that name came from any run of this program."""
+    return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}")
+
+
 def is_ours(client_order_id: str, run: str) -> bool:
     """Whether an order of that name came from this run."""
     return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}{_short(run, _LONGEST['run'])}{_SEPARATOR}")

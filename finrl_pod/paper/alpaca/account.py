@@ -158,10 +158,11 @@ class AlpacaAccount:
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
         groups = self.asked(lambda: self._wire.corporate_actions(symbols, start - _AROUND, end + _AROUND))
+        asked = set(symbols)
         actions = self._understood(
-            lambda: [reading.corporate_action(group, entry) for group, entries in groups.items() for entry in entries]
+            lambda: [reading.corporate_action(group, one, asked) for group, every in groups.items() for one in every]
         )
-        inside = (a for a in actions if start <= a.ex_date <= end and a.symbol in set(symbols))
+        inside = (a for a in actions if start <= a.ex_date <= end and a.symbol)
         return tuple(sorted(inside, key=lambda a: (a.ex_date, a.symbol, a.id)))
 
     def clock(self) -> BrokerClock:

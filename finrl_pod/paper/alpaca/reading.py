@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from finrl_pod.paper.intents import is_made_here
 from finrl_pod.paper.records import (
     AccountState,
     ActionKind,
@@ -48,15 +49,19 @@ def account(values: Any) -> AccountState:
 
 
 def order(values: Any) -> Order:
-    """An order of the REST API or the stream. An order by value has no quantity: what it has filled stands for it."""
+    """An order of the REST API or the stream. An order by value has no quantity: what it has filled stands for it.
+
+    An order of others may lack symbol and side (options of several legs have neither): see `_traded`.
+    """
     filled = number(values, "filled_qty") if values.get("filled_qty") is not None else ZERO
     status = word(values, "status")
     submitted = moment(values, "submitted_at" if values.get("submitted_at") else "created_at")
+    symbol, side = _traded(values)
     return Order(
         id=word(values, "id"),
         client_order_id=word(values, "client_order_id"),
-        symbol=word(values, "symbol"),
-        side=_side(values),
+        symbol=symbol,
+        side=side,
         quantity=filled if values.get("qty") is None else number(values, "qty"),
         filled_quantity=filled,
         status=OrderStatus.read(status),
@@ -158,8 +163,16 @@ _KINDS = {
 }
 
 
-def corporate_action(group: str, values: Any) -> CorporateAction:
-    """An entry of the data API's corporate actions. A stock dividend's rate is what each share gets in addition."""
+_NAMES = ("symbol", "old_symbol", "source_symbol", "acquiree_symbol", "acquirer_symbol")
+
+
+def corporate_action(group: str, values: Any, symbols: Collection[str]) -> CorporateAction:
+    """An entry of the data API's corporate actions. A stock dividend's rate is what each share gets in addition.
+
+    symbols: those asked for. A merger names two companies: it is an action of the one that was asked for, of the one
+    that is taken over where both were. An entry that names none of them has the symbol "".
+    """
+    named = [str(values[name]) for name in _NAMES if values.get(name)]
     kind = _KINDS.get(group, ActionKind.OTHER)
     new = old = Decimal(1)
     if kind is ActionKind.SPLIT and group != "unit_splits":
@@ -172,13 +185,13 @@ def corporate_action(group: str, values: Any) -> CorporateAction:
     return CorporateAction(
         id=word(values, "id"),
         kind=kind,
-        symbol=str(values.get("symbol") or values.get("old_symbol") or values.get("source_symbol") or ""),
+        symbol=next((symbol for symbol in named if symbol in symbols), ""),
         ex_date=_date(values, day),
         new=new,
         old=old,
         cash=number(values, "rate") if kind is ActionKind.CASH_DIVIDEND else ZERO,
         payable_date=_date(values, "payable_date") if values.get("payable_date") else None,
-        detail=group,
+        detail=f"{group} of {' and '.join(named)}",
     )
 
 
@@ -221,6 +234,18 @@ def _date(values: Any, name: str) -> date:
         return date.fromisoformat(word(values, name)[:10])
     except ValueError:
         raise Unreadable(f"{name} is no date: {values.get(name)!r}") from None
+
+
+def _traded(values: Any) -> tuple[str, Side]:
+    """Symbol and side of an order. Where one of others lacks any, its class in brackets is the symbol, which is no
+    security's, and the side means nothing.
+    """
+    try:
+        return word(values, "symbol"), _side(values)
+    except Unreadable:
+        if is_made_here(word(values, "client_order_id")):
+            raise
+        return f"({values.get('order_class') or 'no symbol'})", Side.BUY
 
 
 def _side(values: Any) -> Side:
