@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from finrl_pod.paper.records import (
     CorporateAction,
 )
 from finrl_pod.paper.risk import RiskState
-from finrl_pod.paper.settings import DataSettings, OrderSettings
+from finrl_pod.paper.settings import DataSettings, OrderSettings, ScheduleSettings
 from finrl_pod.types import Panel
 from tests.paper.made import Sparing, Swapping, Told, World, config, orders, prices
 
@@ -210,34 +210,39 @@ def leaving(window: Any) -> Any:
     return np.array([0.3995 if window.times[-1] < np.datetime64("2024-01-09") else 0.0, 0.2, 0.2])
 
 
-def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(tmp_path: Path) -> None:
+def with_half_a_share(folder: Path, mode: Literal["open", "close"] = "open") -> World:
+    """Before the session of EX_DATE, on which AA is left: an odd number of shares has become three for two."""
     split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
-    world = World(tmp_path, strategy=Told(leaving), panel=after_an_action(prices(), split.ratio))
+    settings = config(schedule=ScheduleSettings(mode))
+    world = World(folder, settings, Told(leaving), after_an_action(prices(), split.ratio))
     world.broker.instead["bars"] = adjusted(split.ratio)
     world.day(DAY)
     assert world.daemon.trader.positions["AA"] % 2 == 1
     world.account._shares["AA"] *= split.ratio
     world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
-    held = world.daemon.trader.positions["AA"] * split.ratio
-    world.day(date(2024, 1, 12))
+    return world
+
+
+# The simulated broker fills in auctions alone: a DAY order of the session itself is taken, and expires there.
+@pytest.mark.parametrize(("mode", "auction", "state"), [("open", "opg", "done"), ("close", "cls", "expired")])
+def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(
+    tmp_path: Path, mode: Literal["open", "close"], auction: str, state: str
+) -> None:
+    world = with_half_a_share(tmp_path, mode)
+    whole = world.account._shares["AA"] - Decimal("0.5")
+    world.day(date(2024, 1, 11))
     sales = [i for i in world.intents() if i.symbol == "AA" and i.side == "sell"]
     assert [(i.bar, Decimal(i.quantity), i.time_in_force, world.state_of(i)) for i in sales] == [
-        ("2024-01-09", held - Decimal("0.5"), "opg", "done"),
-        ("2024-01-10", Decimal("0.5"), "day", "done"),
+        ("2024-01-09", whole, auction, "done"),
+        ("2024-01-10", Decimal("0.5"), "day", state),
     ]
-    assert not world.daemon.trader.positions["AA"]
     assert "rejected" not in world.kinds()
     world.check_agreement()
 
 
 def test_a_fraction_that_the_broker_does_not_trade_is_told_and_left(tmp_path: Path) -> None:
-    split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
-    world = World(tmp_path, strategy=Told(leaving), panel=after_an_action(prices(), split.ratio))
-    world.broker.instead["bars"] = adjusted(split.ratio)
+    world = with_half_a_share(tmp_path)
     world.broker.instead["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
-    world.day(DAY)
-    world.account._shares["AA"] *= split.ratio
-    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
     world.day(date(2024, 1, 11))
     assert world.daemon.trader.positions["AA"] == Decimal("0.5")
     assert "AA" not in {i.symbol for i in world.intents() if i.bar == "2024-01-10"}
