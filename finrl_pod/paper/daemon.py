@@ -18,6 +18,7 @@ from finrl_pod.paper.clocks import BrokerTime
 from finrl_pod.paper.control import Control
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending
+from finrl_pod.paper.order_state import OrderState
 from finrl_pod.paper.records import BrokerClock
 from finrl_pod.paper.schedule import Calendar, Round
 from finrl_pod.paper.trader import Parts, Trader
@@ -111,6 +112,7 @@ class Daemon:
         round_ = self._calendar.rounds(now, self._p.config.schedule)[0]
         if self._p.book.open:
             if not self._p.reconciler.differences:
+                self._p.desk.settle()
                 self.trader.send_due()
             self._p.desk.refresh()
         self._p.stream.look()
@@ -132,7 +134,10 @@ class Daemon:
             return poll
         if not self._p.book.open and not self._p.stream.doubtful:
             return max((round_.ends - now).total_seconds(), 0.0) + 1.0
-        in_auction = all(t.live is not None and t.intent.ends <= round_.ends for t in self._p.book.open.values())
+        in_auction = all(
+            t.live is not None and t.live.view.state is OrderState.WORKING and t.intent.ends <= round_.ends
+            for t in self._p.book.open.values()
+        )
         if in_auction and now < round_.auction and not self._p.stream.stale:
             return min((round_.auction - now).total_seconds() + 1.0, max(poll, BEFORE_AUCTION))
         return poll

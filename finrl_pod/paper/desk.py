@@ -1,12 +1,12 @@
 """The desk: sends the orders of intents, and finds out what became of them.
 
 Whatever is about to be sent is written before, whatever was heard is written after. An order of unknown fate stays
-with its intent until a look-up settles it; nothing else is sent for that intent meanwhile.
+with its intent until look-ups settle it, at every turn of the daemon; nothing else is sent for that intent meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -24,6 +24,7 @@ Alert = Callable[[str, str, str], None]  # level, kind, message
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 8.0  # seconds between two look-ups
 RESENDS = 3  # of one order under its one id
 REFUSALS = 3  # orders of one intent that were refused for a reason that passes
+_DOUBTFUL = (OrderState.SENDING, OrderState.UNKNOWN)
 _PASSING = (Reason.HELD_FOR_ORDERS, Reason.WASH_TRADE)
 
 
@@ -43,6 +44,7 @@ class Desk:
         self.idle = idle
         self._found_by_polling = found_by_polling
         self._listened = clock.now()
+        self._told_doubts: set[int] = set()  # orders whose doubt was told
 
     # ------------------------------------------------------------------ sending
 
@@ -92,8 +94,8 @@ class Desk:
                 return outcome.reason
             if isinstance(outcome, Ambiguous):
                 self._heard(order, order_state.no_answer(order.view), "post", outcome.message)
-                if self.look_up(order) is not False:
-                    return None  # found, or still unknown: the next poll goes on
+                if not self._surely_absent(order, self.look_up([order])[order.id]):
+                    return None  # what is still in doubt is looked for at the next turn, by `settle`
             else:
                 self._heard(order, order_state.no_answer(order.view), "post", outcome.message)
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
@@ -104,12 +106,27 @@ class Desk:
         self.lose(tracked, order)
         return None
 
-    def resume(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
-        """Settle an order that was left in doubt: by looking it up, and by sending it again if it is not there."""
-        if order.view.state is OrderState.SENDING:
+    def settle(self) -> None:
+        """Look for every order in doubt. One that is surely absent is sent again until its deadline, then given up."""
+        doubtful = [(tracked, order) for tracked, order in self.book.live_orders() if order.view.state in _DOUBTFUL]
+        for _, order in doubtful:
             self._heard(order, order_state.no_answer(order.view), "recovery", "the answer was not seen")
-        if self.look_up(order) is not False:
-            return
+        found = self.look_up([order for _, order in doubtful])
+        for tracked, order in doubtful:
+            if self._surely_absent(order, found[order.id]):
+                self._send_again(tracked, order)
+
+    def _surely_absent(self, order: TrackedOrder, found: bool | None) -> bool:
+        """Whether a look-up proved that the broker does not have an order. A doubt that remains is told, once."""
+        if found is None and order.id not in self._told_doubts:
+            self._told_doubts.add(order.id)
+            name = order.view.client_order_id
+            self.alert(
+                "warning", "doubt", f"nobody says whether {name} reached the broker: it is looked for at each turn"
+            )
+        return found is False and order.view.state is OrderState.UNKNOWN
+
+    def _send_again(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
         if not self._may_resend(tracked):
             self.lose(tracked, order)
             return
@@ -118,26 +135,35 @@ class Desk:
         if reason is not None:
             self.book.close(tracked, IntentState.REJECTED, self.clock.now(), reason)
 
-    def look_up(self, order: TrackedOrder) -> bool | None:
-        """Ask for an order by our name until it is found (True), surely absent (False), or nobody answers (None).
+    def look_up(self, orders: Sequence[TrackedOrder]) -> dict[int, bool | None]:
+        """Ask for orders by our names until each is found (True), surely absent (False), or `timing.lookup` seconds
+        are over without an answer (None). Returns what is known, by the orders' rows.
 
-        One "not found" soon after proves nothing: it takes two, `timing.lookup` seconds after the order was sent.
+        One "not found" soon after proves nothing: it takes two, and all of these seconds. After one call without an
+        answer the others of that round are not made, and another order is asked for first in the next.
         """
-        began, pause, absent = self.clock.monotonic(), FIRST_PAUSE, 0
-        while True:
-            try:
-                found = self.broker.order_by_client_id(order.view.client_order_id)
-            except BrokerUnavailable:
-                found = None
-            else:
-                if found is not None:
+        began, pause = self.clock.monotonic(), FIRST_PAUSE
+        absent = {order.id: 0 for order in orders}
+        wanted = list(orders)
+        while wanted:
+            for order in tuple(wanted):
+                try:
+                    found = self.broker.order_by_client_id(order.view.client_order_id)
+                except BrokerUnavailable:
+                    wanted.remove(order)
+                    wanted.append(order)
+                    break
+                if found is None:
+                    absent[order.id] += 1
+                else:
                     self._heard(order, order_state.saw_order(order.view, found, settle=False), "lookup")
-                    return True
-                absent += 1
-            if self.clock.monotonic() - began >= self.timing.lookup:
-                return False if absent >= 2 else None
+                    wanted.remove(order)
+            if not wanted or self.clock.monotonic() - began >= self.timing.lookup:
+                break
             self.idle(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+        unsettled = {order.id for order in wanted}
+        return {id_: (False if seen >= 2 else None) if id_ in unsettled else True for id_, seen in absent.items()}
 
     # ------------------------------------------------------------------ cancelling
 
@@ -158,10 +184,12 @@ class Desk:
         """Cancel every live order of ours and wait for the broker's word; True when none is left."""
         until = self.clock.monotonic() + seconds
         while True:
-            for tracked, order in self.book.live_orders():
+            live = self.book.live_orders()
+            found = self.look_up([order for _, order in live if order.view.state is not OrderState.WORKING])
+            for tracked, order in live:
                 if order.view.state is OrderState.WORKING:
                     self.cancel(order)
-                elif self.look_up(order) is False:
+                elif found.get(order.id) is False:
                     self.lose(tracked, order)
             self.refresh()
             if not self.book.live_orders():

@@ -13,7 +13,6 @@ from finrl_pod.paper.desk import Desk
 from finrl_pod.paper.intents import is_ours
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import add
-from finrl_pod.paper.order_state import OrderState
 from finrl_pod.paper.records import AccountState, Position
 
 ZERO = Decimal(0)
@@ -57,11 +56,7 @@ class Reconciler:
 
     def recover(self) -> tuple[Difference, ...]:
         """Settle every order of an open intent, take in fills, compare. Raises BrokerError: then nothing is known."""
-        book = self._desk.book
-        for tracked in list(book.open.values()):
-            for order in tracked.orders:
-                if order.view.state in (OrderState.SENDING, OrderState.UNKNOWN):
-                    self._desk.resume(tracked, order)
+        self._desk.settle()
         self._desk.refresh()
         return self.compare()
 

@@ -84,6 +84,72 @@ def test_while_nobody_answers_look_ups_an_order_stays_unknown_and_nothing_else_i
     assert not orders(world)
 
 
+def outage(world: World, minutes: float) -> None:
+    """The broker answers neither orders nor look-ups for some minutes from the first order on; the order is lost."""
+    until: list[datetime] = []
+
+    def silent(true: Any, request: Any) -> Any:
+        until.append(world.clock.now() + timedelta(minutes=minutes))
+        return true(request) if world.clock.now() >= until[0] else Ambiguous("timeout")
+
+    def down(true: Any, *arguments: Any) -> Any:
+        if world.clock.now() < until[0]:
+            raise BrokerUnavailable("no answer")
+        return true(*arguments)
+
+    world.broker.instead |= {"submit": silent, "order_by_client_id": down}
+
+
+def test_an_order_in_doubt_is_looked_for_after_the_outage_and_sent_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    outage(world, 2)
+    world.day(DAY)
+    assert len(orders(world)) == 2
+    assert all(o.status is OrderStatus.FILLED for o in orders(world))
+    assert not world.daemon._p.book.open
+    names = {message.split()[3] for _, kind, message in world.told if kind == "doubt"}
+    assert names
+    assert len([1 for _, kind, _ in world.told if kind == "doubt"]) == len(names)  # each is told once
+    world.check_agreement()
+
+
+def test_an_order_in_doubt_until_its_deadline_is_given_up(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    outage(world, 40)
+    world.day(DAY, hour=16)
+    assert not world.daemon._p.book.open
+    assert {world.state_of(i) for i in world.intents()} == {"expired"}
+    assert "lost" in world.kinds()
+    assert not orders(world)
+    asked = world.broker.called("order_by_client_id")
+    world.day(DAY)
+    assert world.broker.called("order_by_client_id") == asked
+    world.check_agreement()
+
+
+def test_one_name_that_nobody_answers_for_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    outage(world, 2)
+    after_outage = world.broker.instead["order_by_client_id"]
+
+    def never_for_the_first(true: Any, name: str) -> Any:
+        if name == names[0]:
+            raise BrokerUnavailable("no answer")
+        return after_outage(true, name)
+
+    names = ["?"]
+    submit = world.broker.instead["submit"]
+
+    def noted(true: Any, request: OrderRequest) -> Any:
+        names[0] = request.client_order_id if names[0] == "?" else names[0]
+        return submit(true, request)
+
+    world.broker.instead |= {"submit": noted, "order_by_client_id": never_for_the_first}
+    world.day(DAY)
+    assert [o.status for o in orders(world)] == [OrderStatus.FILLED]
+    assert orders(world)[0].client_order_id != names[0]
+
+
 def test_a_taken_name_is_success_only_for_the_same_order(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.broker.instead["submit"] = first(1, lambda true, request: (true(request), true(request))[1])
