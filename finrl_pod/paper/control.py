@@ -12,7 +12,7 @@ from finrl_pod.errors import BrokerError
 from finrl_pod.paper.desk import Desk
 from finrl_pod.paper.intents import Intent
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import Command, CommandName, answer, pending
+from finrl_pod.paper.journal.commands import Command, CommandName, answer, answer_in, pending
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.order_state import OrderState
 from finrl_pod.paper.reconcile import Reconciler
@@ -42,12 +42,14 @@ class Control:
 
     def serve(self, command: Command, daemon: Stoppable) -> None:
         """Carry a command out and answer it. Raises BrokerError when it could not be: it stays pending."""
+        if command.name is CommandName.FLATTEN:
+            self._flatten(command)
+            return
         actions: dict[CommandName, Callable[[], str]] = {
             CommandName.HALT: self._halt,
             CommandName.RESUME: self._resume,
             CommandName.RECONCILE: self._reconcile,
             CommandName.ACKNOWLEDGE: self._acknowledge,
-            CommandName.FLATTEN: lambda: self._flatten(command),
             CommandName.STOP: lambda: self._stop(daemon),
         }
         outcome = actions[command.name]()
@@ -89,15 +91,24 @@ class Control:
         daemon.stop()
         return "stopping"
 
-    def _flatten(self, command: Command) -> str:
-        """Sell own shares alone, by DAY orders; from then on only reducing orders are sent until resumed."""
+    def _may_not_flatten(self) -> str | None:
+        """Cancel own orders; why own shares cannot be sold now, or None."""
         if self._reconciler.differences:
             return "not flattened: the account does not agree with the journal, acknowledge that first"
-        desk = self._desk
-        if not desk.cancel_all(self._cancel_seconds):
+        if not self._desk.cancel_all(self._cancel_seconds):
             return "not flattened: own orders are still live, their cancels are not confirmed"
-        now = desk.clock.now()
-        self._risk.set(RiskState.REDUCING, "flattened by command", now)
+        return None
+
+    def _flatten(self, command: Command) -> None:
+        """Sell own shares alone, by DAY orders; from then on only reducing orders are sent until resumed.
+
+        State, intents and answer are written together: a command that was cut short is served again from its start.
+        """
+        refusal = self._may_not_flatten()
+        desk, now = self._desk, self._desk.clock.now()
+        if refusal is not None:
+            answer(desk.book.store, command, refusal, now)
+            return
         days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
         session = next(s for s in days if s.close - DAY_END - MARGIN > now)
         terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, session.close - DAY_END, session.close)
@@ -114,9 +125,10 @@ class Control:
             if shares
         ]
         with desk.book.store.write() as connection:
+            self._risk.set_in(connection, RiskState.REDUCING, "flattened by command", now)
             planned = desk.book.plan(connection, now, intents)
+            answer_in(connection, command, f"{len(intents)} positions are being sold", now)
         desk.book.adopt(planned)
-        return f"{len(intents)} positions are being sold"
 
 
 def halt_is_waiting(store: Store) -> bool:

@@ -8,8 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
+from sqlalchemy import Connection
+
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.records import OrderRequest, OrderType
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 
@@ -59,7 +61,12 @@ class Risk:
 
     def set(self, state: RiskState, reason: str, at: datetime) -> None:
         """Write a new state."""
-        self._store.add(schema.risk_states, at, state=state.value, reason=reason)
+        with self._store.write() as connection:
+            self.set_in(connection, state, reason, at)
+
+    def set_in(self, connection: Connection, state: RiskState, reason: str, at: datetime) -> None:
+        """The same inside a transaction."""
+        add(connection, schema.risk_states, at, state=state.value, reason=reason)
 
     def tighten(self, state: RiskState, reason: str, at: datetime) -> bool:
         """Write a stricter state; False where the present one is as strict already."""

@@ -219,3 +219,10 @@ def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path)
 def test_without_a_journal_there_is_nothing_to_show(path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
         Store.open(path)
+
+
+def test_a_row_that_must_not_be_written_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    store = Store.create_or_open(tmp_path / "journal.sqlite")
+    store.add(schema.cursors, NOW, name="fills", value="1")
+    with pytest.raises(JournalError, match=r"constraint failed.*file is sound.*report"):
+        store.add(schema.cursors, NOW, id=1, name="fills", value="2")

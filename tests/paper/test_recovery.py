@@ -16,6 +16,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, ask, outcome
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import OrderRequest, Side, TimeInForce
+from finrl_pod.paper.risk import RiskState
 from finrl_pod.paper.settings import OrderSettings, TimingSettings
 from tests.paper.made import SYMBOLS, Sparing, Swapping, World, config
 
@@ -109,6 +110,38 @@ def test_dying_at_every_write_changes_nothing(tmp_path: Path, monkeypatch: pytes
             world.check_agreement()
             assert trades(world) == undisturbed, f"write {at}"
             world.store.close()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
+def test_dying_at_every_write_of_a_flatten_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    at, died = 1, True
+    while died:
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        world = World(folder)
+        world.day(date(2024, 1, 9), hour=15)
+        number = ask(world.store, CommandName.FLATTEN, world.clock.now())
+        with monkeypatch.context() as patch:
+            deaths = Deaths(patch)
+            deaths.at, deaths.before = at, before
+            try:
+                world.daemon.step()
+                died = False
+            except Died:
+                deaths.at = -1
+                world.restart()
+                world.daemon.step()
+        assert outcome(world.store, number) == "2 positions are being sold", f"write {at}"
+        assert world.daemon._p.risk.state is RiskState.REDUCING
+        sold = [i for i in world.intents() if i.bar.startswith("flatten")]
+        assert {i.symbol: Decimal(i.quantity) for i in sold} == {
+            symbol: shares for symbol, shares in world.daemon.trader.positions.items() if shares
+        }
+        world.store.close()
+        at += 1
+    assert at > 3
 
 
 def test_dying_after_the_broker_took_the_order_makes_no_second_one(tmp_path: Path) -> None:

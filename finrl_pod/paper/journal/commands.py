@@ -9,10 +9,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.store import Store, moment
+from finrl_pod.paper.journal.store import Store, add, moment
 
 
 class CommandName(StrEnum):
@@ -60,7 +60,13 @@ def pending(store: Store) -> list[Command]:
 
 def answer(store: Store, command: Command, outcome: str, at: datetime) -> None:
     """Write what became of it."""
-    store.add(schema.command_results, at, command_id=command.id, outcome=outcome)
+    with store.write() as connection:
+        answer_in(connection, command, outcome, at)
+
+
+def answer_in(connection: Connection, command: Command, outcome: str, at: datetime) -> None:
+    """The same inside a transaction, together with what the command does."""
+    add(connection, schema.command_results, at, command_id=command.id, outcome=outcome)
 
 
 def outcome(store: Store, command_id: int) -> str | None:

@@ -172,6 +172,7 @@ def _sentence(path: Path, error: Exception) -> str:
         "malformed": "restore it from a copy",
         "unable to open": "name a path that can be written",
         "disk I/O": "check the disk",
+        "constraint failed": "the file is sound, the program is at fault: report it with a copy of the file",
     }
     mend = next((mend for word, mend in mends.items() if word in reason), "check the file and its disk")
     return f"the journal {path} cannot be used ({reason}): {mend}"
