@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from finrl_pod.paper.broker import Clock
 
@@ -48,24 +49,46 @@ class ManualClock:
         return 0.0
 
 
+class Reading(NamedTuple):
+    """What a clock showed at one moment."""
+
+    wall: datetime
+    monotonic: float
+
+
 class BrokerTime:
     """A clock set by the broker's: the host may be wrong, the auction is not."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = timedelta(0)
+        self._asked = self.reading()
 
-    def set(self, broker_now: datetime, asked: float | None = None) -> timedelta:
+    def reading(self) -> Reading:
+        """The host's clock, to be taken before the broker is asked."""
+        return Reading(self._clock.now(), self._clock.monotonic())
+
+    def set(self, broker_now: datetime, asked: Reading | None = None) -> timedelta:
         """Follow the broker's time from now on; returns how far the host's clock is from it.
 
-        asked: `monotonic` when the question was sent. The broker read its clock some time between then and now, so the
+        asked: `reading` when the question was sent. The broker read its clock some time between then and now, so the
         offset lies in a range; what was held before stays where it is inside.
         """
-        after = self._clock.now()
-        taken = 0.0 if asked is None else max(self._clock.monotonic() - asked, 0.0)
-        least = broker_now - after
+        after = self.reading()
+        self._asked = after if asked is None else asked
+        taken = max(after.monotonic - self._asked.monotonic, 0.0)
+        least = broker_now - after.wall
         self._offset = min(max(self._offset, least), least + timedelta(seconds=taken))
         return -self._offset
+
+    @property
+    def slipped(self) -> float:
+        """Seconds by which the host's clock has moved more than time has passed since the broker was last asked.
+
+        The host's clock was set (either sign), or the machine slept: then Linux lets `monotonic` stand still.
+        """
+        now = self.reading()
+        return (now.wall - self._asked.wall).total_seconds() - (now.monotonic - self._asked.monotonic)
 
     def now(self) -> datetime:
         return self._clock.now() + self._offset

@@ -26,6 +26,9 @@ from finrl_pod.paper.trader import Parts, Trader
 SLICE = 0.2  # real seconds between two looks at the commands while waiting
 BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction, where the stream is alive
 CLOCK_CHECK = timedelta(hours=6)
+SLIP = (
+    1.0  # seconds by which the host's clock may move otherwise than time passes before the broker's is asked for again
+)
 
 
 class Watch(Protocol):
@@ -48,6 +51,7 @@ class Daemon:
         self.trader = Trader(parts)
         self._stop = threading.Event()
         self._checked_clock = time.now() - 2 * CLOCK_CHECK
+        self._told_off = 0.0  # seconds off the broker's clock that were told
         self._failing = ""
         self.trading = False
 
@@ -88,9 +92,10 @@ class Daemon:
         """Wait on the daemon's clock, beating, and obeying what cannot wait: a halt.
 
         wakeful: any command or a stop ends the wait; without it a wait between two questions to the broker is kept.
+        It is over when the time has passed, or when the clock says so: while a machine sleeps only the clock goes on.
         """
-        end = self._time.monotonic() + seconds
-        while (left := end - self._time.monotonic()) > 0:
+        end, until = self._time.monotonic() + seconds, self._time.now() + timedelta(seconds=seconds)
+        while (left := min(end - self._time.monotonic(), (until - self._time.now()).total_seconds())) > 0:
             self._watch.beat(trading=self.trading)
             if self._urgent() and wakeful:
                 return
@@ -119,6 +124,8 @@ class Daemon:
         if now < round_.opens:
             return self._wait_for(round_)
         if not self.trader.decided(round_):
+            if self._checked_clock < round_.opens:
+                return self._ask_clock()  # the round may begin once the broker says that it does
             if now <= round_.deadline and not self._p.reconciler.differences:
                 self.trader.take_decision(round_)
                 return None
@@ -175,19 +182,22 @@ class Daemon:
                 self.trader.write_off(round_, "missed", "the daemon was down")
 
     def _set_clock(self) -> None:
-        """Follow the broker's clock; tell when the host's is off."""
-        if self._time.now() - self._checked_clock < CLOCK_CHECK:
-            return
-        asked = self._time.monotonic()
+        """Follow the broker's clock, anew where the host's was set or slept."""
+        if self._time.now() - self._checked_clock >= CLOCK_CHECK or abs(self._time.slipped) > SLIP:
+            self._ask_clock()
+
+    def _ask_clock(self) -> None:
+        """Take the broker's time; tell once that the host's clock is off."""
+        asked = self._time.reading()
         answer: BrokerClock = self._p.broker.clock()
-        off = self._time.set(answer.now, asked)
+        off = self._time.set(answer.now, asked).total_seconds()
         self._checked_clock = self._time.now()
-        if abs(off.total_seconds()) > self._p.config.timing.drift:
-            self._p.alert(
-                "warning",
-                "clock",
-                f"this machine's clock is {off.total_seconds():+.0f} s off the broker's, which rules",
-            )
+        most = self._p.config.timing.drift
+        if abs(off) <= most:
+            self._told_off = 0.0
+        elif abs(off - self._told_off) > most:
+            self._told_off = off
+            self._p.alert("warning", "clock", f"this machine's clock is {off:+.0f} s off the broker's, which rules")
 
     # ------------------------------------------------------------------ stopping
 

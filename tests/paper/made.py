@@ -124,6 +124,36 @@ class Beats:
         pass
 
 
+class HostClock:
+    """The clock of a machine: it can be set wrong (`step`), and it can sleep, which `monotonic` does not see."""
+
+    def __init__(self, true: ManualClock) -> None:
+        self._true = true
+        self._asleep = 0.0
+        self.step = timedelta(0)
+        self.steps: list[tuple[datetime, timedelta]] = []  # when it is set, to how far from the truth
+        self.sleeps: list[tuple[datetime, float]] = []  # from when on the machine sleeps, and for how many seconds
+
+    def now(self) -> datetime:
+        return self._true.now() + self.step
+
+    def monotonic(self) -> float:
+        return self._true.monotonic() - self._asleep
+
+    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+        """Ten minutes at most: a wait looks up now and then."""
+        seconds = min(seconds, 600.0)
+        while self.sleeps and self._true.now() + timedelta(seconds=seconds) >= self.sleeps[0][0]:
+            self._asleep += self.sleeps[0][1]
+            self._true.sleep(self.sleeps.pop(0)[1])
+        self._true.sleep(seconds)
+        while self.steps and self._true.now() >= self.steps[0][0]:
+            self.step = self.steps.pop(0)[1]
+
+    def real_seconds(self, seconds: float) -> float:
+        return self._true.real_seconds(seconds)
+
+
 class Sparing(SimulatedBroker):
     """Fills two fifths of each DAY order at the open; the rest stays live until it is cancelled or the day ends."""
 
@@ -169,6 +199,7 @@ class World:
         self.journal = folder / "journal.sqlite"
         session = Calendar().sessions(start, start + timedelta(days=7))[0]
         self.clock = ManualClock(session.close + SETTLE + timedelta(minutes=1))
+        self.host = HostClock(self.clock)
         self.panel = panel or prices()
         self.account = kind(self.panel, self.clock, Decimal(100_000))
         self.broker = Odd(self.account)
@@ -181,7 +212,7 @@ class World:
             self.store.close()
         self.store = Store.create_or_open(self.journal)
         self.daemon = assemble(
-            self.config, self.store, self.broker, self.broker, self.source, self.clock, Beats(),  # type: ignore[arg-type]
+            self.config, self.store, self.broker, self.broker, self.source, self.host, Beats(),  # type: ignore[arg-type]
             lambda *alert: self.told.append(alert),
         )  # fmt: skip
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from finrl_pod.paper.clocks import BrokerTime, ManualClock
+from tests.paper.made import HostClock
 
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def asked(time: BrokerTime, clock: ManualClock, off: float, there: float, back: float) -> float:
     """Ask a broker whose clock is `off` seconds ahead; the ways take `there` and `back` seconds. Returns our error."""
-    sent = time.monotonic()
+    sent = time.reading()
     clock.sleep(there)
     told = clock.now() + timedelta(seconds=off)
     clock.sleep(back)
@@ -35,3 +36,27 @@ def test_a_clock_that_is_wrong_is_found_to_be_so_within_the_time_that_the_answer
         assert abs(asked(time, clock, off, 0.1, 0.1) + off) <= 0.2
         assert abs(asked(time, clock, off, 20.0, 5.0) + off) <= 0.2
         assert abs((time.now() - clock.now()).total_seconds() - off) <= 0.2
+
+
+def test_a_clock_that_was_set_has_slipped_until_the_broker_is_asked_again() -> None:
+    clock = ManualClock(START)
+    host = HostClock(clock)
+    time = BrokerTime(host)
+    clock.sleep(3600)
+    assert time.slipped == 0.0
+    for step in (timedelta(hours=2), timedelta(hours=-3)):
+        host.step += step
+        assert time.slipped == step.total_seconds()
+        time.set(clock.now(), time.reading())
+        assert time.slipped == 0.0
+        assert time.now() == clock.now()
+
+
+def test_a_clock_that_was_set_while_the_broker_answered_is_asked_for_again() -> None:
+    clock = ManualClock(START)
+    host = HostClock(clock)
+    time = BrokerTime(host)
+    asked = time.reading()
+    host.step = timedelta(minutes=10)
+    time.set(clock.now(), asked)
+    assert time.slipped == 600.0
