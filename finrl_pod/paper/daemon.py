@@ -8,6 +8,7 @@ written end it.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,9 +27,10 @@ from finrl_pod.paper.trader import Parts, Trader
 SLICE = 0.2  # real seconds between two looks at the commands while waiting
 BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction, where the stream is alive
 CLOCK_CHECK = timedelta(hours=6)
-SLIP = (
-    1.0  # seconds by which the host's clock may move otherwise than time passes before the broker's is asked for again
-)
+# Seconds by which the host's clock may move otherwise than time passes before the broker is asked for the time again.
+SLIP = 1.0
+TOLD_AGAIN = 300.0  # seconds between two alerts of an outage at least, however often its cause changes
+_ADDRESS = re.compile(r"0x[0-9a-f]+")  # of an object, which differs at every try
 
 
 class Watch(Protocol):
@@ -52,7 +54,8 @@ class Daemon:
         self._stop = threading.Event()
         self._checked_clock = time.now() - 2 * CLOCK_CHECK
         self._told_off = 0.0  # seconds off the broker's clock that were told
-        self._failing = ""
+        self._failing = ""  # the cause of the outage that was told, while it lasts
+        self._told_failing = float("-inf")
         self.trading = False
 
     # ------------------------------------------------------------------ life
@@ -83,10 +86,16 @@ class Daemon:
         except (KeysRefused, JournalError):
             raise
         except (BrokerError, DataError) as error:
-            if str(error) != self._failing:  # told once, not at every try
-                self._p.alert("critical", "unavailable", f"nothing new is sent: {error}")
-            self._failing = str(error)
+            self._tell_failing(error)
             self.idle(self._p.config.timing.poll)
+
+    def _tell_failing(self, error: FinrlPodError) -> None:
+        """Alert once for each cause, not at every try."""
+        sentence, now = _ADDRESS.sub("", str(error)), self._time.monotonic()
+        cause = f"{type(error).__name__}: {sentence}"
+        if cause != self._failing and now - self._told_failing >= TOLD_AGAIN:
+            self._p.alert("critical", "unavailable", f"nothing new is sent: {sentence}")
+            self._failing, self._told_failing = cause, now
 
     def idle(self, seconds: float, *, wakeful: bool = False) -> None:
         """Wait on the daemon's clock, beating, and obeying what cannot wait: a halt.

@@ -73,6 +73,7 @@ class Trader:
         self._p = parts
         self._rules = sizing_rules(parts.config)
         self._decided = ""  # the last bar that the journal is known to have a decision on
+        self._told_problems: tuple[str, dict[str, str]] = ("", {})  # of the last bar looked at, by symbol
 
     # ------------------------------------------------------------------ own account
 
@@ -172,10 +173,10 @@ class Trader:
             p.alert("warning", "symbol", f"{symbol} is left as it is: {reason}")
 
     def mark(self, round_: Round, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
-        """Look at prices and write own equity at the closes of the round's bar."""
+        """Look at prices and write own equity at the closes of the round's bar. Done again, it writes nothing twice."""
         config = self._p.config
         checked = look_at_prices(self._p.feed, config.symbols, round_.bar, actions, config.data, self._look)
-        self._note_problems(checked)
+        self._note_problems(round_, checked)
         self._p.book.closes.note(round_.bar.isoformat(), checked.closes, self._p.clock.now())
         self._mark_equity(round_)
         return checked
@@ -240,15 +241,22 @@ class Trader:
                 self._p.alert("info", "strategy", f"{loaded.strategy.name} is taken over: {loaded.detail}")
         return loaded
 
-    def _note_problems(self, checked: CheckedPrices) -> None:
+    def _note_problems(self, round_: Round, checked: CheckedPrices) -> None:
+        """Halt symbols and tell what is wrong with prices: what a try before has noted is not noted again."""
+        halted, (bar, told) = self._halted_symbols(), self._told_problems
+        if bar != round_.bar.isoformat():
+            told = {}
         for symbol in sorted(checked.halted):
             reason = checked.problems[symbol]
+            if halted.get(symbol) == reason:
+                continue
             values = {"symbol": symbol, "halted": 1, "reason": reason}
             self._p.book.store.add(schema.symbol_halts, self._p.clock.now(), **values)
             self._p.alert("critical", "symbol_halted", f"{symbol} is halted until acknowledged: {reason}")
         for symbol, reason in sorted(checked.problems.items()):
-            if symbol not in checked.halted:
+            if symbol not in checked.halted and told.get(symbol) != reason:
                 self._p.alert("warning", "prices", f"{symbol}: {reason}")
+        self._told_problems = (round_.bar.isoformat(), dict(checked.problems))
 
     def _halted_symbols(self) -> dict[str, str]:
         state: dict[str, str] = {}
@@ -262,19 +270,21 @@ class Trader:
     def _mark_equity(self, round_: Round) -> None:
         """Write own equity at the decision bar's closes, and tighten the state when a loss limit is broken."""
         p, equity, now = self._p, self.equity(), self._p.clock.now()
-        day_start, peak = self._marks(equity)
+        session = round_.bar.isoformat()
+        day_start, peak = self._marks(equity, session)
         values = {"equity": str(equity), "cash": str(self.cash), "broker_equity": str(p.broker.account().equity)}
-        p.book.store.add(schema.equity, now, session=round_.bar.isoformat(), **values)
+        if p.book.store.last(schema.equity, schema.equity.c.session == session) is None:
+            p.book.store.add(schema.equity, now, session=session, **values)
         breach = p.risk.breach(equity, day_start, peak)
         if breach is not None and p.risk.tighten(RiskState.REDUCING, breach, now):
             p.alert("critical", "reducing", f"{breach}: only reducing orders are sent until `paper resume`")
 
-    def _marks(self, equity: Decimal) -> tuple[Decimal, Decimal]:
-        """The mark before, and the highest since trading was last resumed."""
+    def _marks(self, equity: Decimal, session: str) -> tuple[Decimal, Decimal]:
+        """The mark before that of a session, and the highest since trading was last resumed."""
         store = self._p.book.store
         resumed = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
         since = schema.equity.c.at > (resumed.at if resumed is not None else "")
-        marks = [Decimal(row.equity) for row in store.rows(schema.equity, since)]
+        marks = [Decimal(row.equity) for row in store.rows(schema.equity, since, schema.equity.c.session != session)]
         start = Decimal(str(self._p.config.capital))
         if not marks:
             return (equity, equity) if resumed is not None else (start, max(start, equity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -20,9 +21,9 @@ from finrl_pod.paper.records import (
     CorporateAction,
 )
 from finrl_pod.paper.risk import RiskState
-from finrl_pod.paper.settings import DataSettings, OrderSettings, ScheduleSettings
+from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings
 from finrl_pod.types import Panel
-from tests.paper.made import Sparing, Swapping, Told, World, config, orders, prices
+from tests.paper.made import Sparing, Swapping, Told, World, config, first, orders, prices
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 
@@ -66,6 +67,72 @@ def test_a_read_that_fails_is_not_taken_for_nothing(tmp_path: Path, call: str) -
     world.day(date(2024, 1, 11))
     assert world.broker.called("submit") > sent
     world.check_agreement()
+
+
+def unreachable(true: Any, *arguments: Any, **named: Any) -> Any:
+    raise BrokerUnavailable(f"no answer (<HTTPConnection(host='x') at {next(COUNTING):#x}>: timed out)")
+
+
+COUNTING = itertools.count()
+
+
+def test_an_outage_is_told_once_however_its_words_change(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.day(DAY)
+    world.broker.instead["account"] = unreachable
+    world.day(date(2024, 1, 10))
+    told = [message for _, kind, message in world.told if kind == "unavailable"]
+    assert len(told) == 1
+    assert "0x" not in told[0]
+
+
+def test_another_cause_is_told_but_not_at_every_change(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    causes = itertools.cycle(("no answer", "an answer that is HTML"))
+
+    def fail(true: Any, *arguments: Any, **named: Any) -> Any:
+        raise BrokerUnavailable(next(causes))
+
+    world.broker.instead["account"] = fail
+    world.run_to(world.clock.now() + timedelta(minutes=61))
+    told = [message for _, kind, message in world.told if kind == "unavailable"]
+    assert 2 <= len(told) <= 13
+
+
+def test_what_was_written_before_a_try_failed_is_not_written_again(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy=Swapping3())
+    world.broker.instead |= {"assets": first(3, unreachable), "bars": jumped(0.5)}
+    world.day(date(2024, 1, 9))
+    world.broker.instead["assets"] = first(3, unreachable)
+    world.day(date(2024, 1, 10))
+    sessions = [row.session for row in world.store.rows(schema.equity)]
+    assert sessions == ["2024-01-08", "2024-01-09"]
+    assert world.store.count(schema.symbol_halts) == 1
+    assert len([1 for _, kind, _ in world.told if kind == "symbol_halted"]) == 1
+    assert [row.outcome for row in world.store.rows(schema.decisions)] == ["orders", "orders"]
+
+
+def test_a_faulty_bar_is_told_once_however_often_the_decision_is_tried(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
+    world.broker.instead |= {"assets": first(3, unreachable), "bars": spoiled("close", np.nan)}
+    world.day(DAY)
+    assert len([1 for _, kind, _ in world.told if kind == "prices"]) == 1
+
+
+def test_a_loss_is_seen_at_the_second_try_too(tmp_path: Path) -> None:
+    """A daemon that died between the mark and the state finds its mark written, and the loss all the same."""
+    limits = RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.1, drawdown=0.9)
+    world = World(tmp_path, config(risk=limits))
+    world.day(date(2024, 1, 11))
+    round_ = world.daemon._calendar.rounds(world.clock.now(), world.config.schedule)[0]
+    trader, bar = world.daemon.trader, round_.bar.isoformat()
+    trader.prices |= {symbol: price / 2 for symbol, price in trader.prices.items()}
+    world.store.add(
+        schema.equity, world.clock.now(), session=bar, equity=str(trader.equity()), cash="0", broker_equity="0"
+    )
+    trader._mark_equity(round_)
+    assert world.daemon._p.risk.state is RiskState.REDUCING
+    assert world.store.count(schema.equity, schema.equity.c.session == bar) == 1
 
 
 def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, None)) -> Any:
