@@ -125,8 +125,9 @@ class Daemon:
         now = self._time.now()
         round_ = self._calendar.rounds(now, self._p.config.schedule)[0]
         if self._p.book.open:
-            if not self._p.reconciler.differences:
-                self._p.desk.settle()
+            agreed = not self._p.reconciler.differences
+            self._p.desk.settle(self.trader.exposure_of, may_send=agreed)
+            if agreed:
                 self.trader.send_due()
             self._p.desk.refresh()
         self._p.stream.look()

@@ -21,6 +21,7 @@ from finrl_pod.paper.risk import Exposure, Risk, RiskState
 from finrl_pod.paper.settings import TimingSettings
 
 Alert = Callable[[str, str, str], None]  # level, kind, message
+ExposureOf = Callable[[TrackedIntent], Callable[[], Exposure]]  # apart from the intent's own order
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 8.0  # seconds between two look-ups
 RESENDS = 3  # of one order under its one id
 REFUSALS = 3  # orders of one intent that were refused for a reason that passes
@@ -60,7 +61,7 @@ class Desk:
             if refusal is not None:
                 return self._withhold(tracked, refusal)
             order = self.book.start_order(tracked, request, self.clock.now())
-            reason = self._post(tracked, order, request)
+            reason = self._post(tracked, order, request, exposure)
             if reason is None:
                 return None
             refused += 1
@@ -71,7 +72,9 @@ class Desk:
             self.refresh()
         return None
 
-    def _post(self, tracked: TrackedIntent, order: TrackedOrder, request: OrderRequest) -> Reason | None:
+    def _post(
+        self, tracked: TrackedIntent, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
+    ) -> Reason | None:
         """Send an order until its fate is known or nobody can say; returns why it was refused, else None."""
         for _ in range(1 + RESENDS):
             try:
@@ -94,27 +97,42 @@ class Desk:
                 return outcome.reason
             if isinstance(outcome, Ambiguous):
                 self._heard(order, order_state.no_answer(order.view), "post", outcome.message)
-                if not self._surely_absent(order, self.look_up([order])[order.id]):
+                if not self._surely_absent(order, self.look_up([order], self.timing.lookup)[order.id]):
                     return None  # what is still in doubt is looked for at the next turn, by `settle`
             else:
                 self._heard(order, order_state.no_answer(order.view), "post", outcome.message)
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
                 self.idle(max((until - self.clock.now()).total_seconds(), 0.0))
-            if not self._may_resend(tracked):
-                break
+            if self._given_up(tracked, order, request, exposure):
+                return None
             self._heard(order, order_state.sent_again(order.view), "plan", "sent again under the same id")
         self.lose(tracked, order)
         return None
 
-    def settle(self) -> None:
-        """Look for every order in doubt. One that is surely absent is sent again until its deadline, then given up."""
-        doubtful = [(tracked, order) for tracked, order in self.book.live_orders() if order.view.state in _DOUBTFUL]
-        for _, order in doubtful:
-            self._heard(order, order_state.no_answer(order.view), "recovery", "the answer was not seen")
-        found = self.look_up([order for _, order in doubtful])
+    def find(self) -> None:
+        """Look once for every order in doubt. Nothing is sent."""
+        self.look_up([order for _, order in self._doubtful()], 0.0)
+
+    def settle(self, exposure_of: ExposureOf, *, may_send: bool) -> None:
+        """Look for every order in doubt until that is settled. One that is surely absent is sent again, after the same
+        look at every limit as a new one; after its deadline it is given up. may_send: no difference stands.
+        """
+        doubtful = self._doubtful()
+        found = self.look_up([order for _, order in doubtful], self.timing.lookup)
         for tracked, order in doubtful:
-            if self._surely_absent(order, found[order.id]):
-                self._send_again(tracked, order)
+            if not self._surely_absent(order, found[order.id]):
+                continue
+            if may_send:
+                self._send_again(tracked, order, exposure_of(tracked))
+            elif self.clock.now() > tracked.intent.deadline:
+                self.lose(tracked, order)
+
+    def _doubtful(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
+        """Orders of which nobody knows whether they reached the broker."""
+        found = [(tracked, order) for tracked, order in self.book.live_orders() if order.view.state in _DOUBTFUL]
+        for _, order in found:
+            self._heard(order, order_state.no_answer(order.view), "recovery", "the answer was not seen")
+        return found
 
     def _surely_absent(self, order: TrackedOrder, found: bool | None) -> bool:
         """Whether a look-up proved that the broker does not have an order. A doubt that remains is told, once."""
@@ -126,20 +144,34 @@ class Desk:
             )
         return found is False and order.view.state is OrderState.UNKNOWN
 
-    def _send_again(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
-        if not self._may_resend(tracked):
-            self.lose(tracked, order)
+    def _send_again(self, tracked: TrackedIntent, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
+        request = tracked.intent.request(order.attempt, order.view.quantity)
+        if self._given_up(tracked, order, request, exposure):
             return
         self._heard(order, order_state.sent_again(order.view), "plan", "sent again under the same id")
-        reason = self._post(tracked, order, tracked.intent.request(order.attempt, order.view.quantity))
+        reason = self._post(tracked, order, request, exposure)
         if reason is not None:
             self.book.close(tracked, IntentState.REJECTED, self.clock.now(), reason)
 
-    def look_up(self, orders: Sequence[TrackedOrder]) -> dict[int, bool | None]:
-        """Ask for orders by our names until each is found (True), surely absent (False), or `timing.lookup` seconds
-        are over without an answer (None). Returns what is known, by the orders' rows.
+    def _given_up(
+        self, tracked: TrackedIntent, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
+    ) -> bool:
+        """Give an absent order up where deadline or limits forbid to send it again."""
+        if self.clock.now() > tracked.intent.deadline:
+            self.lose(tracked, order)
+            return True
+        refusal = self.risk.refusal(request, tracked.intent.reference_price, exposure())
+        if refusal is None:
+            return False
+        self._heard(order, order_state.was_lost(order.view), "plan", "not sent again")
+        self._withhold(tracked, refusal)
+        return True
 
-        One "not found" soon after proves nothing: it takes two, and all of these seconds. After one call without an
+    def look_up(self, orders: Sequence[TrackedOrder], seconds: float) -> dict[int, bool | None]:
+        """Ask for orders by our names until each is found (True), surely absent (False), or the seconds are over
+        without an answer (None). Returns what is known, by the orders' rows.
+
+        One "not found" soon after proves nothing: it takes two, and `timing.lookup` seconds. After one call without an
         answer the others of that round are not made, and another order is asked for first in the next.
         """
         began, pause = self.clock.monotonic(), FIRST_PAUSE
@@ -158,7 +190,7 @@ class Desk:
                 else:
                     self._heard(order, order_state.saw_order(order.view, found, settle=False), "lookup")
                     wanted.remove(order)
-            if not wanted or self.clock.monotonic() - began >= self.timing.lookup:
+            if not wanted or self.clock.monotonic() - began >= seconds:
                 break
             self.idle(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -185,7 +217,8 @@ class Desk:
         until = self.clock.monotonic() + seconds
         while True:
             live = self.book.live_orders()
-            found = self.look_up([order for _, order in live if order.view.state is not OrderState.WORKING])
+            doubtful = [order for _, order in live if order.view.state is not OrderState.WORKING]
+            found = self.look_up(doubtful, self.timing.lookup)
             for tracked, order in live:
                 if order.view.state is OrderState.WORKING:
                     self.cancel(order)
@@ -354,9 +387,6 @@ class Desk:
         intent = tracked.intent
         self.alert("warning", "risk", f"{intent.side} {intent.quantity} {intent.symbol} was kept back: {refusal}")
         self.book.close(tracked, IntentState.WITHHELD, self.clock.now(), refusal)
-
-    def _may_resend(self, tracked: TrackedIntent) -> bool:
-        return self.clock.now() <= tracked.intent.deadline and self.risk.state is not RiskState.HALTED
 
     def _halt(self, reason: str) -> None:
         if self.risk.tighten(RiskState.HALTED, reason, self.clock.now()):

@@ -55,8 +55,8 @@ class Reconciler:
             add(connection, schema.cash_marks, now, **values, reason="first start")
 
     def recover(self) -> tuple[Difference, ...]:
-        """Settle every order of an open intent, take in fills, compare. Raises BrokerError: then nothing is known."""
-        self._desk.settle()
+        """Look for every order in doubt, take in fills, compare. Nothing is sent. Raises BrokerError."""
+        self._desk.find()
         self._desk.refresh()
         return self.compare()
 

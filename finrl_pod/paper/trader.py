@@ -94,12 +94,17 @@ class Trader:
         held, prices = self._p.book.positions.items(), self._p.book.closes.prices
         return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
 
-    def exposure(self, bar: str) -> Exposure:
-        """What is held and on its way, and what the orders of `bar` have traded."""
+    def exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
+        """What an order of the intent adds to: read anew at each call, the intent's own live order left out."""
+        return lambda: self._exposure(tracked)
+
+    def _exposure(self, asking: TrackedIntent) -> Exposure:
+        """What is held and on its way, and what the orders of the intent's bar have traded."""
+        bar = asking.intent.bar
         live: dict[str, Decimal] = {}
         traded = ZERO
         for tracked in self._p.book.open.values():
-            intent, order = tracked.intent, tracked.live
+            intent, order = tracked.intent, None if tracked is asking else tracked.live
             if order is not None:
                 live[intent.symbol] = live.get(intent.symbol, ZERO) + intent.side.sign * order.view.remaining
             if intent.bar == bar:
@@ -199,7 +204,7 @@ class Trader:
         due = [t for t in p.book.open.values() if not t.orders and t.intent.opens <= now]
         for tracked in due:
             if tracked.intent.side is Side.SELL:
-                p.desk.send(tracked, tracked.intent.quantity, self._exposure_of(tracked))
+                p.desk.send(tracked, tracked.intent.quantity, self.exposure_of(tracked))
         waits = p.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in p.book.open.values()):
             return
@@ -207,7 +212,7 @@ class Trader:
             if tracked.intent.side is Side.BUY and not tracked.state.final:
                 quantity = self._affordable(tracked)
                 if quantity:
-                    p.desk.send(tracked, quantity, self._exposure_of(tracked))
+                    p.desk.send(tracked, quantity, self.exposure_of(tracked))
                 elif now > tracked.intent.deadline:
                     p.desk.finish(tracked)
 
@@ -224,9 +229,6 @@ class Trader:
         step = FRACTION if self._rules.fractional else WHOLE
         most = (max(funds, ZERO) / price).quantize(step, ROUND_DOWN)
         return min(most, tracked.intent.quantity)
-
-    def _exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
-        return lambda: self.exposure(tracked.intent.bar)
 
     # ------------------------------------------------------------------ inside
 

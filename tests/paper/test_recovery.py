@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,52 @@ def test_dying_before_the_post_and_waking_too_late_expires_the_intent(tmp_path: 
     assert world.state_of(first) == "expired"
     assert not [o for o in world.account.orders("all") if first.bar.replace("-", "") in o.client_order_id]
     world.check_agreement()
+
+
+def left_unsent(folder: Path) -> World:
+    """A world whose daemon died just before it sent its first order."""
+    world = World(folder)
+
+    def die(true: Any, request: Any) -> Any:
+        world.broker.instead.clear()
+        raise Died
+
+    world.broker.instead["submit"] = die
+    with pytest.raises(Died):
+        world.day(LAST)
+    return world
+
+
+def test_an_order_left_unsent_waits_until_the_account_agrees(tmp_path: Path) -> None:
+    world = left_unsent(tmp_path)
+    world.account._cash += 5_000
+    world.restart()
+    world.run_to(world.clock.now() + timedelta(minutes=5))
+    assert world.broker.called("submit") == 1
+    assert "mismatch" in world.kinds()
+    ask(world.store, CommandName.ACKNOWLEDGE, world.clock.now())
+    world.day(date(2024, 1, 9))
+    assert {world.state_of(i) for i in world.intents()} == {"done"}
+    world.check_agreement()
+
+
+def test_an_order_left_unsent_while_the_account_differs_is_given_up_after_its_deadline(tmp_path: Path) -> None:
+    world = left_unsent(tmp_path)
+    world.account._cash += 5_000
+    world.restart()
+    world.day(date(2024, 1, 9))
+    assert world.broker.called("submit") == 1
+    assert {world.state_of(i) for i in world.intents()} == {"expired"}
+
+
+@pytest.mark.parametrize("state", [RiskState.REDUCING, RiskState.HALTED])
+def test_an_order_left_unsent_is_held_against_the_limits_before_it_is_sent(tmp_path: Path, state: RiskState) -> None:
+    world = left_unsent(tmp_path)
+    world.restart()
+    world.daemon._p.risk.set(state, "while it was down", world.clock.now())
+    world.day(date(2024, 1, 9))
+    assert world.broker.called("submit") == 1
+    assert {world.state_of(i) for i in world.intents()} == {"withheld"}
 
 
 def test_decisions_missed_while_down_are_skipped_and_told(tmp_path: Path) -> None:
