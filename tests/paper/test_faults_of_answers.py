@@ -126,7 +126,8 @@ def test_a_loss_is_seen_at_the_second_try_too(tmp_path: Path) -> None:
     world.day(date(2024, 1, 11))
     round_ = world.daemon._calendar.rounds(world.clock.now(), world.config.schedule)[0]
     trader, bar = world.daemon.trader, round_.bar.isoformat()
-    trader.prices |= {symbol: price / 2 for symbol, price in trader.prices.items()}
+    closes = world.daemon._p.book.closes
+    closes.note(bar, {symbol: price / 2 for symbol, price in closes.prices.items()}, world.clock.now())
     world.store.add(
         schema.equity, world.clock.now(), session=bar, equity=str(trader.equity()), cash="0", broker_equity="0"
     )
