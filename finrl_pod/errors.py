@@ -14,6 +14,7 @@ FinrlPodError                 one clear sentence; the command line prints it and
 │   ├── BrokerRefused         the broker answered no
 │   └── KeysRefused           the broker does not take the keys
 ├── EnvironmentLacks          2: the machine lacks something (a device, an optional package)
+├── DaemonFailed              1: the paper-trading daemon met what it does not foresee
 └── Interrupted               130: stopped by the user, state saved
 """
 
@@ -76,6 +77,12 @@ class KeysRefused(BrokerError):
 
 class EnvironmentLacks(FinrlPodError):
     """Something this machine does not have: a device, an optional package."""
+
+
+class DaemonFailed(FinrlPodError):
+    """Something that the paper-trading daemon does not foresee ended it; starting it again may do."""
+
+    exit_code = 1
 
 
 class Interrupted(FinrlPodError):

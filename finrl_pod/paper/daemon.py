@@ -1,8 +1,8 @@
 """The daemon: one loop that recovers, waits for the next round, trades it, and serves commands all the while.
 
 Start-up is recovery, so a daemon that was killed is simply started again. Whatever cannot be known stops the trading,
-not the daemon: it goes on polling, telling, and serving commands. Only refused keys and a journal that cannot be
-written end it.
+not the daemon: it goes on polling, telling, and serving commands. Only refused keys, a journal that cannot
+be written, and what nobody foresaw end it, with own orders cancelled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from finrl_pod.errors import BrokerError, DataError, FinrlPodError, JournalError, KeysRefused
+from finrl_pod.errors import BrokerError, DaemonFailed, DataError, FinrlPodError, JournalError, KeysRefused
 from finrl_pod.paper.clocks import BrokerTime
 from finrl_pod.paper.control import Control
 from finrl_pod.paper.journal import schema
@@ -65,7 +65,10 @@ class Daemon:
         self._stop.set()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until stopped, or until `until` says so between two steps. Raises KeysRefused and JournalError."""
+        """Work until stopped, or until `until` says so between two steps.
+
+        Raises KeysRefused and JournalError, and DaemonFailed for anything unforeseen.
+        """
         try:
             while not self._stop.is_set() and not until():
                 self.step()
@@ -77,6 +80,12 @@ class Daemon:
         except JournalError:
             self._cancel_unwritten()
             raise
+        except Exception as error:
+            self._cancel_after_failure()
+            message = f"the daemon failed ({type(error).__name__}: {error}) and cancelled its own orders"
+            with contextlib.suppress(JournalError):
+                self._p.alert("critical", "failed", message)
+            raise DaemonFailed(f"{message}: start it again, and report what the log says") from error
 
     def step(self) -> None:
         """One turn of the loop: recover if needed, serve commands, do what is due, and wait."""
@@ -85,11 +94,11 @@ class Daemon:
             self._failing = ""
         except (KeysRefused, JournalError):
             raise
-        except (BrokerError, DataError) as error:
+        except (BrokerError, DataError, OSError) as error:  # OSError: a folder of runs that cannot be read just now
             self._tell_failing(error)
             self.idle(self._p.config.timing.poll)
 
-    def _tell_failing(self, error: FinrlPodError) -> None:
+    def _tell_failing(self, error: Exception) -> None:
         """Alert once for each cause, not at every try."""
         sentence, now = _ADDRESS.sub("", str(error)), self._time.monotonic()
         cause = f"{type(error).__name__}: {sentence}"
@@ -128,7 +137,7 @@ class Daemon:
             agreed = not self._p.reconciler.differences
             self._p.desk.settle(self.trader.exposure_of, may_send=agreed)
             if agreed:
-                self.trader.send_due()
+                self.trader.send_due(self._stop.is_set)
             self._p.desk.refresh()
         self._p.stream.look()
         if now < round_.opens:
@@ -218,8 +227,15 @@ class Daemon:
             self._control.halt_now()
         return bool(commands) or self._stop.is_set()
 
+    def _cancel_after_failure(self) -> None:
+        """Cancel own orders as at a stop; where that fails in its turn, unwritten."""
+        try:
+            self._p.desk.cancel_all(self._p.config.timing.shutdown)
+        except Exception:  # noqa: BLE001 - whatever ended the daemon may be met again here
+            self._cancel_unwritten()
+
     def _cancel_unwritten(self) -> None:
-        """The journal cannot be written: nothing is sent any more, and what is live is cancelled, unwritten."""
+        """Nothing can be written: nothing is sent any more, and what is live is cancelled, unwritten."""
         for _, order in self._p.book.live_orders():
             if order.view.broker_id:
                 with contextlib.suppress(FinrlPodError):

@@ -53,9 +53,9 @@ class Calendar:
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
         """Those with start <= date <= end, in order. Raises InputError beyond the years that the calendar knows."""
-        days, made = _sessions(self.exchange, start.year // 10 * 10)
+        days, made = _sessions(self.exchange, start.year // 10 * 10, _horizon())
         if end > days[-1]:
-            raise InputError(f"the exchange calendar ends on {days[-1]}; update exchange_calendars")
+            raise InputError(f"the exchange calendar ends on {days[-1]}, {end} was asked for: name an earlier date")
         return made[bisect_left(days, start) : bisect_right(days, end)]
 
     def last_closed(self, now: datetime) -> Session:
@@ -90,14 +90,19 @@ def round_of(session: Session, before: Session, settings: ScheduleSettings) -> R
     )
 
 
+def _horizon() -> date:
+    """Until when sessions are known: a year ahead at least. It moves on with the years that a daemon runs."""
+    return date(datetime.now(UTC).year + 1, 12, 31)
+
+
 @cache
-def _sessions(exchange: str, first_year: int) -> tuple[list[date], tuple[Session, ...]]:
-    """Every session from that year on that the calendar knows: read once, searched often."""
+def _sessions(exchange: str, first_year: int, until: date) -> tuple[list[date], tuple[Session, ...]]:
+    """Every session from that year on until a day: read once, searched often."""
     import exchange_calendars
 
     with warnings.catch_warnings():  # it reads pandas in a way that newer ones warn of
         warnings.simplefilter("ignore", DeprecationWarning)
-        table = exchange_calendars.get_calendar(exchange, start=f"{first_year}-01-01").schedule
+        table = exchange_calendars.get_calendar(exchange, start=f"{first_year}-01-01", end=str(until)).schedule
     days = [day.date() for day in table.index]
     opens, closes = ([t.to_pydatetime().astimezone(UTC) for t in table[column]] for column in ("open", "close"))
     return days, tuple(Session(*session) for session in zip(days, opens, closes, strict=True))

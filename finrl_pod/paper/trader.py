@@ -198,18 +198,21 @@ class Trader:
 
     # ------------------------------------------------------------------ sending
 
-    def send_due(self) -> None:
-        """Send the orders of intents that have none yet: sales first, then what cash and their proceeds pay for."""
+    def send_due(self, stopping: Callable[[], bool]) -> None:
+        """Send the orders of intents that have none yet: sales first, then what cash and their proceeds pay for.
+
+        stopping: asked before each order; once it says so, no more are sent.
+        """
         p, now = self._p, self._p.clock.now()
         due = [t for t in p.book.open.values() if not t.orders and t.intent.opens <= now]
         for tracked in due:
-            if tracked.intent.side is Side.SELL:
+            if tracked.intent.side is Side.SELL and not stopping():
                 p.desk.send(tracked, tracked.intent.quantity, self.exposure_of(tracked))
         waits = p.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in p.book.open.values()):
             return
         for tracked in due:
-            if tracked.intent.side is Side.BUY and not tracked.state.final:
+            if tracked.intent.side is Side.BUY and not tracked.state.final and not stopping():
                 quantity = self._affordable(tracked)
                 if quantity:
                     p.desk.send(tracked, quantity, self.exposure_of(tracked))

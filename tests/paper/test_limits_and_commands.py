@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.errors import JournalError
+from finrl_pod.errors import DaemonFailed, JournalError
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, ask, outcome
 from finrl_pod.paper.journal.store import Store
@@ -96,6 +97,48 @@ def test_stopping_cancels_own_orders_and_leaves_foreign_ones(tmp_path: Path) -> 
     assert {o.status for o in orders(world)} == {OrderStatus.CANCELED}
     assert world.account.order_by_client_id("by-hand").live  # type: ignore[union-attr]
     world.check_agreement()
+
+
+def test_a_stop_while_orders_are_sent_keeps_back_the_rest(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def stop(true: Any, request: Any) -> Any:
+        world.daemon.stop()
+        return true(request)
+
+    world.broker.instead["submit"] = stop
+    world.day(DAY)
+    assert world.broker.called("submit") == 1
+    assert [o.status for o in orders(world)] == [OrderStatus.CANCELED]
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["once", "in the cancelling too"])
+def test_what_nobody_foresaw_ends_the_daemon_with_own_orders_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    world = World(tmp_path)
+    world.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
+    desk = world.daemon._p.desk
+    monkeypatch.setattr(desk, "listen", functools.partial(first(times, lambda true: 1 // 0), desk.listen))
+    with pytest.raises(DaemonFailed, match="ZeroDivisionError") as failed:
+        world.day(DAY)
+    assert failed.value.exit_code == 1
+    assert {o.status for o in orders(world)} == {OrderStatus.CANCELED}
+    assert "failed" in world.kinds()
+
+
+def test_a_folder_of_runs_that_cannot_be_read_just_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+
+    def locked(true: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "runs/mine")
+
+    monkeypatch.setattr(world.source, "current", functools.partial(first(3, locked), world.source.current))
+    world.day(DAY)
+    assert any("Permission denied" in message for _, kind, message in world.told if kind == "unavailable")
+    assert len(orders(world)) == 2
 
 
 def test_a_stop_by_command_is_answered_and_does_not_stop_the_next_start(tmp_path: Path) -> None:

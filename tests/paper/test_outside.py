@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import socket
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -35,6 +37,16 @@ def test_no_secret_is_logged_wherever_it_stands(capsys: pytest.CaptureFixture[st
     line = capsys.readouterr().err
     assert not any(secret in line for secret in SECRETS.values())
     assert json.loads(line)["event"] == "refused with ***"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+def test_a_log_that_nobody_takes_any_more_raises_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    open_log({}).critical("alert", kind="test")
 
 
 def test_a_webhook_gets_a_signed_alert_without_secrets(httpserver: HTTPServer) -> None:

@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from finrl_pod.errors import InputError
+from finrl_pod.paper import schedule
 from finrl_pod.paper.schedule import Calendar, Round
 from finrl_pod.paper.settings import ScheduleSettings
 
@@ -56,3 +58,17 @@ def test_every_order_leaves_within_the_brokers_hours_over_years() -> None:
 def test_rounds_since_a_bar_are_those_that_were_missed() -> None:
     missed = Calendar().rounds_since("2024-01-08", datetime(2024, 1, 12, 3, tzinfo=UTC), ScheduleSettings())
     assert [str(r.bar) for r in missed] == ["2024-01-09", "2024-01-10"]
+
+
+def test_a_daemon_that_runs_for_years_goes_on_knowing_the_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "_horizon", lambda: date(2025, 12, 31))
+    with pytest.raises(InputError, match="2025-12-31"):
+        round_at(datetime(2026, 1, 5, 10, tzinfo=UTC))
+    monkeypatch.undo()
+    monkeypatch.setattr(schedule, "_horizon", lambda: date(2026, 12, 31))
+    assert round_at(datetime(2026, 1, 5, 10, tzinfo=UTC)).session.date == date(2026, 1, 5)
+
+
+def test_the_calendar_is_known_for_a_year_ahead() -> None:
+    today = datetime.now(UTC).date()
+    assert Calendar().sessions(today, today + timedelta(days=364))

@@ -5,6 +5,7 @@ Modules of commands import typer alone at their head and the rest inside their f
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from typing import Annotated
@@ -122,8 +123,9 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _fail(sentence: str, code: int) -> int:
-    sys.stderr.write(f"finrl-pod: {sentence}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # full, or gone with its terminal: the code says it all the same
+        sys.stderr.write(f"finrl-pod: {sentence}\n")
+        sys.stderr.flush()
     return code
 
 

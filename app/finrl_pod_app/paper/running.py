@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from finrl_pod.errors import BrokerError, ConfigError, Interrupted, JournalError
+from finrl_pod.errors import BrokerError, ConfigError, DaemonFailed, Interrupted, JournalError
 from finrl_pod.paper.assembly import assemble
 from finrl_pod.paper.broker import Broker, Clock
 from finrl_pod.paper.brokers import open_broker, open_clock
@@ -29,13 +29,15 @@ from finrl_pod.paper.status import facts
 from finrl_pod_app.paper.sources import strategy_source
 
 HALT_LOOK = 0.25  # real seconds between two looks of the thread that obeys a halt while the loop is busy
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
-    """Trade until told to stop. Raises FinrlPodError: KeysRefused and JournalError end a daemon that runs.
+    """Trade until told to stop.
 
-    SIGTERM ends it with its own orders cancelled; so does Ctrl-C, which raises Interrupted.
+    Raises FinrlPodError: KeysRefused, JournalError and DaemonFailed end a daemon that runs.
+    SIGTERM and SIGHUP end it with its own orders cancelled; so does Ctrl-C, which raises Interrupted.
     """
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
         raise ConfigError(
@@ -61,7 +63,11 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         risk = Risk(store, config.risk, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _signals(daemon) as caught, _halting(store, risk, broker, clock, log):
-            daemon.run()
+            try:
+                daemon.run()
+            except DaemonFailed:
+                log.error("failed", exc_info=True)
+                raise
         log.info("stopped", name=config.name)
         if signal.SIGINT in caught:
             raise Interrupted("interrupted: own orders were cancelled, the journal is complete; start it again at will")
@@ -69,14 +75,14 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
 
 @contextmanager
 def _signals(daemon: Daemon) -> Iterator[list[int]]:
-    """SIGTERM and SIGINT ask the daemon to stop; yields the list of those that came."""
+    """SIGTERM, SIGINT and SIGHUP (a closed terminal) ask the daemon to stop; yields the list of those that came."""
     caught: list[int] = []
 
     def ask(number: int, _: Any) -> None:
         caught.append(number)
         daemon.stop()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, ask) for number in STOPPING}
     try:
         yield caught
     finally:

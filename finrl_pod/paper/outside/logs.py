@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -31,8 +32,20 @@ def masked(value: Any, hidden: tuple[str, ...]) -> Any:
     return value
 
 
+class _StandardError:
+    """Standard error, which may be full or gone: what it does not take is dropped, and the daemon lives on."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def open_log(environment: Mapping[str, str] = os.environ) -> Any:
-    """A logger of the daemon. What other libraries log is not shown: it might hold what must not be seen."""
+    """A logger of the daemon, which never raises. What other libraries log is not shown: it might hold a secret."""
     import structlog
 
     hidden = secrets(environment)
@@ -41,7 +54,7 @@ def open_log(environment: Mapping[str, str] = os.environ) -> Any:
         return {key: masked(value, hidden) for key, value in event.items()}
 
     return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.PrintLogger(_StandardError()),  # type: ignore[arg-type]
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
