@@ -12,6 +12,7 @@ from decimal import Decimal
 from finrl_pod.paper.desk import Desk
 from finrl_pod.paper.intents import is_ours
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.book import Loss
 from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.records import AccountState, Position
 
@@ -75,7 +76,8 @@ class Reconciler:
         return self.differences
 
     def acknowledge(self) -> str:
-        """Accept the account as it is: differences become foreign shares and a new mark of cash.
+        """Accept the account as it is: differences become foreign shares and a new mark of cash. Own shares that it
+        does not have are given up, for the cash that others' sales of them brought.
 
         Orders of ours that the broker does not know any more are given up.
         """
@@ -85,13 +87,19 @@ class Reconciler:
                 self._desk.lose(tracked, order)
         self.compare()
         account = self._desk.broker.account()
+        losses = [loss for d in self.differences if d.symbol and (loss := self._loss(d)) is not None]
+        own_cash = book.cash + sum((loss.cash for loss in losses), ZERO)
         with book.store.write() as connection:
             for difference in self.differences:
-                if difference.symbol:
+                if difference.missing and difference.symbol:
                     values = {"symbol": difference.symbol, "quantity": str(difference.missing)}
                     add(connection, schema.foreign_positions, now, **values, reason="acknowledged")
-            cash = {"cash": str(account.cash), "own_cash": str(book.cash), "foreign_cash": str(book.foreign_cash())}
+            for loss in losses:
+                book.write_loss(connection, loss, now)
+            cash = {"cash": str(account.cash), "own_cash": str(own_cash), "foreign_cash": str(book.foreign_cash())}
             add(connection, schema.cash_marks, now, **cash, reason="acknowledged")
+        for loss in losses:
+            book.adopt_loss(loss)
         count, self.differences = len(self.differences), ()
         return f"{count} differences acknowledged"
 
@@ -100,6 +108,13 @@ class Reconciler:
         book, account = self._desk.book, self._desk.broker.account()
         cash = {"cash": str(account.cash), "own_cash": str(book.cash), "foreign_cash": str(book.foreign_cash())}
         book.store.add(schema.cash_marks, self._desk.clock.now(), **cash, reason="agreed")
+
+    def _loss(self, difference: Difference) -> Loss | None:
+        """The own shares of a symbol that are gone once its difference is foreign, or None."""
+        book, symbol = self._desk.book, difference.symbol
+        own, other = book.positions.get(symbol, ZERO), book.foreign().get(symbol, ZERO) + difference.missing
+        quantity = min(own, -other)
+        return Loss(symbol, quantity, book.foreign_proceeds(symbol, quantity)) if quantity > 0 else None
 
     def _once(self) -> tuple[Difference, ...]:
         desk = self._desk
@@ -130,6 +145,9 @@ class Reconciler:
                     f"{symbol}: the broker has {at_broker.get(symbol, ZERO)} shares, the journal {own} own and {other} "
                     "foreign ones"
                 )
+                found.append(Difference(symbol, missing, sentence))
+            elif own > 0 > other:  # the sum agrees, but what we would sell is not there
+                sentence = f"{symbol}: others have sold {min(own, -other)} of our {own} shares"
                 found.append(Difference(symbol, missing, sentence))
         return found
 

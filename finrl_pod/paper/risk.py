@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add
-from finrl_pod.paper.records import OrderRequest, OrderType
+from finrl_pod.paper.records import OrderRequest, OrderType, Side
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 
 ZERO = Decimal(0)
@@ -31,6 +31,7 @@ class RiskState(StrEnum):
 class Exposure:
     """What is held and on its way. equity: own, in currency. positions: shares; live: signed shares of live orders
     that have not filled; prices: by symbol, for every symbol of both; traded: value traded and sent this session.
+    account: shares that the broker says the account holds, None where it was not asked.
     """
 
     equity: Decimal
@@ -38,6 +39,7 @@ class Exposure:
     live: Mapping[str, Decimal]
     prices: Mapping[str, Decimal]
     traded: Decimal
+    account: Mapping[str, Decimal] | None = None
 
 
 class Risk:
@@ -79,10 +81,16 @@ class Risk:
             return f"trading is halted ({self.reason})"
         held = exposure.positions.get(request.symbol, ZERO) + exposure.live.get(request.symbol, ZERO)
         change = request.side.sign * request.quantity
+        if request.side is Side.SELL and exposure.account is not None:
+            there = exposure.account.get(request.symbol, ZERO)
+            if request.quantity > there:
+                return f"the account holds {there} shares of the {request.quantity} that would be sold"
         if reduces(held, change):
             return self._off_price(request, reference)
         if state is RiskState.REDUCING:
             return f"only reducing orders may be sent ({self.reason})"
+        if request.side is Side.SELL:
+            return f"{max(held, ZERO)} own shares are held of the {request.quantity} that would be sold"
         if exposure.equity <= 0:
             return f"own equity is {exposure.equity:.2f}: nothing may be added to"
         return self._off_price(request, reference) or self._beyond(request, change, exposure)

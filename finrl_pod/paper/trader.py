@@ -74,6 +74,7 @@ class Trader:
         self._rules = sizing_rules(parts.config)
         self._decided = ""  # the last bar that the journal is known to have a decision on
         self._told_problems: tuple[str, dict[str, str]] = ("", {})  # of the last bar looked at, by symbol
+        self._account: dict[str, Decimal] | None = None  # shares at the broker when sales were last due
 
     # ------------------------------------------------------------------ own account
 
@@ -111,7 +112,7 @@ class Trader:
                 on_its_way = order.view.remaining if order is not None else ZERO
                 traded += (tracked.filled + on_its_way) * intent.reference_price
         traded += self._p.book.traded_and_closed(bar)
-        return Exposure(self.equity(), self._p.book.positions, live, self._p.book.closes.prices, traded)
+        return Exposure(self.equity(), self._p.book.positions, live, self._p.book.closes.prices, traded, self._account)
 
     def tell_left_out(self) -> None:
         """Alert that own shares are held of symbols that are not traded any more."""
@@ -201,10 +202,13 @@ class Trader:
     def send_due(self, stopping: Callable[[], bool]) -> None:
         """Send the orders of intents that have none yet: sales first, then what cash and their proceeds pay for.
 
-        stopping: asked before each order; once it says so, no more are sent.
+        stopping: asked before each order; once it says so, no more are sent. Raises BrokerError where it is not known
+        what the account holds.
         """
         p, now = self._p, self._p.clock.now()
         due = [t for t in p.book.open.values() if not t.orders and t.intent.opens <= now]
+        if any(tracked.intent.side is Side.SELL for tracked in due):
+            self._account = {position.symbol: position.quantity for position in p.broker.positions()}
         for tracked in due:
             if tracked.intent.side is Side.SELL and not stopping():
                 p.desk.send(tracked, tracked.intent.quantity, self.exposure_of(tracked))

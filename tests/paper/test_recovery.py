@@ -290,3 +290,66 @@ def test_a_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: 
     assert "1 differences acknowledged" in str(outcome(world.store, number))
     assert world.broker.called("submit") > sent
     world.check_agreement()
+
+
+def test_own_shares_that_somebody_sold_stop_the_trading_until_acknowledged(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run_to(datetime(2024, 1, 9, 14, 31, tzinfo=UTC))
+    symbol, shares = next((s, q) for s, q in world.daemon.trader.positions.items() if q)
+    world.account.submit(OrderRequest("by-hand", symbol, Side.SELL, shares, TimeInForce.CLS))
+    sent, cash = world.broker.called("submit"), world.daemon.trader.cash
+    world.day(date(2024, 1, 10))
+    world.restart()
+    world.day(date(2024, 1, 11))
+    assert world.broker.called("submit") == sent
+    assert any(f"others have sold {shares} of our {shares} shares" in message for _, _, message in world.told)
+    number = ask(world.store, CommandName.ACKNOWLEDGE, world.clock.now())
+    world.daemon.step()
+    assert "1 differences acknowledged" in str(outcome(world.store, number))
+    sale = world.account.order_by_client_id("by-hand")
+    assert sale is not None
+    assert sale.filled_average_price is not None
+    assert world.daemon.trader.positions[symbol] == 0
+    assert world.daemon.trader.cash == cash + shares * sale.filled_average_price
+    assert not world.daemon._p.book.foreign()
+    world.check_agreement()
+    world.restart()
+    assert world.daemon.trader.cash == cash + shares * sale.filled_average_price
+    world.day(date(2024, 1, 17))
+    assert world.broker.called("submit") > sent
+    assert min(p.quantity for p in world.account.positions()) > 0
+    world.check_agreement()
+
+
+def test_shares_that_went_without_a_sale_bring_no_cash(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.day(date(2024, 1, 9))
+    symbol, shares = next((s, q) for s, q in world.account._shares.items() if q)
+    world.account._shares[symbol] = shares - 5
+    cash = world.daemon.trader.cash
+    ask(world.store, CommandName.ACKNOWLEDGE, world.clock.now())
+    world.daemon.step()
+    assert world.daemon.trader.positions[symbol] == shares - 5
+    assert world.daemon.trader.cash == cash
+    assert not world.daemon._p.book.foreign()
+
+
+def test_a_sale_of_shares_that_have_gone_since_the_decision_is_kept_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.day(date(2024, 1, 9))
+    gone: list[str] = []
+
+    def emptied(true: Any, symbols: Any) -> Any:
+        """Asked for between the comparison and the orders: the shares of what will be sold are gone."""
+        if not gone:
+            gone.extend(s for s, q in world.account._shares.items() if q)
+            for symbol in gone:
+                world.account._shares[symbol] = Decimal(1)
+        return true(symbols)
+
+    world.broker.instead["assets"] = emptied
+    world.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
+    sales = [i for i in world.intents() if i.side == "sell"]
+    assert sales
+    assert {world.state_of(i) for i in sales} == {"withheld"}
+    assert any("the account holds 1 shares" in message for _, kind, message in world.told if kind == "risk")

@@ -24,10 +24,11 @@ def buy(shares: int, side: Side = Side.BUY, limit: str | None = None) -> OrderRe
     return OrderRequest("n", "A", side, Decimal(shares), TimeInForce.DAY, kind, price)
 
 
-def exposure(a: int = 0, b: int = 0, live: int = 0, traded: int = 0) -> Exposure:
-    """Equity 10,000; A and B cost 10."""
-    held = {"A": Decimal(a), "B": Decimal(b)}
-    return Exposure(Decimal(10_000), held, {"A": Decimal(live)}, {"A": Decimal(10), "B": Decimal(10)}, Decimal(traded))
+def exposure(a: int = 0, b: int = 0, live: int = 0, traded: int = 0, account: int | None = None) -> Exposure:
+    """Equity 10,000; A and B cost 10. account: shares of A at the broker."""
+    held, prices = {"A": Decimal(a), "B": Decimal(b)}, {"A": Decimal(10), "B": Decimal(10)}
+    there = None if account is None else {"A": Decimal(account)}
+    return Exposure(Decimal(10_000), held, {"A": Decimal(live)}, prices, Decimal(traded), there)
 
 
 @pytest.fixture
@@ -46,6 +47,9 @@ def risk(tmp_path: Path) -> Risk:
         (buy(200), exposure(b=510), "net exposure would be 71.0%"),
         (buy(200), exposure(traded=3100), "turnover of the day would be 51.0%"),
         (buy(900, Side.SELL), exposure(a=900, traded=9000), None),
+        (buy(100, Side.SELL), exposure(a=99), "99 own shares are held of the 100"),
+        (buy(100, Side.SELL), exposure(a=100, account=99), "the account holds 99 shares of the 100"),
+        (buy(100, Side.SELL), exposure(a=100, account=100), None),
         (buy(100, limit="11.00"), exposure(), None),
         (buy(100, limit="11.20"), exposure(), "12.00% from the decision's price"),
     ],

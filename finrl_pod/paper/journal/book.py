@@ -32,6 +32,18 @@ from finrl_pod.paper.records import (
 ZERO = Decimal(0)
 
 
+TAKEN = "taken_by_others"  # kind of a booking beside those of corporate actions
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Own shares that the account does not have any more, and the cash that others' sales of them brought."""
+
+    symbol: str
+    quantity: Decimal
+    cash: Decimal
+
+
 @dataclass
 class TrackedOrder:
     """An order of an intent and what is known of it. id: its row."""
@@ -172,7 +184,37 @@ class Book:
         self.positions[action.symbol] += own_change
         self.cash += cash
 
+    def write_loss(self, connection: Connection, loss: Loss, at: datetime) -> None:
+        """Write inside a transaction of the caller, who passes it to `adopt_loss`, that own shares are gone.
+
+        As many foreign shares are added: what stood against ours is balanced.
+        """
+        add(
+            connection, schema.corporate_actions, at, action_id=f"{TAKEN} {loss.symbol} {stamp(at)}", kind=TAKEN,
+            symbol=loss.symbol, ex_date=at.date().isoformat(), own_change=str(-loss.quantity),
+            foreign_change=str(loss.quantity), cash=str(loss.cash), detail="acknowledged",
+        )  # fmt: skip
+
+    def adopt_loss(self, loss: Loss) -> None:
+        """Keep a loss in memory, after its transaction."""
+        self.positions[loss.symbol] -= loss.quantity
+        self.cash += loss.cash
+
     # ------------------------------------------------------------------ reading
+
+    def foreign_proceeds(self, symbol: str, quantity: Decimal) -> Decimal:
+        """What others' newest sales of so many shares brought; sales that an earlier loss was paid with are over.
+
+        Shares that went without a sale bring nothing.
+        """
+        actions, sales = schema.corporate_actions.c, schema.foreign_fills.c
+        before = self.store.last(schema.corporate_actions, actions.kind == TAKEN, actions.symbol == symbol)
+        since = "" if before is None else before.at
+        cash = ZERO
+        for row in reversed(self.store.rows(schema.foreign_fills, sales.symbol == symbol, sales.at > since)):
+            sold = min(max(-Decimal(row.quantity), ZERO), quantity)
+            cash, quantity = cash + sold * Decimal(row.price), quantity - sold
+        return cash
 
     def live_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
         """Orders that may still fill, with their intents."""
