@@ -21,6 +21,7 @@ from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
 from finrl_pod.paper.broker import Clock
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.book import Loss
 from finrl_pod.paper.journal.commands import CommandName, answer, ask, pending
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.kept_settings import keep
@@ -128,6 +129,23 @@ def test_a_split_and_a_dividend_move_shares_and_income_alone(tmp_path: Path) -> 
     assert after.shares[symbol] == 2 * before.shares[symbol]
     assert after.average[symbol] == pytest.approx(before.average[symbol] / 2)
     assert after.realised[symbol] == pytest.approx(before.realised[symbol] + 12.5)
+    world.store.close()
+
+
+def test_shares_that_others_sold_count_as_sold_for_what_they_brought(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.day(date(2024, 1, 11))
+    before = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    symbol = before.index[before.shares > 0][0]
+    sold = before.shares[symbol] - 1
+    loss = Loss(symbol, Decimal(str(sold)), Decimal(str(sold)) * 70)
+    with world.store.write() as connection:
+        world.daemon._p.book.write_loss(connection, loss, NOW)
+    after = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    assert after.shares[symbol] == 1
+    assert after.average[symbol] == pytest.approx(before.average[symbol])
+    gain = sold * (70 - before.average[symbol])
+    assert after.realised[symbol] == pytest.approx(before.realised[symbol] + gain)
     world.store.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from finrl_pod.paper.journal.book import TAKEN
 from finrl_pod_app.dashboard.frames.paper_journal import KEPT, Journal
 
 SHARE_DIGITS = 9  # the smallest fraction that a broker takes; sums of floats are rounded to it
@@ -96,14 +97,16 @@ def fills(journal: Journal) -> pd.DataFrame:
 
 
 def _events(journal: Journal) -> list[Any]:
-    """Fills and corporate actions in the order in which they were booked."""
+    """Fills and corporate actions in the order in which they were booked. Shares that others took count as sold."""
     made = journal.fills
     sign = made.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
     traded = pd.DataFrame({"at": made["at"], "kind": "fill", "symbol": made.symbol, "change": sign * made.quantity,
                            "price": made.price, "fee": made.fee, "cash": 0.0})  # fmt: skip
     done = journal.actions
-    booked = pd.DataFrame({"at": done["at"], "kind": "action", "symbol": done.symbol, "change": done.own_change,
-                           "price": 0.0, "fee": 0.0, "cash": done.cash})  # fmt: skip
+    taken = done.kind == TAKEN
+    booked = pd.DataFrame({"at": done["at"], "kind": taken.map({True: "fill", False: "action"}), "symbol": done.symbol,
+                           "change": done.own_change, "price": (done.cash / -done.own_change).where(taken, 0.0),
+                           "fee": 0.0, "cash": done.cash})  # fmt: skip
     parts = [part for part in (traded, booked) if len(part)]
     if not parts:
         return []
