@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from finrl_pod_app.backtests import prepare
 from finrl_pod_app.cli import main
+from finrl_pod_app.paper.running import _signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 
 from finrl_pod.config import parse
@@ -241,3 +243,19 @@ def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
 def test_without_a_promoted_run_there_is_nothing_to_trade(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no promoted run"):
         PromotedRun(tmp_path, SYMBOLS).current()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_and_a_closed_terminal_ask_the_daemon_to_stop(number: signal.Signals) -> None:
+    class Stopped:
+        asked = 0
+
+        def stop(self) -> None:
+            self.asked += 1
+
+    daemon = Stopped()
+    before = signal.getsignal(number)
+    with _signals(daemon) as caught:  # type: ignore[arg-type]
+        os.kill(os.getpid(), number)
+    assert (daemon.asked, caught) == (1, [number])
+    assert signal.getsignal(number) is before
