@@ -81,9 +81,9 @@ class Daemon:
             self._cancel_unwritten()
             raise
         except Exception as error:
-            self._cancel_after_failure()
-            message = f"the daemon failed ({type(error).__name__}: {error}) and cancelled its own orders"
-            with contextlib.suppress(JournalError):
+            left = "own orders were cancelled" if self._cancel_after_failure() else "own orders may still be live"
+            message = f"the daemon failed ({type(error).__name__}: {error}), {left}"
+            with contextlib.suppress(FinrlPodError):  # neither journal nor clock need work any more
                 self._p.alert("critical", "failed", message)
             raise DaemonFailed(f"{message}: start it again, and report what the log says") from error
 
@@ -227,12 +227,13 @@ class Daemon:
             self._control.halt_now()
         return bool(commands) or self._stop.is_set()
 
-    def _cancel_after_failure(self) -> None:
-        """Cancel own orders as at a stop; where that fails in its turn, unwritten."""
+    def _cancel_after_failure(self) -> bool:
+        """Cancel own orders as at a stop, or unwritten where that fails in its turn. True when none is live."""
         try:
-            self._p.desk.cancel_all(self._p.config.timing.shutdown)
+            return self._p.desk.cancel_all(self._p.config.timing.shutdown)
         except Exception:  # noqa: BLE001 - whatever ended the daemon may be met again here
             self._cancel_unwritten()
+            return False
 
     def _cancel_unwritten(self) -> None:
         """Nothing can be written: nothing is sent any more, and what is live is cancelled, unwritten."""
