@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from finrl_pod_app.backtests import prepare
@@ -259,3 +260,16 @@ def test_a_signal_and_a_closed_terminal_ask_the_daemon_to_stop(number: signal.Si
         os.kill(os.getpid(), number)
     assert (daemon.asked, caught) == (1, [number])
     assert signal.getsignal(number) is before
+
+
+def test_a_daemon_under_nohup_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    daemon = Mock()
+    try:
+        with _signals(daemon) as caught:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert caught == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    daemon.stop.assert_called_once()

@@ -82,7 +82,8 @@ def _signals(daemon: Daemon) -> Iterator[list[int]]:
         caught.append(number)
         daemon.stop()
 
-    before = {number: signal.signal(number, ask) for number in STOPPING}
+    heeded = [n for n in STOPPING if signal.getsignal(n) is not signal.SIG_IGN]  # nohup has one ignored
+    before = {number: signal.signal(number, ask) for number in heeded}
     try:
         yield caught
     finally:
