@@ -53,7 +53,7 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
 def _check(config: EnvironmentConfig) -> None:
     ranges = {
         "cost_bps": 0 <= config.cost_bps < 10_000,
-        "cash": 0 < config.cash < math.inf,
+        "cash": config.cash > 0,
         "leverage": 0 < config.leverage < math.inf,
         "half_spread_bps": 0 <= config.half_spread_bps < 10_000,
         "per_share": 0 <= config.per_share < math.inf,
