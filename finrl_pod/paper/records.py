@@ -224,6 +224,9 @@ class Asset:
     status: str = "active"
 
 
+TAKEN = "taken_by_others"  # kind of a booking in the journal beside those of corporate actions
+
+
 class ActionKind(StrEnum):
     """Kinds of corporate action; OTHER is reported and never booked by itself."""
 

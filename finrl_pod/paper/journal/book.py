@@ -19,6 +19,7 @@ from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 from finrl_pod.paper.order_state import Change, OrderState, OrderView
 from finrl_pod.paper.records import (
+    TAKEN,
     CorporateAction,
     Fill,
     Order,
@@ -30,9 +31,6 @@ from finrl_pod.paper.records import (
 )
 
 ZERO = Decimal(0)
-
-
-TAKEN = "taken_by_others"  # kind of a booking beside those of corporate actions
 
 
 @dataclass(frozen=True)
