@@ -33,7 +33,7 @@ from finrl_pod.pod.leaderboard import Leaderboard
 from finrl_pod.pod.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod_app.audit import audit_champion
-from finrl_pod_app.champions import ledgers_of
+from finrl_pod_app.champions import ledgers_of, load_champion
 from finrl_pod_app.crowning import Ground
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.report.document import build_document, to_plain, write_json
@@ -59,9 +59,7 @@ class Leg:
 
     def champion(self) -> PolicyStrategy:
         """The ensemble of this leg."""
-        return PolicyStrategy(
-            [self.run.snapshot(agent) for agent in self.members.ids], self.members.shares, rule=self.members.rule
-        )
+        return load_champion(self.run, self.members)
 
 
 def stitched(

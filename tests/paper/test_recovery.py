@@ -161,40 +161,8 @@ def test_dying_after_the_broker_took_the_order_makes_no_second_one(tmp_path: Pat
     assert adopted
 
 
-def test_dying_before_the_post_replays_the_intent_once(tmp_path: Path) -> None:
-    world = World(tmp_path)
-
-    def die(true: Any, request: Any) -> Any:
-        world.broker.instead.clear()
-        raise Died
-
-    world.broker.instead["submit"] = die
-    assert live_through(world) == 1
-    world.check_agreement()
-    assert "sent again under the same id" in {row.detail for row in world.store.rows(schema.order_events)}
-
-
-def test_dying_before_the_post_and_waking_too_late_expires_the_intent(tmp_path: Path) -> None:
-    world = World(tmp_path)
-
-    def die(true: Any, request: Any) -> Any:
-        world.broker.instead.clear()
-        raise Died
-
-    world.broker.instead["submit"] = die
-    with pytest.raises(Died):
-        world.day(LAST)
-    first = world.intents()[0]
-    world.clock.sleep(3 * 3600)
-    world.restart()
-    world.day(LAST)
-    assert world.state_of(first) == "expired"
-    assert not [o for o in world.account.orders("all") if first.bar.replace("-", "") in o.client_order_id]
-    world.check_agreement()
-
-
-def left_unsent(folder: Path) -> World:
-    """A world whose daemon died just before it sent its first order."""
+def doomed(folder: Path) -> World:
+    """A world whose daemon dies just before it sends its first order."""
     world = World(folder)
 
     def die(true: Any, request: Any) -> Any:
@@ -202,9 +170,33 @@ def left_unsent(folder: Path) -> World:
         raise Died
 
     world.broker.instead["submit"] = die
+    return world
+
+
+def left_unsent(folder: Path) -> World:
+    """A world whose daemon has died so."""
+    world = doomed(folder)
     with pytest.raises(Died):
         world.day(LAST)
     return world
+
+
+def test_dying_before_the_post_replays_the_intent_once(tmp_path: Path) -> None:
+    world = doomed(tmp_path)
+    assert live_through(world) == 1
+    world.check_agreement()
+    assert "sent again under the same id" in {row.detail for row in world.store.rows(schema.order_events)}
+
+
+def test_dying_before_the_post_and_waking_too_late_expires_the_intent(tmp_path: Path) -> None:
+    world = left_unsent(tmp_path)
+    first = world.intents()[0]
+    world.clock.sleep(3 * 3600)
+    world.restart()
+    world.day(LAST)
+    assert world.state_of(first) == "expired"
+    assert not [o for o in world.account.orders("all") if first.bar.replace("-", "") in o.client_order_id]
+    world.check_agreement()
 
 
 def test_an_order_left_unsent_waits_until_the_account_agrees(tmp_path: Path) -> None:

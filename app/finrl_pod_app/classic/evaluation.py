@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from finrl_pod_envs.classic.env import ClassicEnv
 
 from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.evaluate.rule import number
 from finrl_pod.streams import key
 from finrl_pod.types import Tensor
 from finrl_pod_app.classic.order import Order
@@ -32,15 +32,15 @@ def evaluate(
     each = _returns(act, order, episodes, stopped)
     found: dict[str, Any] = {
         "episodes": episodes,
-        "mean": [_number(x) for x in each.mean(1)],
-        "std": [_number(x) for x in each.std(1, correction=0)],
+        "mean": [number(x) for x in each.mean(1).tolist()],
+        "std": [number(x) for x in each.std(1, correction=0).tolist()],
     }
     if order.members > 1:
         all_of_them = _returns(together(act, order.members), order, episodes, stopped)
         found["together"] = {
             "episodes": all_of_them.numel(),
-            "mean": _number(all_of_them.mean()),
-            "std": _number(all_of_them.std(correction=0)),
+            "mean": number(float(all_of_them.mean())),
+            "std": number(float(all_of_them.std(correction=0))),
         }
     return found
 
@@ -61,10 +61,6 @@ def together(act: Act, members: int) -> Act:
         return votes.argmax(-1)
 
     return decide
-
-
-def _number(value: Tensor) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _returns(act: Act, order: Order, episodes: int, stopped: Callable[[], object]) -> Tensor:

@@ -12,8 +12,6 @@ import typer
 from finrl_pod_app.cli import quick_start
 from finrl_pod_app.cli.run_commands import Json, print_json
 
-MOST_SEEDS = 100_000
-
 Data = Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")]
 Cash = Annotated[float | None, typer.Option(min=0, help="Cash at the start.")]
 Setting = Annotated[
@@ -139,6 +137,7 @@ def _period(text: str) -> tuple[str | None, str | None]:
 def _seeds(text: str | None) -> list[int]:
     """0-4,9 -> [0, 1, 2, 3, 4, 9]."""
     from finrl_pod.errors import InputError
+    from finrl_pod_app.sweeps import MOST
 
     found: list[int] = []
     for part in text.split(",") if text else ():
@@ -146,7 +145,7 @@ def _seeds(text: str | None) -> list[int]:
         low, high = (int(x or matched[1]) for x in matched.groups()) if matched else (1, 0)
         if high < low:
             raise InputError(f"--seeds takes numbers such as 0-9 or 1,5,7, got {text!r}")
-        if len(found) + high - low >= MOST_SEEDS:
-            raise InputError(f"--seeds {text} is too large: {MOST_SEEDS:,} seeds are the most")
+        if len(found) + high - low >= MOST:
+            raise InputError(f"--seeds {text} is too large: {MOST:,} seeds are the most")
         found += range(low, high + 1)
     return found

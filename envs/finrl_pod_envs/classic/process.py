@@ -76,9 +76,10 @@ def work(order: dict[str, Any]) -> None:
                 place: Lane(name, shapes, stream, block, place)
                 for place, stream in zip(order["places"], order["streams"], strict=True)
             }
+            busy = _Busy(pipe)
             pipe.send_bytes(DONE)
             while True:
-                _answer(pipe.recv_bytes(), own, _Busy(pipe))
+                _answer(pipe.recv_bytes(), own, busy)
                 pipe.send_bytes(DONE)
         except FinrlPodError as error:
             _tell(pipe, REFUSED, str(error))
