@@ -278,7 +278,8 @@ class MarketEnv(ABC):
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
         if self.config.turbulence_limit > 0 and self.market.turbulence is not None:
-            stormy = (self.market.turbulence[day] > self.config.turbulence_limit)[..., None, None]
+            seen = (day - (self.venue.delay - 1)).clamp(min=0)  # a flight is as late as any other decision
+            stormy = (self.market.turbulence[seen] > self.config.turbulence_limit)[..., None, None]
             sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
             trades = torch.where(stormy, sold, trades)
         return trades

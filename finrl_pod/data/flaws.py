@@ -13,6 +13,7 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.types import Panel
 
 JUMP = 0.40
+SPARSE = 4.0  # days between bars: more than a long weekend
 SENTENCES_PER_KIND = 10
 
 
@@ -21,7 +22,8 @@ class Flaw:
     """One fault of a panel.
 
     hard: the panel breaks a rule and must not be used; otherwise it deserves doubt. kind: times, symbol, price, hole
-    (hard); jump, late start, early end, gap, empty ticker, range (soft). time: None where no single bar is meant.
+    (hard); spacing, jump, late start, early end, gap, empty ticker, range (soft). time: None where no single bar is
+    meant.
     """
 
     kind: str
@@ -38,7 +40,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: they mean nothing on times or prices that are wrong.
-    return hard or (*_jumps(panel), *_lives(panel), *_ranges(panel))
+    return hard or (*_spacing(panel), *_jumps(panel), *_lives(panel), *_ranges(panel))
 
 
 def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
@@ -99,6 +101,19 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
     for t in np.flatnonzero(~(np.isfinite(benchmark.close) & (benchmark.close > 0))):
         what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
         yield Flaw("price", True, f"{what}: it must be above zero and finite", benchmark.name, panel.times[t])
+
+
+def _spacing(panel: Panel) -> Iterator[Flaw]:
+    """Daily bars that are not of days: weekly or monthly ones can be traded, but every window counts bars."""
+    if panel.bar != "1d" or len(panel.times) < 3:
+        return
+    days = float(np.median(np.diff(panel.times) / np.timedelta64(1, "D")))
+    if days > SPARSE:
+        message = (
+            f"Bars called daily are {days:g} days apart (median): windows of features, costs and delays count bars, "
+            "whatever their length; a year has as many as there are."
+        )
+        yield Flaw("spacing", False, message)
 
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finrl_pod.data.own_bars import over_own_bars
 from finrl_pod.types import Bools, Floats, Panel
 
 LOOKBACK = 21  # bars of returns
@@ -27,13 +28,19 @@ def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floa
     return np.where(ended & ~fillable, np.inf, volume)
 
 
-def trailing_volatility(close: Floats) -> Floats:
-    """[T, N] standard deviation (n - 1) of the last 21 log returns known at t; `UNKNOWN` before there are five.
+def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
+    """[T, N] standard deviation (n - 1) of a ticker's last 21 log returns known at t; `UNKNOWN` before there are five.
 
-    close: [T, N] > 0, carried over gaps.
+    close: [T, N], > 0 where tradable [T, N]. Returns are those from one bar of the ticker to its next, so that neither
+    the bars before its start nor gaps count as quiet ones; in a gap and after the end the last estimate stands.
     """
     import pandas as pd
 
-    returns = np.diff(np.log(close), axis=0, prepend=np.nan)
-    rolling = pd.DataFrame(returns).rolling(LOOKBACK, min_periods=FEWEST).std(ddof=1).to_numpy()
-    return np.where(np.isfinite(rolling), rolling, UNKNOWN)
+    def rolling(own: Floats) -> Floats:
+        returns = pd.DataFrame(np.diff(np.log(own), axis=0, prepend=np.nan))
+        return returns.rolling(LOOKBACK, min_periods=FEWEST).std(ddof=1).to_numpy()
+
+    estimates: Floats = (
+        pd.DataFrame(over_own_bars(rolling, tradable, close)).ffill().fillna(UNKNOWN).to_numpy(copy=True)
+    )
+    return estimates

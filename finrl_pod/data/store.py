@@ -1,7 +1,8 @@
 """Panels on disk: for each name a folder with the prices as Parquet and a JSON manifest.
 
 The Parquet file is named by its contents and the manifest is renamed into place last, so a reader sees the old panel
-or the new one, whole, and a failure at any moment leaves the old one.
+or the new one, whole, and a failure at any moment leaves the old one. A reader that had the old manifest when its
+prices were removed reads anew.
 """
 
 from __future__ import annotations
@@ -86,6 +87,14 @@ class Store:
         if name == SAMPLE:
             return load_sample()
         manifest = self._manifest(name)
+        try:
+            return self._decoded(name, manifest)
+        except DataError:
+            if (newer := self._manifest(name)) == manifest:
+                raise
+            return self._decoded(name, newer)  # saved anew between the two reads
+
+    def _decoded(self, name: str, manifest: Manifest) -> Panel:
         # The manifest may be edited by hand: a file outside the panel's own folder is never read.
         path = self._folder(name) / Path(manifest.file).name
         try:
@@ -165,7 +174,8 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(prices))
+        # On this thread alone: a worker of Arrow's that still holds the bytes when the interpreter ends aborts it.
+        table = pq.ParquetFile(pa.BufferReader(prices)).read(use_threads=False)
         values = {
             column: np.stack([table.column(f"{column}:{s}").to_numpy() for s in manifest.symbols], axis=1)
             for column in manifest.columns

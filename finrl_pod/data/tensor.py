@@ -77,7 +77,7 @@ def build_market(
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
-        volatility=None if volumes is None else torch.from_numpy(trailing_volatility(close)),
+        volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
     )
 
 

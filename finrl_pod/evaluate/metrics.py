@@ -20,6 +20,8 @@ from finrl_pod.errors import InputError
 from finrl_pod.types import Floats
 
 BARS_A_YEAR = 252  # daily bars: the sessions of a year
+OTHER_CALENDAR = 0.05  # bars a year that differ by more are no matter of holidays
+EDGE_DAYS = 5.0
 NO_RISK = 1e-12  # volatilities below this are rounding, not risk
 
 METRICS = (
@@ -36,9 +38,19 @@ METRICS = (
 
 
 def bars_a_year(times: ArrayLike) -> float:
-    """252 sessions of as many bars as the days among `times` [T] datetime64 have on average: 252 for daily bars."""
+    """252 sessions of as many bars as the days among `times` [T] datetime64 have on average: 252 for daily bars.
+
+    Where the calendar says something clearly else (a market that never closes, weekly bars, sessions over midnight in
+    UTC), it is the bars that `times` hold a year of 365.25 days.
+    """
     moments = np.asarray(times, dtype="datetime64[ns]")
-    return BARS_A_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
+    usual = BARS_A_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
+    days = float((moments[-1] - moments[0]) / np.timedelta64(1, "D")) if len(moments) > 1 else 0.0
+    if days <= 0:
+        return usual
+    counted = (len(moments) - 1) / days * 365.25
+    # Exchanges differ by a few holidays a year, and a short period may begin or end beside a long weekend.
+    return usual if abs(counted / usual - 1) <= OTHER_CALENDAR + EDGE_DAYS / days else counted
 
 
 def simple_returns(equity: ArrayLike) -> Floats:

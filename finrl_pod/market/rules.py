@@ -72,10 +72,10 @@ def _check(config: EnvironmentConfig) -> None:
             "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
             "square-root law is not known to hold"
         )
-    if config.order == "sequential" and (config.per_share or config.per_share_minimum or config.impact):
+    if config.order == "sequential" and (config.per_share or config.per_share_minimum or config.participation):
         raise ConfigError(
             'environment.order = "sequential" goes with proportional costs alone; use "proportional" with per_share, '
-            "per_share_minimum and impact"
+            "per_share_minimum, participation and impact"
         )
     if config.delay > 1 and config.fill == "same_close":
         raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')

@@ -104,7 +104,9 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 3, "2024-01-03", ""), r"line 3: the time must be a date .*, it is blank"),
         (edit(LONG, 3, "A", " "), r"line 3: the ticker is missing"),
         (edit(LONG, 1, "open", "vwap"), r"p.csv: unknown column 'vwap'; known are time, symbol, open"),
-        (edit(LONG, 1, "open", "close"), r"p.csv has the column 'close' twice|p.csv: unknown column 'close.1'"),
+        (edit(LONG, 1, "open", "close"), r"p.csv has the column 'close' twice: remove one"),
+        (edit(WIDE, 1, "B", "A"), r"p.csv has the column 'A' twice: remove one"),
+        (WIDE.replace("\n", ",\n"), r"p.csv: column 4 has no name: give it one or remove it"),
         (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
         (edit(LONG, 1, "symbol", "name"), r"has a column 'close' but none that names the ticker"),
         (edit(WIDE, 1, "date", "when"), r"p.csv has no time column: it needs one named time or date"),
@@ -120,6 +122,19 @@ def test_every_fault_names_its_line(tmp_path: Path, text: str, words: str) -> No
     with pytest.raises(DataError, match=words) as caught:
         read_file(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_parquet_as_pandas_and_yfinance_leave_it(tmp_path: Path) -> None:
+    wide = pd.read_csv(write(tmp_path, WIDE), parse_dates=["date"])
+    wide.set_index("date", drop=False).to_parquet(tmp_path / "kept.parquet")
+    wide.set_index("date").to_parquet(tmp_path / "moved.parquet")
+    expected = read_file(write(tmp_path, WIDE)).sha256
+    assert {read_file(tmp_path / f"{name}.parquet").sha256 for name in ("kept", "moved")} == {expected}
+    levels = wide.set_index("date")
+    levels.columns = pd.MultiIndex.from_product([["Close"], levels.columns], names=["Price", "Ticker"])
+    levels.to_parquet(tmp_path / "levels.parquet")
+    with pytest.raises(DataError, match=r"levels.parquet has 2 levels of column names: it needs one"):
+        read_file(tmp_path / "levels.parquet")
 
 
 def test_gaps_become_untradable_when_asked_for(tmp_path: Path) -> None:

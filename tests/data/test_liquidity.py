@@ -14,14 +14,31 @@ from tests.data.panels import panel
 
 def test_volatility_knows_the_past_alone_and_agrees_with_numpy() -> None:
     close = 50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 2)).cumsum(0))
-    got = trailing_volatility(close)
+    everywhere = np.ones(close.shape, dtype=bool)
+    got = trailing_volatility(close, everywhere)
     returns = np.diff(np.log(close), axis=0)
     for t in (FEWEST, 20, 40, 59):
         np.testing.assert_allclose(got[t], returns[max(0, t - LOOKBACK) : t].std(0, ddof=1), rtol=1e-9)
     assert (got[:FEWEST] == UNKNOWN).all()
     changed = close.copy()
     changed[31:] *= 3
-    np.testing.assert_array_equal(trailing_volatility(changed)[:31], got[:31])
+    np.testing.assert_array_equal(trailing_volatility(changed, everywhere)[:31], got[:31])
+
+
+def test_volatility_is_of_a_tickers_own_bars_and_knows_nothing_of_a_price_before_its_start() -> None:
+    close = 150 * np.exp(np.random.default_rng(1).normal(0, 0.02, 60).cumsum())
+    tradable = np.ones((120, 2), dtype=bool)
+    tradable[:60, 1] = False  # listed at bar 60
+    tradable[80:90, 1] = False  # suspended
+    late = np.full((120, 2), np.nan)
+    late[:, 0], late[tradable[:, 1], 1] = 10.0, close[:50]
+    market = build_market(dataclasses.replace(panel(late), volume=np.where(tradable, 1e6, np.nan)), (), (0, 119))
+    assert market.volatility is not None
+    got = market.volatility.numpy()[:, 1]
+    returns = np.diff(np.log(close))
+    assert (got[: 60 + FEWEST] == UNKNOWN).all()
+    for t, last in ((60 + FEWEST, FEWEST), (79, 19), (85, 19), (90, 20), (119, 49)):
+        np.testing.assert_allclose(got[t], returns[max(0, last - LOOKBACK) : last].std(ddof=1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])

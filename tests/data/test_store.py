@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,6 +68,48 @@ def test_saving_again_replaces_and_leaves_one_file_of_prices(tmp_path: Path) -> 
         store.save(made(seed=seed))
     assert store.load("mine").sha256 == made(seed=2).sha256
     assert len(list((tmp_path / "mine").iterdir())) == 2
+
+
+def test_a_reader_whose_prices_are_replaced_under_its_eyes_reads_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = Store(tmp_path), Path.read_bytes
+    store.save(made(seed=1))
+    later = [made(seed=2)]
+
+    def read_late(path: Path) -> bytes:
+        if path.suffix == ".parquet" and later:
+            store.save(later.pop())
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_late)
+    assert store.load("mine").sha256 == made(seed=2).sha256
+
+
+def test_a_program_that_ends_right_after_loading_ends_well(tmp_path: Path) -> None:
+    """A thread of Arrow's that outlives the interpreter would abort it, at times."""
+    Store(tmp_path).save(made())
+    code = "import sys; from finrl_pod.data.store import Store; Store(sys.argv[1]).load('mine')"
+    begun = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
+    assert [one.wait(timeout=120) for one in begun] == [0, 0, 0, 0]
+
+
+def test_a_damaged_sample_is_one_sentence_and_does_not_hide_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(importlib.util.find_spec("skfolio").submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index, union-attr]
+    folder = tmp_path / "skfolio" / "datasets" / "data"
+    folder.mkdir(parents=True)
+    (folder / "sp500_dataset.csv.gz").write_bytes((whole / "sp500_dataset.csv.gz").read_bytes()[:100_000])
+    Store(tmp_path / "store").save(made())
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
+    )
+    listed = Store(tmp_path / "store").list()
+    assert [m.name for m in listed] == ["sample", "mine"]
+    assert listed[0].fault == (
+        "skfolio's sample file sp500_dataset.csv.gz is missing or damaged: install skfolio>=1.12 again"
+    )
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

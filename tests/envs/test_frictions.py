@@ -33,6 +33,7 @@ configs = st.builds(
     exit_return=st.sampled_from([0.0, -0.3, -1.0]),
     cash_rates=st.sampled_from([(), (("2020-01-03", 0.05), ("2020-01-09", -0.01))]),
     delay=st.sampled_from([1, 2, 4]),
+    turbulence_limit=st.sampled_from([0.0, 0.8]),
     short=st.booleans(),
     leverage=st.sampled_from([1.0, 1.5]),
     window=st.just(STEPS),
@@ -44,7 +45,9 @@ seeds = st.integers(0, 2**31 - 1)
 
 def market_for(seed: int, config: EnvironmentConfig) -> MarketTensor:
     rough = {"gaps": 0.1, "ends": {0: 9}, "starts": {1: 6}}
-    return random_market(seed, bars=22, fill=config.fill, opens=seed % 2 == 0, volumes=True, volatility=0.03, **rough)
+    storm = np.random.default_rng(seed).random(22)
+    wanted = {"fill": config.fill, "opens": seed % 2 == 0, "volumes": True, "volatility": 0.03, "turbulence": storm}
+    return random_market(seed, bars=22, **wanted, **rough)
 
 
 def weights_of(action: torch.Tensor, tradable: torch.Tensor, config: EnvironmentConfig) -> torch.Tensor:
@@ -72,8 +75,12 @@ def test_environment_and_backtest_keep_the_same_books(seed: int, config: Environ
     noise = torch.randn(STEPS, 1, 1, env.action_size, generator=torch.Generator().manual_seed(seed)) * 2
     outcomes = [(env.step(action.double()), single.step(action)) for action in noise]
 
+    storm = market.turbulence
+    assert storm is not None
+
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        return weights_of(noise[t - first, 0, 0], market.tradable[t], config).unsqueeze(0)
+        weights = weights_of(noise[t - first, 0, 0], market.tradable[t], config).unsqueeze(0)
+        return torch.zeros_like(weights) if config.turbulence_limit and storm[t] > config.turbulence_limit else weights
 
     ledger = simulate(market, decide, first, first + STEPS, env.rules, config.cash)
     shift = 0 if config.fill == "same_close" else 1
@@ -157,6 +164,7 @@ def test_a_delay_lets_decisions_take_effect_later_and_changes_nothing_else(delay
         ({"delay": 0}, "delay is out of its range"),
         ({"delay": 2, "fill": "same_close"}, "the same close has no delay"),
         ({"per_share": 0.01, "order": "sequential"}, "goes with proportional costs alone"),
+        ({"participation": 0.1, "order": "sequential"}, "goes with proportional costs alone"),
         ({"cash_rates": (("soon", 0.01),)}, "got the date 'soon'"),
         ({"cash_rates": (("2020-01-01", 2.0),)}, "annual rates such as 0.02"),
         ({"cash_rates": (("2020-01-02", 0.0), ("2020-01-01", 0.01))}, "in order of their dates"),

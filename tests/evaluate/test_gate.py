@@ -41,7 +41,7 @@ def result(name: str, seed: int, drift: float = 0.0, bars: int = BARS, equity: A
     market = np.random.default_rng(seed).normal(2e-4, 0.01, bars)
     own = np.random.default_rng([seed, *name.encode()]).normal(drift, 0.003, bars)
     curve = 1e6 * np.exp(np.cumsum(market + own)) if equity is None else np.asarray(equity, dtype=float)
-    times = np.datetime64("2020-01-01", "ns") + np.arange(len(curve)) * np.timedelta64(1, "D")
+    times = np.busday_offset("2020-01-01", np.arange(len(curve))).astype("datetime64[ns]")
     weights = np.zeros((len(curve), 1))
     return BacktestResult(name, times, ("A",), curve, weights, weights[:, 0], weights[:, 0], {})
 

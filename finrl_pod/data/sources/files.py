@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(
-                path,
-                dtype=str,
-                keep_default_na=False,
-                skip_blank_lines=False,
-                index_col=False,
-                encoding="utf-8-sig",
-                compression="infer",
-            )
+            header = _csv(path, header=None, nrows=1)
+            _check_names([str(name).strip() for name in header.iloc[0]], path.name)
+            table = _csv(path)
     except pd.errors.ParserWarning:
         raise DataError(f"{path.name} is no regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
@@ -106,17 +100,49 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return table.iloc[: int(filled[-1]) + 1 if filled.size else 0]
 
 
+def _csv(path: Path, **options: Any) -> pd.DataFrame:
+    table: pd.DataFrame = pd.read_csv(
+        path,
+        dtype=str,
+        keep_default_na=False,
+        skip_blank_lines=False,
+        index_col=False,
+        encoding="utf-8-sig",
+        compression="infer",
+        **options,
+    )
+    return table
+
+
+def _check_names(names: Sequence[str], file: str) -> None:
+    """Before pandas renames what is there twice or has no name. Raises DataError."""
+    for place, name in enumerate(names):
+        if not name:
+            raise DataError(f"{file}: column {place + 1} has no name: give it one or remove it")
+        if name in names[:place]:
+            raise DataError(f"{file} has the column {name!r} twice: remove one")
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with path.open("rb") as file:
-            table: pd.DataFrame = pq.read_table(file).to_pandas()
+            # Without threads: see data/store.py.
+            table: pd.DataFrame = pq.ParquetFile(file).read(use_threads=False).to_pandas(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or "it is truncated or not a Parquet file"
         raise DataError(f"cannot read {path}: {reason}") from None
-    if str(table.index.name).lower() in (*TIME_NAMES, *SYMBOL_NAMES) or table.index.nlevels > 1:
+    if table.columns.nlevels > 1:
+        raise DataError(
+            f"{path.name} has {table.columns.nlevels} levels of column names: it needs one, as a long table with the "
+            "columns time, symbol and close (pandas: table.stack), or as closes with one column for each ticker"
+        )
+    known = (*TIME_NAMES, *SYMBOL_NAMES)
+    kept = [name for name in table.index.names if name in table.columns]  # set_index(..., drop=False)
+    table = table.droplevel(kept) if len(kept) < table.index.nlevels else table.reset_index(drop=True)
+    if table.index.nlevels > 1 or str(table.index.name).lower() in known:
         table = table.reset_index()
     return table
 
@@ -126,9 +152,7 @@ def _long(
 ) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
     """(rows as `panel_of_rows` takes them, the table's row that each came from)."""
     table = table.set_axis(table.columns.astype(str).str.strip(), axis=1)
-    repeated = table.columns[table.columns.duplicated()]
-    if len(repeated):
-        raise DataError(f"{file} has the column {repeated[0]!r} twice: remove one")
+    _check_names(list(table.columns), file)
     names = {c: c.lower() for c in table.columns}
     time_column = next((c for c in table.columns if names[c] in TIME_NAMES), None)
     if time_column is None:

@@ -7,6 +7,7 @@ takes seconds, and none of its code is needed.
 from __future__ import annotations
 
 import importlib.util
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -78,5 +79,7 @@ def _read(file: str) -> pd.DataFrame:
     path = Path(folders[0]) / "datasets" / "data" / file
     try:
         return pd.read_csv(path, index_col=0, parse_dates=True)
-    except OSError:
-        raise EnvironmentLacks(f"skfolio lacks its sample file {path.name}: install skfolio>=1.12 again") from None
+    except (OSError, EOFError, zlib.error, ValueError):
+        raise EnvironmentLacks(
+            f"skfolio's sample file {path.name} is missing or damaged: install skfolio>=1.12 again"
+        ) from None
