@@ -93,7 +93,8 @@ class OffPolicyConfig(AgentConfig):
 
     An iteration takes `horizon` steps of every environment and then `updates` gradient steps on `batch` samples each.
     replay: transitions kept for each member. warmup: samples of random actions before the first update.
-    target_interval, target_rate: every so many updates the target networks move by this share towards the networks.
+    target_interval, target_rate: every so many updates (of the actor, for those of a deterministic one) the target
+    networks move by this share towards the networks.
     scale_rewards: divide rewards by their standard deviation in the replay at the first update.
     """
 

@@ -79,22 +79,29 @@ static inline T largest(lane<T, W> x) {
   return most;
 }
 
+// Numbers of two vectors by their places in both: each compiler has its own name for it.
+#ifdef __clang__
+#define picked(a, b, I, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define picked(a, b, I, ...) __builtin_shuffle(a, b, I{__VA_ARGS__})
+#endif
+
 // The sums of W vectors, as one vector: the i-th number is the sum of x[i]. Adds neighbours, then halves.
 static inline lane<float, 8> sums(const lane<float, 8>* x) {
   typedef lane<float, 8> V;
   typedef lane<int32_t, 8> I;
   auto pairs = [](V a, V b) {
-    return __builtin_shuffle(a, b, I{0, 2, 8, 10, 4, 6, 12, 14}) + __builtin_shuffle(a, b, I{1, 3, 9, 11, 5, 7, 13, 15});
+    return picked(a, b, I, 0, 2, 8, 10, 4, 6, 12, 14) + picked(a, b, I, 1, 3, 9, 11, 5, 7, 13, 15);
   };
   V a = pairs(pairs(x[0], x[1]), pairs(x[2], x[3])), b = pairs(pairs(x[4], x[5]), pairs(x[6], x[7]));
-  return __builtin_shuffle(a, b, I{0, 1, 2, 3, 8, 9, 10, 11}) + __builtin_shuffle(a, b, I{4, 5, 6, 7, 12, 13, 14, 15});
+  return picked(a, b, I, 0, 1, 2, 3, 8, 9, 10, 11) + picked(a, b, I, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 static inline lane<double, 4> sums(const lane<double, 4>* x) {
   typedef lane<double, 4> V;
   typedef lane<int64_t, 4> I;
-  auto pairs = [](V a, V b) { return __builtin_shuffle(a, b, I{0, 4, 2, 6}) + __builtin_shuffle(a, b, I{1, 5, 3, 7}); };
+  auto pairs = [](V a, V b) { return picked(a, b, I, 0, 4, 2, 6) + picked(a, b, I, 1, 5, 3, 7); };
   V a = pairs(x[0], x[1]), b = pairs(x[2], x[3]);
-  return __builtin_shuffle(a, b, I{0, 1, 4, 5}) + __builtin_shuffle(a, b, I{2, 3, 6, 7});
+  return picked(a, b, I, 0, 1, 4, 5) + picked(a, b, I, 2, 3, 6, 7);
 }
 static inline lane<float, 1> sums(const lane<float, 1>* x) { return x[0]; }
 static inline lane<double, 1> sums(const lane<double, 1>* x) { return x[0]; }

@@ -63,5 +63,6 @@ def perturb(
 def _move(name: str, value: float, factor: float) -> float:
     """A value times a factor, or its horizon times the factor, held within its bounds."""
     low, high = BOUNDS[name]
-    moved = 1 - (1 - value) / factor if name in HORIZONS and value < 1 else value * factor
+    # A horizon without end is brought to the longest that is drawn: it could not be multiplied.
+    moved = 1 - (1 - min(value, high)) / factor if name in HORIZONS else value * factor
     return min(max(moved, low), high)

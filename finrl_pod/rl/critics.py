@@ -28,7 +28,7 @@ class CriticNetwork(Protocol):
 
 def effect_size(spec: PolicySpec) -> int:
     """Numbers that a critic is told of an action: weights leave out cash."""
-    return spec.assets if spec.action == "softmax" else spec.action_size
+    return spec.assets if spec.wants_weights else spec.action_size
 
 
 class MlpCritic:
@@ -79,7 +79,7 @@ class EquivariantCritic:
         context = mean_over_assets(code, seen.tradable).unsqueeze(2)  # [R, K, 1, H]
         both = torch.cat([effect, held], 2).reshape(r * k, 2 * a, n)
         mixed = torch.bmm(both, code.view(r * k, n, -1)).view(r, k, 2, a, -1)
-        moved = effect - held if self.spec.action == "softmax" else effect
+        moved = effect - held if self.spec.wants_weights else effect
         scalars = torch.stack(
             [1 - effect.sum(-1), seen.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
         )  # [R, K, A, 4]

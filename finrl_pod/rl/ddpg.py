@@ -44,7 +44,8 @@ class DDPG(ActorCritic):
             figures = self._fit_critics(batch, following, factor)
         if self.improves:
             self.improved = [self._improve(batch, factor)]
-            self._follow()
+            if self.updates // self.delay % self.config.target_interval == 0:  # the actor's steps count
+                self.trained.follow()
         return [*figures, *self.improved]
 
     def _improve(self, batch: Batch, factor: float) -> Tensor:

@@ -8,7 +8,11 @@ from pathlib import Path
 import torch
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+CGROUP = Path("/sys/fs/cgroup")
+CACHED = (
+    "inactive_file ",
+    "active_file ",
+)  # files that were read or written: the kernel drops them when asked for room
 
 
 def available_bytes(device: torch.device) -> int:
@@ -17,10 +21,11 @@ def available_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     free = _of_machine()
     try:
-        most, used = (path.read_text().strip() for path in CGROUP)
+        most, used, parts = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat"))
     except OSError:
         return free
-    return free if most == "max" else max(min(free, int(most) - int(used)), 0)
+    cached = sum(int(line.split()[1]) for line in parts.splitlines() if line.startswith(CACHED))
+    return free if most == "max" else max(min(free, int(most) - int(used) + cached), 0)
 
 
 def _of_machine() -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from finrl_pod.market.weights import scores_to_weights
 from finrl_pod.rl.networks import PolicySpec
 from finrl_pod.types import Observation, Tensor
 
@@ -101,14 +102,12 @@ class MarketInputs:
 
     def effect(self, action: Tensor, seen: Seen) -> Tensor:
         """Scores as the weights [R, K, A, N] that they become; shares to trade as they are."""
-        if self.spec.action != "softmax":
+        if not self.spec.wants_weights:
             return action
-        scores = action * SCORE_SCALE
-        if seen.tradable is not None:
-            known = torch.nn.functional.pad(seen.tradable, (1, 0), value=True).unsqueeze(2)  # cash is always there
-            scores = scores.masked_fill(~known, -torch.inf)
-        weights: Tensor = torch.softmax(scores, -1)[..., 1:] * self._leverage
-        return weights
+        everything = torch.ones((), dtype=torch.bool, device=action.device)
+        tradable = everything if seen.tradable is None else seen.tradable.unsqueeze(2)
+        short = self.spec.action == "direct"
+        return scores_to_weights(action * scale_of(self.spec), tradable, short=short, leverage=self._leverage)
 
 
 class FlatInputs:

@@ -175,6 +175,23 @@ class Learner:
                 f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {fits.get(odd)}, "
                 f"needed {wanted.get(odd)}; use the policy, hidden sizes and features it was trained with"
             )
+        if not self.algorithm.alive[p]:  # its accounts, and a replay, hold what is no number too
+            raise RunError(
+                f"member {p} stopped when its loss was no longer a number, and its environments with it; restore "
+                f"snapshot {snapshot.id} into a new Learner"
+            )
+        spec = asdict(self.algorithm.spec)
+        for name in ("kind", "activation", "action"):
+            if snapshot.spec.get(name, spec[name]) != spec[name]:
+                raise RunError(
+                    f"snapshot {snapshot.id} does not fit this agent: its {name} is {snapshot.spec[name]!r}, "
+                    f"needed {spec[name]!r}; use the policy, activation and environment it was trained with"
+                )
+        if odds := snapshot.optimiser.keys() ^ self.algorithm.member(p)[1].keys():
+            raise RunError(
+                f"snapshot {snapshot.id} does not fit this agent: what it keeps for training differs, {min(odds)} is "
+                "on one side alone; use the optimiser and the settings it was trained with"
+            )
         here = self._market().normaliser.feature_names
         if snapshot.normaliser.feature_names != here:
             raise RunError(

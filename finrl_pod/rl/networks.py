@@ -58,6 +58,11 @@ class PolicySpec:
     def has_cash_score(self) -> bool:
         return self.action_size == self.assets + 1
 
+    @property
+    def wants_weights(self) -> bool:
+        """Whether an action stands for the weights that are wanted, not for shares to trade."""
+        return self.assets > 0 and self.has_cash_score and self.action != "discrete"
+
 
 class Start(NamedTuple):
     """How a policy begins. log_std: of its actions. orthogonal: a plain policy's weights, else uniform as torch's."""

@@ -144,6 +144,7 @@ class Pipeline:
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
         per_sample = config.updates / self.round
+        falls, total = config.learning_rate_schedule == "linear", max(samples - config.warmup, 1) * per_sample
         began = last = time.perf_counter()
         while True:
             seen = min(int(counts[SEEN]), samples)
@@ -152,7 +153,8 @@ class Pipeline:
             self._read(int(counts[WRITTEN]))
             if owed > 0:
                 algorithm.seen = seen
-                algorithm.learn(min(owed, AHEAD * config.updates), 1.0)
+                factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
+                algorithm.learn(min(owed, AHEAD * config.updates), factor)
                 self._hand_over()
             elif seen >= samples:
                 break

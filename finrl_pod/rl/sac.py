@@ -65,6 +65,11 @@ class SAC(ActorCritic):
         super()._build(streams)
         self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
 
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        super().load_member(p, weights, rest)
+        if not self.config.automatic:  # a fixed temperature is a setting, and settings stay the slot's own
+            self.trained.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
+
     @property
     def climbs(self) -> str:
         return "mean" if self.rule == "mean" else "min"

@@ -117,6 +117,24 @@ def test_a_copy_takes_what_makes_the_member_and_leaves_what_is_the_slots(name: s
     assert all(torch.equal(kept[key], x) for key, x in learner.algorithm.slot_state().items())
 
 
+@EVERY
+def test_nothing_is_restored_in_the_place_of_a_member_that_broke(name: str) -> None:
+    learner = learned(name, (0, 1), spoil=(1, 6), policy="mlp")
+    with pytest.raises(RunError, match=r"member 1 stopped when its loss was no longer a number.* into a new Learner"):
+        learner.restore(learner.snapshot(0), 1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].actions != "discrete"])
+def test_it_learns_to_sell_short(name: str, policy: str) -> None:
+    """Scores are weights there, and critics are told as much."""
+    learner = small_learner(name, (0, 1), policy=policy, rules={"short": True, "leverage": 1.5})
+    before = everything(learner)
+    learner.learn(8 * learner.iteration_samples)
+    assert learner.alive == [True, True]
+    assert any(not torch.equal(before[key], x) for key, x in everything(learner).items())
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @EVERY
 def test_a_saved_agent_acts_as_the_learner_does(name: str, policy: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.config import PPOConfig
+from finrl_pod.agents import A2CConfig, PPOConfig
 from finrl_pod.pod.hyperparameters import BOUNDS, RATE_FACTOR, configured, draw, perturb, searched
 
 AGENT = PPOConfig()
@@ -85,3 +85,12 @@ def test_resample_always_is_a_fresh_draw() -> None:
     one = perturb(configured(AGENT), 1.25, 1.0, AGENT, np.random.default_rng(4))
     other = perturb(dict.fromkeys(searched(AGENT), 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
     assert one == other == draw(AGENT, np.random.default_rng(4))
+
+
+@pytest.mark.parametrize("name", ["discount", "gae_lambda"])
+def test_a_horizon_without_end_is_drawn_as_the_longest_that_there_is(name: str) -> None:
+    """A factor on the value itself would leave horizons of one or two bars."""
+    agent = A2CConfig(**{name: 1.0})
+    drawn = [draw(agent, np.random.default_rng(seed))[name] for seed in range(200)]
+    assert min(drawn) >= 1 - RATE_FACTOR * (1 - BOUNDS[name][1]) - 1e-12
+    assert perturb({**configured(agent)}, 1.2, 0.0, agent, np.random.default_rng(0))[name] > 0.998

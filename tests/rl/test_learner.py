@@ -15,6 +15,7 @@ from finrl_pod.rl.rollout import Rollout
 from finrl_pod.rl.worker import Worker
 from finrl_pod.types import Observation
 from tests.markets import random_market
+from tests.rl import zoo
 from tests.rl.learners import iteration, same, small_env, small_learner
 
 POLICIES = pytest.mark.parametrize("policy", ["equivariant", "mlp"])
@@ -236,6 +237,35 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_is_lost(name: str) 
     ):
         learner.restore(snapshot)
     assert same(learner.snapshot(), before)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "odd"),
+    [
+        ({"policy": "mlp", "activation": "relu"}, {"policy": "mlp"}, "its activation is 'relu', needed 'tanh'"),
+        ({"optimiser": "rmsprop"}, {}, "what it keeps for training differs, "),
+    ],
+)
+def test_a_snapshot_of_other_settings_is_refused_and_nothing_is_lost(
+    theirs: dict[str, Any], ours: dict[str, Any], odd: str
+) -> None:
+    learner = small_learner(**ours)
+    before = learner.snapshot()
+    with pytest.raises(RunError, match=f"^snapshot agent does not fit this agent: {odd}"):
+        learner.restore(small_learner(**theirs).snapshot())
+    assert same(learner.snapshot(), before)
+
+
+def test_a_snapshot_of_a_market_with_shorts_is_refused_where_scores_pass_a_softmax() -> None:
+    one, other = (zoo.small_learner("sac", policy="mlp", rules={"short": short}) for short in (True, False))
+    with pytest.raises(RunError, match="its action is 'direct', needed 'softmax'"):
+        other.restore(one.snapshot())
+
+
+def test_a_fixed_temperature_stays_the_slots_own() -> None:
+    one, other = (zoo.small_learner("sac", automatic=False, temperature=t) for t in (0.3, 0.05))
+    other.restore(one.snapshot())
+    assert other.algorithm.temperature.tolist() == pytest.approx([0.05])
 
 
 def test_a_snapshot_of_other_features_is_refused_though_their_number_fits() -> None:

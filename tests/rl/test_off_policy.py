@@ -162,6 +162,18 @@ def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
 # ---------------------------------------------------------------- whole updates
 
 
+def test_targets_follow_every_so_many_steps_of_the_actor() -> None:
+    algorithm = make("td3", target_interval=3)
+    moved = []
+    for update in range(1, 13):
+        before = algorithm.trained.targets["actor"].views["w0"].clone()
+        algorithm.updates += 1
+        algorithm._update(batch(), draw(1, B, 1, D, seed=update), 1.0)
+        if not torch.equal(before, algorithm.trained.targets["actor"].views["w0"]):
+            moved.append(update)
+    assert moved == [6, 12]
+
+
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
 def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> None:
     """Four updates: smoothed and clipped target actions, the lower critic, Adam, the delay, Polyak averages."""

@@ -27,6 +27,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "group": ("td3", {"batch": 10}, "agent.batch must be a multiple of environment.group, got 10 and 3"),
     "replay": ("ddpg", {"batch": 3, "replay": 3}, "agent.replay must hold a step of all 6 environments, got 3"),
     "updates": ("sac", {"updates": 0}, "agent.updates is out of its range, got 0"),
+    "spread": ("sac", {"warmup": 1, "batch": 1, "rules": {"envs": 1, "group": 1}}, "set warmup to 2 or more"),
     "too many updates": ("sac", {"updates": 10**20}, f"agent.updates is out of its range, got {10**20}"),
     "warmup": ("sac", {"warmup": -1}, "agent.warmup is out of its range, got -1"),
     "critics": ("sac", {"critics": 0}, "agent.critics is out of its range, got 0"),
@@ -69,14 +70,16 @@ def test_what_needs_a_market_is_refused_elsewhere() -> None:
         Learner(Flat(), small_config("dqn", policy="mlp"))
 
 
-def test_critics_are_told_the_weights_that_scores_become() -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_critics_are_told_the_weights_that_scores_become(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
-    env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5))
+    env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
     inputs = MarketInputs(env, spec_of(env, "mlp", (4,)), torch.float64)
     seen = inputs.see(inputs.take(env.reset(1)))
     action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
     assert seen.tradable is not None
-    expected = scores_to_weights(action * SCORE_SCALE, seen.tradable.unsqueeze(2), short=False, leverage=1.5)
+    scores = action if short else action * SCORE_SCALE
+    expected = scores_to_weights(scores, seen.tradable.unsqueeze(2), short=short, leverage=1.5)
     torch.testing.assert_close(inputs.effect(action, seen), expected)
 
 

@@ -42,6 +42,24 @@ def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
     assert torch.isfinite(written["row"]).all()
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_the_rate_of_learning_falls_with_the_updates(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SACConfig(**SMALL, updates=1, learning_rate_schedule=schedule)  # type: ignore[arg-type]
+    with Pipeline(PENDULUM, config, seed=1) as pipeline:
+        learn, seen = pipeline.algorithm.learn, []
+
+        def watched(count: int, factor: float) -> None:
+            seen.append((pipeline.algorithm.updates, factor))
+            learn(count, factor)
+
+        monkeypatch.setattr(pipeline.algorithm, "learn", watched)
+        pipeline.learn(240)
+    total = (240 - 40) // 2
+    assert len(seen) > 3
+    for updates, factor in seen:
+        assert factor == pytest.approx(1 - updates / total if schedule == "linear" else 1.0)
+
+
 def test_the_ring_gives_the_newest_and_spares_the_oldest() -> None:
     ring = SharedReplay({"x": torch.zeros(1, 10)}, 3, torch.device("cpu"))
     ring.add({"x": torch.arange(1.0, 7).view(1, -1)})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl import free_memory
 from finrl_pod.rl import replay as replay_module
 from finrl_pod.rl.free_memory import available_bytes
 from finrl_pod.rl.replay import Replay
@@ -60,6 +63,17 @@ def test_a_replay_that_does_not_fit_into_memory_is_refused_before_it_is_made(mon
 
 def test_free_memory_is_a_plausible_number() -> None:
     assert 2**20 < available_bytes(CPU) < 2**50
+
+
+def test_what_a_container_keeps_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "_of_machine", lambda: 2**40)
+    stat = f"anon 5\ninactive_file {2**30}\nactive_file {2**29}\nfile {3 * 2**29}\n"
+    for name, text in {"max": str(2**33), "current": str(2**33 - 1000), "stat": stat}.items():
+        (tmp_path / f"memory.{name}").write_text(text + "\n")
+    assert available_bytes(CPU) == 1000 + 2**30 + 2**29
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes(CPU) == 2**40
 
 
 def test_a_saved_replay_that_does_not_fit_is_refused() -> None:

@@ -41,13 +41,14 @@ def small_learner(
     hyperparameters: Sequence[Mapping[str, float]] | None = None,
     dtype: torch.dtype = torch.float64,
     market: Any = None,
+    rules: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Learner:
     """Two groups of three accounts, windows of 8 bars, a market with gaps and a late start."""
     kind = "discrete" if ALGORITHMS[name].actions == "discrete" else "portfolio"
-    rules = EnvironmentConfig(kind=kind, window=8, envs=6, group=3)  # type: ignore[arg-type]
+    environment = EnvironmentConfig(**{"kind": kind, "window": 8, "envs": 6, "group": 3, **(rules or {})})
     market = market or random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True)
-    env = make_env(market, rules, members=members, dtype=dtype)
+    env = make_env(market, environment, members=members, dtype=dtype)
     return Learner(env, small_config(name, **settings), seed=seed, hyperparameters=hyperparameters, dtype=dtype)
 
 

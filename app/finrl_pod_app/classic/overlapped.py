@@ -36,8 +36,6 @@ def train_at_once(
     """
     check(order)
     assert isinstance(order.agent, OffPolicyConfig)
-    if order.agent.learning_rate_schedule != "constant":
-        raise ConfigError("--pipeline async keeps the learning rate; set learning_rate_schedule=constant")
     if order.members > 1:
         raise ConfigError(f"--pipeline async trains one member, got --members {order.members}; use --pipeline sync")
     folder, scores = RunFolder(out), Scores(order.members, order.steps)
