@@ -13,12 +13,14 @@ print(result.metrics["sharpe"])
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make, run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.user import UserStrategy
 
 from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Span, Splits, make_splits
@@ -88,6 +90,7 @@ def train(
 def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> Path:
     """Write one agent as `path`.json and `path`.safetensors."""
     target = Path(path)
+    target = target.with_name(target.name.removesuffix(".json"))
     snapshot = learner.snapshot(member, id=target.name, data_sha256=setup.panel.sha256)
     return snapshots.save(target.parent, snapshot)
 
@@ -103,8 +106,10 @@ def backtest(
     split: str = "validation",
     execution: Literal["weights", "paper"] = "weights",
 ) -> BacktestResult:
-    """A strategy, or a baseline by name, over one split under the config's costs. Look at "test" once, at the end: a
-    strategy that looks is logged in the register, and the verdicts that come later ask for more.
+    """A strategy (an object with `target_weights`), or a baseline by name, over one split under the config's costs.
+
+    Look at "test" once, at the end: a strategy that looks is logged in the register, and the verdicts that come later
+    ask for more.
 
     execution: "paper" sends the orders that the paper-trading daemon would, rounded and sized before their fill.
     """
@@ -120,6 +125,10 @@ def backtest(
     environment = setup.config.environment
     market = setup.market
     if not isinstance(strategy, str):
+        if not all(hasattr(strategy, name) for name in ("name", "feature_names")):
+            strategy = UserStrategy(partial(_itself, strategy), type(strategy).__name__)
+        if isinstance(strategy, PolicyStrategy):
+            strategy.check_universe(setup.panel.symbols)
         if not set(strategy.feature_names) <= set(market.feature_names):  # turbulence, or features of its own
             market = build_market(
                 setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
@@ -135,6 +144,10 @@ def backtest(
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, market, *terms)
     return run_strategy(strategy, setup.panel, market, *terms)
+
+
+def _itself(made: Any) -> Any:
+    return made
 
 
 def _read(path: str | Path) -> AgentSnapshot:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from finrl_pod_strategies.baselines import make, run_baseline
 from finrl_pod_strategies.user import fingerprint, load_user_strategy, names_a_file
 
-from finrl_pod.config import RunConfig
+from finrl_pod.config import RunConfig, SplitConfig
+from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
@@ -20,7 +21,7 @@ from finrl_pod.evaluate.replay import Recording
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.looks import champion_subject, log_look
 from finrl_pod_app.output_folder import refuse_other
@@ -41,7 +42,7 @@ YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
-    of looks, None for a baseline."""
+    of looks, None for a baseline. in_sample: a warning, where it was trained or chosen on some of these days."""
 
     name: str
     strategy: Strategy
@@ -51,6 +52,7 @@ class Prepared:
     first: int
     last: int
     subject: str | None = None
+    in_sample: str | None = None
 
     @property
     def terms(self) -> tuple[int, int, ExecutionRules, float]:
@@ -104,6 +106,8 @@ def run_backtest(
         document, results = _on_weights(asked, curved=out is not None)
     if looks is not None:
         document["looks"] = looks
+    if asked.in_sample:
+        document |= {"in_sample": asked.in_sample, "rules": [asked.in_sample, *document["rules"]]}
     _written(document, results, asked, out)
     return document
 
@@ -138,7 +142,10 @@ def _on_paper(
     for name in dict.fromkeys((asked.name, *YARDSTICKS)):
         if name == "index":
             if asked.panel.benchmark is not None or name == asked.name:
-                results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+                rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
+                results[name] = run_baseline(
+                    name, asked.panel, asked.market, asked.first, asked.last, rules, terms.cash
+                )
             continue
         strategy = asked.strategy if name == asked.name else make(name)
         tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
@@ -239,7 +246,21 @@ def _prepared_run(
     panel = load_panel(config)
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
-    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    own = panel.sha256 == run.data_sha256
+    first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
     members = saved_members(run)
     champion, subject = load_champion(run, members), champion_subject(run.config, run, members)
-    return Prepared(CHAMPION, champion, config, panel, market_of(champion, panel, config), first, last, subject)
+    market, known = market_of(champion, panel, config), in_sample(run.config.splits, panel.times[first : last + 1])
+    return Prepared(CHAMPION, champion, config, panel, market, first, last, subject, known)
+
+
+def in_sample(splits: SplitConfig, times: Times) -> str | None:
+    """A warning where bars `times` are of the years that a run was trained on or chosen by; None where none is."""
+    first, last = first_moment(splits.train[0]), last_moment(splits.validation[1])
+    inside = int(((times >= first.to_datetime64()) & (times <= last.to_datetime64())).sum())
+    if not inside:
+        return None
+    return (
+        f"Warning: {inside:,} of these {len(times):,} bars lie between {splits.train[0]} and {splits.validation[1]}, "
+        "on which the champion was trained or chosen: what it earned there says nothing about other days."
+    )

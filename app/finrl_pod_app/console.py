@@ -56,6 +56,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
     if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
         console.print("The index is by its price alone, without dividends.")
+    if warning := document.get("in_sample"):
+        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     elif looks := document.get("looks"):
@@ -118,6 +120,8 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     console.print(table)
     if len(rows) > SWEEP_ROWS:
         console.print(f"{len(rows) - SWEEP_ROWS:,} more rows{'' if out else ': keep them with --out DIR'}.")
+    for warning in document["in_sample"]:
+        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     spent = document["seconds"]
     console.print(
         f"{len(rows):,} backtests: decisions in {spent['decisions']:.2f} s, their books in {spent['books']:.2f} s.",
@@ -135,7 +139,7 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     first, last = document["splits"]["test"]
     strategies = document["test"]["strategies"]
     table = Table(
-        title=f"Test {first} to {last}",
+        title=f"{'In sample' if document.get('in_sample') else 'Test'} {first} to {last}",
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,

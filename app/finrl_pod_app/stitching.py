@@ -193,7 +193,14 @@ def _document(
         begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
         rows = slice(begin, end + 1)
         cash = None if result.risk_free is None else result.risk_free[begin:end]
-        columns = (result.equity[rows], result.turnover[rows], result.costs[rows])
+        turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
+        # A bar where folds meet is in both; what was traded there belongs to the one that decided it.
+        if config.environment.fill == "same_close":
+            if end < span.last - span.first:
+                turnover[-1] = costs[-1] = 0.0
+        elif begin > 0:
+            turnover[0] = costs[0] = 0.0
+        columns = (result.equity[rows], turnover, costs)
         return to_json(summary(*columns, bars_a_year(result.times), cash))
 
     def days(of: Span) -> list[str]:

@@ -25,7 +25,7 @@ from finrl_pod_app.report.document import rule_sentences, to_plain, write_json
 from finrl_pod_app.terms import with_terms
 
 Period = tuple[str | None, str | None]
-KEYS = ("strategy", "seed", "start", "end", "cost_bps")
+KEYS = ("strategy", "seed", "start", "end", "cost_bps", "in_sample")
 MOST = 100_000  # combinations: beyond it a slip of the pen is likelier than a purpose
 
 
@@ -54,7 +54,8 @@ def run_sweep(
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
     Each strategy is asked once for a seed and a period, under the config's own costs; the other costs are charged on
-    the same decisions. Beside a run, strategies are tested under its config. Returns {"rows": [...], "rules": [...],
+    the same decisions; a run is asked once for a period, and where there are several, its rows have its folder's name.
+    Beside a run, strategies are tested under its config. Returns {"rows": [...], "in_sample": [...], "rules": [...],
     "seconds": ...}; with `out` the rows are written as sweep.json, sweep.parquet and sweep.csv.
     """
     if not targets:
@@ -68,10 +69,15 @@ def run_sweep(
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     asked: list[Asked] = []
+    runs = [target for target in targets if isinstance(target, Path)]
+    if seeds and len(runs) == len(targets):
+        raise InputError("a run's champion takes no seed: leave the seeds out, or name a strategy that takes one")
     for target in targets:
-        for seed in seeds or (None,):
+        for seed in seeds if seeds and not isinstance(target, Path) else (None,):
             for start, end in periods or ((None, None),):
                 prepared = prepare(target, data, start, end, None, cash, settings, seed, base)
+                if len(runs) > 1 and isinstance(target, Path):  # each has a champion
+                    prepared = dataclasses.replace(prepared, name=str(target))
                 asked.append(ask(prepared, seed))
     decided = time.perf_counter()
     # Different strategies share the books where they share the prices: all do but the index, and runs on other data.
@@ -81,6 +87,9 @@ def run_sweep(
     document = {
         "rows": rows,
         "rules": rule_sentences(asked[0].prepared.config.environment, asked[0].prepared.panel)[1:],
+        "in_sample": list(
+            dict.fromkeys(f"{one.prepared.name}: {one.prepared.in_sample}" for one in asked if one.prepared.in_sample)
+        ),
         "note": "Each strategy was asked once for a seed and a period; the costs are charged on the same decisions.",
         "seconds": {"decisions": decided - began, "books": time.perf_counter() - decided},
     }
@@ -144,6 +153,7 @@ def _rows(group: Sequence[Asked], costs: Sequence[float]) -> list[dict[str, Any]
         for cost in costs or (prepared.config.environment.cost_bps,):
             jobs.append(job_of(one, place, cost))
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
-            heads.append(dict(zip(KEYS, (prepared.name, one.seed, start, end, cost), strict=True)))
+            head = (prepared.name, one.seed, start, end, cost, prepared.in_sample is not None)
+            heads.append(dict(zip(KEYS, head, strict=True)))
     done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
     return [{**head, **to_json(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]

@@ -69,7 +69,7 @@ def decision_of(strategy: Strategy, window: Window, positions: Positions, when: 
         target = strategy.target_weights(window, positions)
     except FinrlPodError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a strategy does not end the program
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = "".join(f", {line}" for line in (_last_line(error),) if line)
         raise InputError(f"strategy {strategy.name} failed at {when}: {' '.join(words.split())}{where}") from error
@@ -90,7 +90,7 @@ def decision_of(strategy: Strategy, window: Window, positions: Positions, when: 
     return weights
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     """Where the exception arose, as `file.py line 12`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -30,9 +30,10 @@ class Recording:
         self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self._kept: list[tuple[np.datetime64, Any]] = []
+        self._assets = 0
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        when = window.times[-1]  # before the strategy may change its copy
+        when, self._assets = window.times[-1], len(window.symbols)  # before the strategy may change its copy
         weights = self.inner.target_weights(window, positions)
         self._kept.append((when, None if weights is None else np.array(weights)))
         return weights
@@ -43,16 +44,11 @@ class Recording:
         return [None if weights is None else np.array(weights, dtype=np.float64) for _, weights in self._kept]
 
     def table(self, times: Times) -> Floats:
-        """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone.
-
-        Raises InputError before the first decision that has weights.
-        """
-        made = [(when, weights) for when, weights in self._kept if weights is not None]
-        if not made:
-            raise InputError(f"strategy {self.name} never decided anything in this period: there is nothing to replay")
-        table = np.full((len(times), len(made[0][1])), np.nan)
-        for when, weights in made:
-            table[np.searchsorted(times, when)] = weights
+        """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone."""
+        table = np.full((len(times), self._assets), np.nan)
+        for when, weights in self._kept:
+            if weights is not None:
+                table[np.searchsorted(times, when)] = weights
         return table
 
 

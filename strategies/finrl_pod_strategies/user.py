@@ -6,6 +6,7 @@ What a backtest does guarantee is that the object is handed copies of the past a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -30,22 +31,24 @@ class UserStrategy:
     """A user's object behind the Strategy protocol; `name` and `feature_names` may be left out.
 
     name: the object's, else its class's. Attributes `feature_names` (default none) and `lookback` (bars; default all).
+    fingerprint: of the file and the seed that it was made from, None where there is no file.
     """
 
-    def __init__(self, make: Callable[[], Any], name: str) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], name: str, fingerprint: str | None = None) -> None:
+        self._make, self.fingerprint = make, fingerprint
         self.inner = inner = make()
         self.name = str(getattr(inner, "name", name))
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
         self.lookback: int | None = getattr(inner, "lookback", None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        weights: Floats | None = self.inner.target_weights(window, positions)
+        with _told_apart():
+            weights: Floats | None = self.inner.target_weights(window, positions)
         return weights
 
     def again(self) -> UserStrategy:
         """A new one that has seen nothing yet, with the same settings."""
-        return UserStrategy(self._make, self.name)
+        return UserStrategy(self._make, self.name, self.fingerprint)
 
 
 def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
@@ -65,8 +68,10 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
         raise InputError(f"class {name} in {file} takes no seed; leave the seeds out or give its __init__ one")
     factory: Any = made
     try:
-        return UserStrategy(factory if seed is None else functools.partial(factory, seed=seed), name)
-    except Exception as error:
+        factory = factory if seed is None else functools.partial(factory, seed=seed)
+        with _told_apart():
+            return UserStrategy(factory, name, fingerprint(text, seed))
+    except (Exception, SystemExit) as error:
         raise InputError(f"{name} of {file} could not be made: {_words(error)}") from error
 
 
@@ -85,11 +90,17 @@ def _module(path: Path, text: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with _told_apart():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path} could not be imported: {_words(error)}") from error
     return module
 
 
-def _words(error: Exception) -> str:
+def _told_apart() -> contextlib.AbstractContextManager[Any]:
+    """What a user's code prints goes to standard error: standard output may have to be one JSON object."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def _words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,20 @@ def test_baselines_run_by_name_and_splits_are_checked(setup: api.Setup) -> None:
     assert api.backtest(setup, "equal_weight").metrics["sharpe"] > 0
     with pytest.raises(InputError, match="split must be one of"):
         api.backtest(setup, "equal_weight", split="tomorrow")
+
+
+def test_a_strategy_is_any_object_that_decides(setup: api.Setup) -> None:
+    class Half:
+        def target_weights(self, window: Any, positions: Any) -> Any:
+            return np.full(len(window.symbols), 0.5 / len(window.symbols))
+
+    assert api.backtest(setup, Half()).equity[-1] > 0  # type: ignore[arg-type]
+
+
+def test_a_name_with_its_ending_is_the_same_agent(setup: api.Setup, tmp_path: Path) -> None:
+    assert api.save(api.train(setup, 256), tmp_path / "one.json", setup).name == "one.json"
+    assert {path.name for path in tmp_path.iterdir()} == {"one.json", "one.safetensors"}
+    assert api.load(tmp_path / "one.json").families
 
 
 def test_an_agent_that_does_not_fit_is_refused(setup: api.Setup, tmp_path: Path) -> None:

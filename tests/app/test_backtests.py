@@ -34,6 +34,16 @@ class Mine:
         score = np.exp(np.nan_to_num(window.features[:, 0]))
         return score / score.sum()
 
+class Leaving:
+    def target_weights(self, window, positions):
+        import sys
+        sys.exit(0)
+
+class Talking(Mine):
+    def target_weights(self, window, positions):
+        print("thinking")
+        return super().target_weights(window, positions)
+
 class Broken:
     def target_weights(self, window, positions):
         return np.full(len(window.symbols), 1.0)
@@ -123,6 +133,21 @@ def test_a_users_mistake_is_one_sentence_with_its_bar(mine: str, capsys: pytest.
     assert said.count("\n") == 1
     assert run(["backtest", "--strategy", "nowhere.py:Mine"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
+
+
+def test_a_strategy_neither_ends_the_command_nor_speaks_into_its_object(
+    mine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["backtest", mine.replace(":Mine", ":Leaving"), "--data", "made", "--json"]) == 2
+    assert "strategy Leaving failed at 2020-01-01: SystemExit: 0" in capsys.readouterr().err
+    assert run(["backtest", mine.replace(":Mine", ":Talking"), "--data", "made", "--json"]) == 0
+    done = capsys.readouterr()
+    assert json.loads(done.out)["test"]["strategies"]["Talking"]
+    assert "thinking" in done.err
+    file = Path(mine.removesuffix(":Mine"))
+    file.write_text("raise SystemExit('done')")
+    assert run(["backtest", mine, "--data", "made"]) == 2
+    assert "could not be imported: SystemExit: done" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,17 @@ import pytest
 from finrl_pod_app.audit_targets import audit_env, audit_run, audit_strategy
 from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run as command
+from finrl_pod_app.looks import object_subject
 from finrl_pod_app.sweeps import run_sweep
 from finrl_pod_app.verdict import read_verdict
 from finrl_pod_app.wiring import run_tournament
+from finrl_pod_strategies.user import UserStrategy, load_user_strategy
 
 from finrl_pod.config import GateConfig
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.evaluate.metrics import sharpe
+from finrl_pod.evaluate.metrics import bars_a_year, sharpe
 from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.files import write_json
 from finrl_pod.pod import snapshots
@@ -83,7 +85,8 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
     span = (splits.validation.first, splits.validation.last)
     equal = run_baseline("equal_weight", made_panel(), market, *span, rules_of(config.environment), 1e6)
     returns = excess + (equal.equity[1:] / equal.equity[:-1] - 1)[:, None]
-    own = {sharpe(np.r_[1.0, np.cumprod(1 + column)]) for column in returns.T}
+    year = bars_a_year(made_panel().times)
+    own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
     for row in report(finished)["leaderboard"]:
         assert min(abs(row["score"] - other) for other in own) < 1e-6
 
@@ -120,6 +123,58 @@ def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, r
     assert looks() == before + 1  # its costs are no further looks, and it has looked at these bars before
     (tmp_path / "own.py").write_text(OWN + "# changed")
     assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"] == first + 1
+
+
+def test_years_that_a_champion_was_trained_on_are_no_test(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = run_backtest(finished)
+    assert "in_sample" not in honest
+    assert run_backtest(finished, data="made")["splits"]["test"] == honest["splits"]["test"]  # its own data, by name
+    splits = make_splits(made_panel().times, made_config().splits)
+    first, last = (str(made_panel().times[bar])[:10] for bar in (splits.validation.last - 9, splits.test.last))
+    assert command(["backtest", str(finished), "--start", first, "--out", str(tmp_path / "seen")]) == 0
+    shown = capsys.readouterr().out
+    assert f"In sample {first}" in shown
+    assert "what it earned there says nothing about other days" in " ".join(shown.split())
+    page = (tmp_path / "seen" / "report.html").read_text()
+    assert "<h2>Results in sample</h2>" in page
+    assert "Results on the test days" not in page
+    assert report(tmp_path / "seen")["rules"][0].startswith("Warning: ")
+    rows = run_sweep([finished, "equal_weight"], periods=[(first, last), (None, None)])
+    assert [(row["strategy"], row["in_sample"]) for row in rows["rows"] if row["in_sample"]] == [("champion", True)]
+    assert rows["in_sample"][0].startswith("champion: Warning: ")
+
+
+def test_rows_of_several_runs_are_told_apart_and_have_no_seeds(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    rows = run_sweep([finished, tmp_path / "copy", "random_weights"], seeds=[0, 1])["rows"]
+    assert [(row["strategy"], row["seed"]) for row in rows] == sorted(
+        [(str(finished), None), (str(tmp_path / "copy"), None), ("random_weights", 0), ("random_weights", 1)],
+        key=lambda row: (row[0], row[1] or 0),
+    )
+    with pytest.raises(InputError, match="a run's champion takes no seed"):
+        run_sweep([finished], seeds=[0, 1])
+
+
+def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
+    class Pick:
+        def __init__(self, n: int, table: Any = None) -> None:
+            self.name, self.feature_names, self.n, self.table = "pick", (), n, table
+
+        def target_weights(self, window: Any, positions: Any) -> Any:
+            return None
+
+    assert object_subject(Pick(1)) == object_subject(Pick(1))
+    assert object_subject(Pick(1, np.arange(3.0))) == object_subject(Pick(1, np.arange(3.0)))
+    subjects = [object_subject(Pick(n, table)) for n, table in ((1, None), (2, None), (1, np.arange(3.0)), (1, 2.0))]
+    subjects += [object_subject(Pick(1, object())) for _ in range(2)]  # what cannot be told counts each time
+    subjects += [object_subject(UserStrategy(lambda n=n: Pick(n), "pick")) for n in (3, 4)]
+    (tmp_path / "own.py").write_text(OWN)
+    subjects.append(object_subject(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    (tmp_path / "own.py").write_text(OWN + "# changed")
+    subjects.append(object_subject(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    assert len(set(subjects)) == len(subjects)
 
 
 def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:

@@ -19,7 +19,7 @@ from finrl_pod_app.walkforward import fold_config, plan, run_walkforward
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError
-from finrl_pod.evaluate.metrics import sharpe
+from finrl_pod.evaluate.metrics import bars_a_year, sharpe
 from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.pod.progress import Progress
 from tests.app.made import made_config, made_panel, own_room
@@ -100,15 +100,20 @@ def test_the_curve_is_one_account(walked: tuple[Path, dict[str, Any]]) -> None:
     own = curves(out)
     splits = make_splits(made_panel().times, CONFIG.splits)
     assert len(own["champion"]) == splits.test.last - splits.validation.first + 1
-    assert sharpe(own["champion"]) == pytest.approx(document["strategies"]["champion"]["sharpe"], abs=1e-3)
+    year = bars_a_year(made_panel().times)
+    assert sharpe(own["champion"], year) == pytest.approx(document["strategies"]["champion"]["sharpe"], abs=1e-3)
     for seed in document["seeds"]:
-        assert sharpe(own[f"champion of seed {seed['seed']}"]) == pytest.approx(seed["sharpe"], abs=1e-3)
+        assert sharpe(own[f"champion of seed {seed['seed']}"], year) == pytest.approx(seed["sharpe"], abs=1e-3)
     # A fold's figure is that of its part of the curve.
     first = document["folds"][1]["test"][0]
     times = [row["time"] for row in csv.DictReader((out / "curves.csv").read_text().splitlines())]
     part = own["champion of seed 5"][times.index(first) :]
     (row,) = [row for row in document["runs"] if (row["fold"], row["seed"]) == (2, 5)]
-    assert sharpe(part) == pytest.approx(row["sharpe"], abs=2e-3)
+    assert sharpe(part, year) == pytest.approx(row["sharpe"], abs=2e-3)
+    # Where two folds meet, nothing is paid twice.
+    for seed in document["seeds"]:
+        paid = [row["costs_paid"] for row in document["runs"] if row["seed"] == seed["seed"]]
+        assert sum(paid) == pytest.approx(seed["costs_paid"], rel=1e-9)
 
 
 def test_the_verdict_speaks_of_it_and_can_be_asked_for(

@@ -230,7 +230,7 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"cash": 0.0}, "--cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash must be above zero"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
-        ({"start": "2030-01-01"}, "lies after its end"),
+        ({"start": "2030-01-01"}, "start 2030-01-01 lies outside of the period, which ends on"),
     ],
 )
 def test_terms_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:

@@ -137,8 +137,22 @@ def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
     same, dearer = done.metrics()
     assert same == pytest.approx(dict(result.metrics), rel=1e-9)
     assert dearer["cumulative_return"] < same["cumulative_return"]
-    with pytest.raises(InputError, match="never decided anything"):
-        Recording(Drift()).table(market.times)
+
+
+def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
+    class Rest:
+        name, feature_names = "rest", ()
+
+        def target_weights(self, window, positions):
+            return None
+
+    panel, market = market_of(np.full((30, 3), 10.0))
+    strategy = Recording(Rest())
+    backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
+    table = strategy.table(market.times)
+    assert table.shape == (30, 3)
+    done = replay(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
+    assert done.metrics()[0]["cumulative_return"] == 0.0
 
 
 @pytest.mark.parametrize("native", [True, False])

@@ -37,11 +37,12 @@ def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -
     from plotly.offline import get_plotlyjs
 
     looks = styles(document["test"]["strategies"])
-    title = f"{document['data']['name']}, test {' to '.join(document['splits']['test'])}"
+    kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test days")
+    title = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
     parts = [
         _head(document, title),
         sections.gate(document),
-        section("Results on the test days", _metrics(document, looks)),
+        section(f"Results {heading}", _metrics(document, looks)),
         sections.equity(document, results, looks),
         sections.drawdowns(document, results),
         sections.rolling(document, results),
