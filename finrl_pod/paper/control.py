@@ -12,7 +12,7 @@ from finrl_pod.errors import BrokerError
 from finrl_pod.paper.desk import Desk
 from finrl_pod.paper.intents import Intent
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import Command, CommandName, answer, answer_in, pending
+from finrl_pod.paper.journal.commands import Answer, Command, CommandName, answer, answer_in, pending
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.order_state import OrderState
 from finrl_pod.paper.reconcile import Reconciler
@@ -45,51 +45,54 @@ class Control:
         if command.name is CommandName.FLATTEN:
             self._flatten(command)
             return
-        actions: dict[CommandName, Callable[[], str]] = {
+        actions: dict[CommandName, Callable[[], Answer]] = {
             CommandName.HALT: self._halt,
             CommandName.RESUME: self._resume,
             CommandName.RECONCILE: self._reconcile,
             CommandName.ACKNOWLEDGE: self._acknowledge,
             CommandName.STOP: lambda: self._stop(daemon),
         }
-        outcome = actions[command.name]()
-        answer(self._desk.book.store, command, outcome, self._desk.clock.now())
+        given = actions[command.name]()
+        answer(self._desk.book.store, command, given, self._desk.clock.now())
 
     def halt_now(self) -> None:
         """Write HALTED at once; the cancels follow when the loop is free, and then the command is answered."""
         self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
 
-    def _halt(self) -> str:
+    def _halt(self) -> Answer:
         self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
         if self._desk.cancel_all(self._cancel_seconds):
-            return "halted, no own order is live"
-        return "halted, but own orders are still live: their cancels are not confirmed"
+            return Answer("halted, no own order is live")
+        return Answer("halted, but own orders are still live: their cancels are not confirmed", refused=True)
 
-    def _resume(self) -> str:
+    def _resume(self) -> Answer:
         if self._reconciler.differences:
-            return "not resumed: the account does not agree with the journal, acknowledge that first"
+            words = "not resumed: the account does not agree with the journal, acknowledge that first"
+            return Answer(words, refused=True)
         if self._risk.state is RiskState.ACTIVE:
-            return "was active already"
+            return Answer("was active already")
         self._risk.set(RiskState.ACTIVE, "by command", self._desk.clock.now())
-        return "active"
+        return Answer("active")
 
-    def _reconcile(self) -> str:
+    def _reconcile(self) -> Answer:
         self._desk.refresh()
         found = self._reconciler.compare()
-        return "; ".join(d.sentence for d in found) if found else "journal and broker agree"
+        if found:
+            return Answer("; ".join(d.sentence for d in found), refused=True)
+        return Answer("journal and broker agree")
 
-    def _acknowledge(self) -> str:
+    def _acknowledge(self) -> Answer:
         self._desk.refresh()
         text, store = self._reconciler.acknowledge(), self._desk.book.store
         halted = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
         freed = [symbol for symbol, is_halted in halted.items() if is_halted]
         for symbol in freed:
             store.add(schema.symbol_halts, self._desk.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
-        return f"{text}, {len(freed)} symbols freed"
+        return Answer(f"{text}, {len(freed)} symbols freed")
 
-    def _stop(self, daemon: Stoppable) -> str:
+    def _stop(self, daemon: Stoppable) -> Answer:
         daemon.stop()
-        return "stopping"
+        return Answer("stopping")
 
     def _may_not_flatten(self) -> str | None:
         """Cancel own orders; why own shares cannot be sold now, or None."""
@@ -107,7 +110,7 @@ class Control:
         refusal = self._may_not_flatten()
         desk, now = self._desk, self._desk.clock.now()
         if refusal is not None:
-            answer(desk.book.store, command, refusal, now)
+            answer(desk.book.store, command, Answer(refusal, refused=True), now)
             return
         days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
         session = next(s for s in days if s.close - DAY_END - MARGIN > now)
@@ -127,7 +130,7 @@ class Control:
         with desk.book.store.write() as connection:
             self._risk.set_in(connection, RiskState.REDUCING, "flattened by command", now)
             planned = desk.book.plan(connection, now, intents)
-            answer_in(connection, command, f"{len(intents)} positions are being sold", now)
+            answer_in(connection, command, Answer(f"{len(intents)} positions are being sold"), now)
         desk.book.adopt(planned)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -14,11 +15,14 @@ from unittest.mock import Mock
 import pytest
 from finrl_pod_app.backtests import prepare
 from finrl_pod_app.cli import main
+from finrl_pod_app.paper import demo
 from finrl_pod_app.paper.running import _signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 
 from finrl_pod.config import parse
-from finrl_pod.errors import RunError
+from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
+from finrl_pod.paper.journal.store import Store
 from tests.paper.champions import damage, judged, train
 
 CONFIG = """
@@ -77,6 +81,29 @@ def test_replay_status_orders_and_halt(call: Callable[..., Done], config: Path, 
     assert halted.code == 0
     assert json.loads(halted.out)["outcome"] is None
     assert json.loads(call("paper", "status", str(config), "--json").out)["state"] == "halted"
+    # What was not compared, and what was not sold, is no success.
+    assert call("paper", "reconcile", str(config), "--wait", "0").code == 1
+    assert call("paper", "flatten", str(config), "--wait", "0").code == 1
+
+
+@pytest.mark.parametrize("given", [Answer("active"), Answer("not resumed: the account does not agree", refused=True)])
+def test_a_command_that_is_refused_exits_with_one(
+    call: Callable[..., Done], config: Path, monkeypatch: pytest.MonkeyPatch, given: Answer
+) -> None:
+    store = Store.create_or_open(config.with_name("cli.sqlite"))
+
+    def give(store: Store, name: CommandName, user: str) -> int:
+        """The command, and the daemon's answer to it."""
+        number = ask(store, name, datetime(2024, 1, 2, tzinfo=UTC), user=user)
+        answer(store, pending(store)[-1], given, datetime(2024, 1, 2, tzinfo=UTC))
+        return number
+
+    monkeypatch.setattr("finrl_pod_app.paper.commanding.give", give)
+    done = call("paper", "resume", str(config), "--json")
+    assert done.code == (1 if given.refused else 0)
+    assert json.loads(done.out)["refused"] == given.refused
+    assert json.loads(done.out)["outcome"] == given.words
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -239,6 +266,26 @@ def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
     second = source.current()
     assert second.sha256 != first.sha256
     assert "two" in second.detail
+    walk = run.parent / "walk"  # a walk-forward's verdict is of no run
+    walk.mkdir()
+    for name in ("report.json", "verdict.json"):
+        shutil.copy(newer / name, walk / name)
+    assert source.current() is second
+
+
+def test_a_paper_demo_goes_on_with_the_champion_that_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "champion").mkdir()
+    (tmp_path / "champion" / "config.json").write_text("{}")
+    asked = []
+
+    def stopped(config: Any, out: Path, *, device: str, resume: bool) -> None:
+        asked.append((out, resume))
+        raise Interrupted("by Ctrl-C")
+
+    monkeypatch.setattr(demo, "run_tournament", stopped)
+    with pytest.raises(Interrupted):
+        demo.run_demo(tmp_path, date(2019, 1, 2), 3, lambda _: None)
+    assert asked == [(tmp_path / "champion", True)]
 
 
 def test_without_a_promoted_run_there_is_nothing_to_trade(tmp_path: Path) -> None:

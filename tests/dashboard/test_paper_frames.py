@@ -22,7 +22,7 @@ from finrl_pod.files import write_json
 from finrl_pod.paper.broker import Clock
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.book import Loss
-from finrl_pod.paper.journal.commands import CommandName, answer, ask, pending
+from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.kept_settings import keep
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, OutsideSettings, PaperConfig, TimingSettings
@@ -252,7 +252,7 @@ def test_a_command_waits_until_it_is_answered(tmp_path: Path) -> None:
     assert "Waiting since 30 s: halt" in paper_state.waiting(journal, NOW)
     row = paper_state.commands(journal).iloc[0]
     assert (row["name"], row.user, row.address, row.waiting) == ("halt", "Ann", "192.0.2.7", True)
-    answer(store, pending(store)[0], "halted", NOW)
+    answer(store, pending(store)[0], Answer("halted"), NOW)
     journal = paper_journal.load(store.path)
     assert paper_state.waiting(journal, NOW) == ""
     assert paper_state.commands(journal).iloc[0].outcome == "halted"
@@ -267,7 +267,7 @@ def test_a_difference_from_the_broker_is_told_until_it_is_accepted(tmp_path: Pat
     assert "AAPL" in sign.words
     ask(store, CommandName.ACKNOWLEDGE, NOW)
     assert paper_state.agreement(paper_journal.load(store.path)).level == "bad"
-    answer(store, pending(store)[0], "accepted", NOW + timedelta(seconds=1))
+    answer(store, pending(store)[0], Answer("accepted"), NOW + timedelta(seconds=1))
     assert paper_state.agreement(paper_journal.load(store.path)).level == "good"
     store.close()
 

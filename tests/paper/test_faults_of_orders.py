@@ -12,7 +12,7 @@ import pytest
 from finrl_pod.errors import BrokerUnavailable, KeysRefused
 from finrl_pod.paper.intents import Intent
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, ask, outcome
+from finrl_pod.paper.journal.commands import CommandName, answered, ask
 from finrl_pod.paper.records import (
     Ambiguous,
     Confirmed,
@@ -250,7 +250,7 @@ def test_a_cancel_that_races_a_fill_books_the_fill(tmp_path: Path) -> None:
     world.broker.instead["cancel"] = first(1, late)
     number = ask(world.store, CommandName.HALT, world.clock.now())
     world.day(DAY, hour=16)
-    assert outcome(world.store, number) == "halted, no own order is live"
+    assert answered(world.store, number).words == "halted, no own order is live"
     assert all(o.status is OrderStatus.FILLED for o in orders(world))
     world.check_agreement()
 

@@ -12,7 +12,7 @@ import pytest
 
 from finrl_pod.errors import DaemonFailed, JournalError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, ask, outcome
+from finrl_pod.paper.journal.commands import CommandName, answered, ask
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import (
     Ambiguous,
@@ -80,7 +80,7 @@ def test_flatten_sells_own_shares_alone_and_nothing_is_bought_after(tmp_path: Pa
     world.day(DAY, hour=15)
     number = ask(world.store, CommandName.FLATTEN, world.clock.now())
     world.day(date(2024, 1, 10), hour=20)
-    assert "are being sold" in str(outcome(world.store, number))
+    assert "are being sold" in answered(world.store, number).words
     assert {p.symbol: p.quantity for p in world.account.positions()} == {"BB": Decimal(7)}
     assert not any(world.daemon.trader.positions.values())
     world.day(date(2024, 1, 12))
@@ -147,7 +147,7 @@ def test_a_stop_by_command_is_answered_and_does_not_stop_the_next_start(tmp_path
     world.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     number = ask(world.store, CommandName.STOP, world.clock.now())
     world.daemon.run()
-    assert outcome(world.store, number) == "stopping"
+    assert answered(world.store, number).words == "stopping"
     assert {o.status for o in orders(world)} == {OrderStatus.CANCELED}
     world.restart()
     world.day(date(2024, 1, 11))

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, ask, outcome
+from finrl_pod.paper.journal.commands import CommandName, answered, ask
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import OrderRequest, Side, TimeInForce
 from finrl_pod.paper.risk import RiskState
@@ -133,7 +133,7 @@ def test_dying_at_every_write_of_a_flatten_is_survived(
                 deaths.at = -1
                 world.restart()
                 world.daemon.step()
-        assert outcome(world.store, number) == "2 positions are being sold", f"write {at}"
+        assert answered(world.store, number).words == "2 positions are being sold", f"write {at}"
         assert world.daemon._p.risk.state is RiskState.REDUCING
         sold = [i for i in world.intents() if i.bar.startswith("flatten")]
         assert {i.symbol: Decimal(i.quantity) for i in sold} == {
@@ -279,7 +279,7 @@ def test_a_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: 
     assert "mismatch" in world.kinds()
     number = ask(world.store, CommandName.ACKNOWLEDGE, world.clock.now())
     world.day(date(2024, 1, 17))
-    assert "1 differences acknowledged" in str(outcome(world.store, number))
+    assert "1 differences acknowledged" in answered(world.store, number).words
     assert world.broker.called("submit") > sent
     world.check_agreement()
 
@@ -295,9 +295,14 @@ def test_own_shares_that_somebody_sold_stop_the_trading_until_acknowledged(tmp_p
     world.day(date(2024, 1, 11))
     assert world.broker.called("submit") == sent
     assert any(f"others have sold {shares} of our {shares} shares" in message for _, _, message in world.told)
+    for name in (CommandName.RESUME, CommandName.RECONCILE, CommandName.FLATTEN):
+        number = ask(world.store, name, world.clock.now())
+        world.daemon.step()
+        assert answered(world.store, number).refused, name
     number = ask(world.store, CommandName.ACKNOWLEDGE, world.clock.now())
     world.daemon.step()
-    assert "1 differences acknowledged" in str(outcome(world.store, number))
+    assert not answered(world.store, number).refused
+    assert "1 differences acknowledged" in answered(world.store, number).words
     sale = world.account.order_by_client_id("by-hand")
     assert sale is not None
     assert sale.filled_average_price is not None

@@ -81,6 +81,7 @@ def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> 
     """Send no more orders and cancel our live ones, until `resume`. Holds at once, also while the daemon is down."""
     from finrl_pod.paper.journal.commands import CommandName
 
+    # Nobody's answer is no failure: without a daemon there are no orders, and one that starts reads it first.
     _ask(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
 
 
@@ -101,21 +102,22 @@ def reconcile(
     wait: Wait = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Compare the journal with the broker. Exit code 1 when they do not agree."""
+    """Compare the journal with the broker. Exit code 1 when they do not agree, or no daemon has answered."""
     from finrl_pod.paper.journal.commands import CommandName
 
     name = CommandName.ACKNOWLEDGE if acknowledge else CommandName.RECONCILE
-    outcome = _ask(_open(config)[1], name, wait, as_json=as_json)
-    if not acknowledge and outcome is not None and outcome != "journal and broker agree":
-        raise typer.Exit(DIFFERS)
+    _ask(_open(config)[1], name, wait, as_json=as_json, needs_answer=True)
 
 
 @app.command("flatten", epilog="Example: finrl-pod paper flatten paper.toml")
 def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) -> None:
-    """Sell our own shares, and nobody else's; nothing is bought afterwards until `resume`."""
+    """Sell our own shares, and nobody else's; nothing is bought afterwards until `resume`.
+
+    Exit code 1 when it was refused, or no daemon has answered.
+    """
     from finrl_pod.paper.journal.commands import CommandName
 
-    _ask(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json)
+    _ask(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json, needs_answer=True)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
@@ -209,22 +211,27 @@ def _open(config: Path) -> tuple[PaperConfig, Store]:
     return settings, Store.open(Path(settings.journal))
 
 
-def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool) -> str | None:
-    """Leave a command and wait for its answer; without one it holds at the daemon's next start."""
+def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_answer: bool = False) -> None:
+    """Leave a command and wait for its answer; without one it holds at the daemon's next start.
+
+    Exits with code 1 where the answer is no, and with `needs_answer` where there is none.
+    """
     import time
 
-    from finrl_pod.paper.journal.commands import outcome
+    from finrl_pod.paper.journal.commands import answered
     from finrl_pod_app.paper.commanding import give, own_name
 
     number, end = give(store, name, user=own_name()), time.monotonic() + wait
-    answer = outcome(store, number)
+    answer = answered(store, number)
     while answer is None and time.monotonic() < end:
         time.sleep(LOOK_EVERY)
-        answer = outcome(store, number)
-    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": answer}
+        answer = answered(store, number)
+    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": answer and answer.words}
+    document["refused"] = answer is not None and answer.refused
     if as_json:
         print_json(document)
     else:
-        words = answer or "no daemon has answered yet: it will obey as soon as it runs"
+        words = answer.words if answer else "no daemon has answered yet: it will obey as soon as it runs"
         typer.echo(f"{name.value}: {words}")
-    return answer
+    if document["refused"] or (needs_answer and answer is None):
+        raise typer.Exit(DIFFERS)

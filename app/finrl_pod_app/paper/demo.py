@@ -75,7 +75,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
     run = out / "champion"
     if not (run / "report.json").is_file():
         say("training a small champion, which has passed no gate and trades here alone (a minute or two)")
-        run_tournament(preset("quick"), run, device="cpu")
+        run_tournament(preset("quick"), run, device="cpu", resume=(run / "config.json").exists())
     panel = load_panel(preset("quick"))
     load_promoted(run, panel.symbols, allow_unpromoted=True)  # one of another version is refused here, in a sentence
     folder = out / f"paper-{time.strftime('%Y%m%d-%H%M%S')}"

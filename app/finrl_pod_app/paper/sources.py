@@ -61,7 +61,9 @@ class PromotedRun:
         own = self._path / "report.json"
         if own.is_file():
             return own
-        found = [path for path in self._path.glob("*/report.json") if self._allow_unpromoted or _promoted(path.parent)]
+        # A folder of runs also holds reports of backtests and walk-forwards, which have no champion of one run.
+        runs = [path for path in self._path.glob("*/report.json") if (path.parent / "state.json").is_file()]
+        found = [path for path in runs if self._allow_unpromoted or _promoted(path.parent)]
         if not found:
             raise RunError(f"{self._path} holds no promoted run: train one, or name a run with --allow-unpromoted")
         return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))

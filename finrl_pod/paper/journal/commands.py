@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -58,18 +58,26 @@ def pending(store: Store) -> list[Command]:
     ]
 
 
-def answer(store: Store, command: Command, outcome: str, at: datetime) -> None:
+class Answer(NamedTuple):
+    """What became of a command, in words. refused: it was not done, or not wholly, or what it asks for is not so."""
+
+    words: str
+    refused: bool = False
+
+
+def answer(store: Store, command: Command, given: Answer, at: datetime) -> None:
     """Write what became of it."""
     with store.write() as connection:
-        answer_in(connection, command, outcome, at)
+        answer_in(connection, command, given, at)
 
 
-def answer_in(connection: Connection, command: Command, outcome: str, at: datetime) -> None:
+def answer_in(connection: Connection, command: Command, given: Answer, at: datetime) -> None:
     """The same inside a transaction, together with what the command does."""
-    add(connection, schema.command_results, at, command_id=command.id, outcome=outcome)
+    values = {"outcome": given.words, "refused": int(given.refused)}
+    add(connection, schema.command_results, at, command_id=command.id, **values)
 
 
-def outcome(store: Store, command_id: int) -> str | None:
+def answered(store: Store, command_id: int) -> Answer | None:
     """What became of it, None while it waits."""
     row = store.last(schema.command_results, schema.command_results.c.command_id == command_id)
-    return None if row is None else str(row.outcome)
+    return None if row is None else Answer(str(row.outcome), bool(row.refused))

@@ -80,7 +80,9 @@ commands = _table(
     "commands", _text("at"), _text("name"), _text("arguments"), _text("user", optional=True),
     _text("address", optional=True),
 )  # fmt: skip
-command_results = _table("command_results", _text("at"), _of("command_id", "commands"), _text("outcome"))
+command_results = _table(
+    "command_results", _text("at"), _of("command_id", "commands"), _text("outcome"), Column("refused", Integer)
+)  # refused: 1 where the answer is no, NULL in rows of before version 4
 alerts = _table("alerts", _text("at"), _text("level"), _text("kind"), _text("message"))
 strategies = _table("strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"))
 settings = _table("settings", _text("at"), _text("content"))  # JSON of what the daemon runs with
@@ -115,6 +117,13 @@ def _third(connection: Connection) -> None:
     _guard(connection, closes.name)
 
 
+def _fourth(connection: Connection) -> None:
+    """Version 4: whether the answer to a command is no."""
+    known = {row.name for row in connection.execute(text("PRAGMA table_info(command_results)"))}
+    if "refused" not in known:
+        connection.execute(text("ALTER TABLE command_results ADD COLUMN refused INTEGER"))
+
+
 def _guard(connection: Connection, table: str) -> None:
     for verb in ("UPDATE", "DELETE"):
         connection.execute(
@@ -128,4 +137,4 @@ def _guard(connection: Connection, table: str) -> None:
 Migration = Callable[[Connection], None]
 
 # Step n makes version n out of version n - 1; a step that was released is never changed. See version.py.
-MIGRATIONS: Sequence[Migration] = (_first, _second, _third)
+MIGRATIONS: Sequence[Migration] = (_first, _second, _third, _fourth)

@@ -1,3 +1,3 @@
 """The version of the journal's tables: as many as there are migrations."""
 
-VERSION = 3
+VERSION = 4
