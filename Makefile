@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 
-demo: setup ## train a tournament on the sample prices and backtest its champion, about 5 minutes
+demo: setup ## train a tournament on the sample prices and backtest its champion, 1 to 3 minutes
 	$(BIN)/finrl-pod demo $(ARGS)
 
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes

@@ -206,7 +206,8 @@ def check_ranges(section: str, config: object, ranges: Mapping[str, bool]) -> No
     """Raises ConfigError for the first setting of a section that is not good. ranges: name -> whether it is."""
     for name, good in ranges.items():
         if not good:
-            raise ConfigError(f"{section}.{name} is out of its range, got {getattr(config, name)!r}; see its default")
+            usual = f"; its default is {kept!r}" if (kept := getattr(type(config), name, None)) is not None else ""
+            raise ConfigError(f"{section}.{name} is out of its range, got {getattr(config, name)!r}{usual}")
 
 
 def parse(values: dict[str, Any], where: str = "config") -> RunConfig:

@@ -117,8 +117,20 @@ def _optional() -> Iterator[Finding]:
     parts = (
         ("yfinance", "yfinance", "pip install '.[sources]' -c constraints.txt, to fetch prices from Yahoo"),
         ("alpaca-py", "alpaca", "pip install '.[sources]' -c constraints.txt, to fetch bars from Alpaca"),
-        ("isaacgym", "isaacgym", "Isaac Gym is on no package index: get it from NVIDIA's developer site"),
-        ("ray", "ray", "pip install ray, to spread pods over machines"),
+        ("SQLAlchemy", "sqlalchemy", "pip install '.[paper]' -c constraints.txt, for the paper-trading daemon"),
+        ("structlog", "structlog", "pip install '.[paper]' -c constraints.txt, for the paper-trading daemon"),
+        (
+            "prometheus-client",
+            "prometheus_client",
+            "pip install '.[paper]' -c constraints.txt, for the daemon's metrics",
+        ),
+        ("apprise", "apprise", "pip install '.[paper]' -c constraints.txt, for the daemon's alerts"),
+        ("aiohttp", "aiohttp", "pip install '.[paper]' -c constraints.txt, for the stand-in of the broker"),
+        ("streamlit", "streamlit", "pip install '.[dashboard]' -c constraints.txt, for the dashboard"),
+        ("argon2-cffi", "argon2", "pip install '.[dashboard]' -c constraints.txt, for the dashboard's password"),
+        ("mujoco", "mujoco", "pip install '.[mujoco]' -c constraints.txt, for train --env gym:Hopper-v5 and the like"),
+        ("isaacgym", "isaacgym", "on no package index (NVIDIA's developer site has it); nothing here needs it"),
+        ("ray", "ray", "pip install ray; nothing here needs it"),
     )
     for name, module, mend in parts:
         if util.find_spec(module) is None:

@@ -276,3 +276,18 @@ def test_the_installed_script_reports_through_its_exit_code(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "finrl-pod: cannot read config absent.toml: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words"),
+    [
+        (">/dev/full", 2, "finrl-pod: cannot write to standard output: No space left on device\n"),
+        ("| true", 2, ""),
+        (">&-", 0, ""),
+    ],
+)
+def test_a_standard_output_that_takes_nothing_is_no_answer_and_no_traceback(where: str, code: int, words: str) -> None:
+    script = Path(sys.executable).with_name("finrl-pod")
+    line = f"set -o pipefail; sleep 0 | '{script}' algorithms --json {where}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, words)

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from finrl_pod_app.dashboard import launch
-from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.dashboard import access, launch
+from finrl_pod_app.dashboard.settings import HOSTS_VARIABLE, Settings
 
 from finrl_pod.errors import EnvironmentLacks, InputError
 
@@ -29,6 +29,24 @@ def test_settings_go_through_the_environment(tmp_path: Path) -> None:
     given = Settings(tmp_path / "runs", tmp_path / "journal.sqlite")
     assert Settings.read(given.variables()) == given
     assert Settings.read({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("seen", "hosts", "address", "named"),
+    [
+        (None, "", "127.0.0.1", True),
+        ("192.0.2.7", "", "192.0.2.7", False),
+        (None, "dash.example.org", access.THROUGH_A_PROXY, False),
+        ("192.0.2.7", "dash.example.org", "192.0.2.7", False),
+    ],
+)
+def test_who_comes_through_a_proxy_is_not_taken_for_the_servers_account(
+    monkeypatch: pytest.MonkeyPatch, seen: str | None, hosts: str, address: str, named: bool
+) -> None:
+    monkeypatch.setattr(access, "st", SimpleNamespace(context=SimpleNamespace(ip_address=seen)))
+    monkeypatch.setenv(HOSTS_VARIABLE, hosts)
+    assert access.visitor_address() == address
+    assert bool(access.default_name()) == named
 
 
 def test_the_journal_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

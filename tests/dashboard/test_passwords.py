@@ -111,6 +111,18 @@ def test_the_wait_has_an_end(password: Password) -> None:
     guard.check(RIGHT)
 
 
+def test_the_wait_never_ends_by_too_many_guesses(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Password, "matches", lambda *_: False)
+    clock = Clock()
+    guard = Guard(password, clock)
+    for _ in range(1_200):
+        clock.now += 301
+        with pytest.raises(PasswordRefused, match="wrong password"):
+            guard.check("wrong password")
+    with pytest.raises(PasswordRefused, match="too soon"):
+        guard.check("wrong password")
+
+
 def test_many_sessions_at_once_get_one_try_together(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     true = Password.matches

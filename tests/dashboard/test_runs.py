@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app import live
+from finrl_pod_app.classic.folder import RunFolder
+from finrl_pod_app.classic.order import Order
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.frames import runs, verdicts
 
+from finrl_pod.agents import PPOConfig
 from finrl_pod.config import parse
 from finrl_pod.errors import RunError
 from tests.app.made import made_config
@@ -116,15 +119,26 @@ def test_a_run_of_a_walk_forward_ends_with_its_last_generation(finished: Path, t
         (folder / name).unlink()
     run = runs.open_run(tmp_path, "walk/fold-01/seed-0")
     assert runs.status_of(run) == "interrupted"
-    (tmp_path / "walk" / runs.PLAN).write_text("{}")
+    (tmp_path / "walk" / runs.PLAN).write_text('{"folds": 3, "seeds": 2}')
     assert runs.walkforward_of(run) == tmp_path / "walk"
     assert runs.status_of(run) == "finished"
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "generation": 1}))
     stopped = runs.open_run(tmp_path, "walk/fold-01/seed-0")
     assert runs.status_of(stopped) == "interrupted"
-    with pytest.raises(RunError, match=r"finrl-pod walkforward --resume --out .*walk"):
+    with pytest.raises(RunError, match=r"finrl-pod walkforward CONFIG.toml --folds 3 --seeds 2 --resume --out .*walk"):
         jobs.resume(stopped)
+
+
+def test_folders_of_gymnasium_trainings_are_no_runs(finished: Path, tmp_path: Path) -> None:
+    copy(finished, tmp_path, "mine")
+    RunFolder(tmp_path / "pole").begin(Order("gym:CartPole-v1", PPOConfig(), 1_000).plain())
+    (tmp_path / "pole" / "state.json").write_text("{}")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "config.json").write_text("{")
+    assert {run.name for run in runs.find_runs(tmp_path)} == {"mine", "torn"}
+    with pytest.raises(RunError, match="there is no run 'pole'"):
+        runs.open_run(tmp_path, "pole")
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:

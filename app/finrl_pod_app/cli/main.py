@@ -6,7 +6,9 @@ Modules of commands import typer alone at their head and the rest inside their f
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import os
 import sys
 from typing import Annotated
 
@@ -92,8 +94,13 @@ def _options(
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for bad input (one sentence on stderr), 130 interrupted."""
     gc.set_threshold(YOUNGEST)
+    if sys.stdout is None:  # closed by the shell: the work is done all the same
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as long as the process
     try:
         code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:  # the reader of a pipe has gone, which typer answers so
+        return FinrlPodError.exit_code
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
@@ -102,6 +109,9 @@ def run(arguments: list[str] | None = None) -> int:
         code = INTERRUPTED
     except OSError as error:
         # A full disk or a folder without permission is no bug: name the file. Anything else keeps its traceback.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer
+            return _fail(f"cannot write to standard output: {error.strerror}", FinrlPodError.exit_code)
         if error.filename is None or error.strerror is None:
             raise
         return _fail(f"cannot use {error.filename}: {error.strerror}", FinrlPodError.exit_code)

@@ -57,7 +57,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Every stage within a minute; learns little.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train on the sample prices and backtest the champion. The whole line, in about 5 minutes on two cores."""
+    """Train on the sample prices and backtest the champion. The whole line, in 1 to 3 minutes on two cores."""
     from finrl_pod_app.presets import preset
 
     folder = folder_of(out, Path("demo"), resume=resume)

@@ -50,7 +50,9 @@ def train(
         float | None, typer.Option(help="With --env: seconds after which a worker counts as hung, 60.")
     ] = None,
     save_every: Annotated[float | None, typer.Option(help="With --env: seconds between two saves, 60.")] = None,
-    evaluate: Annotated[int | None, typer.Option(help="With --env: episodes of the evaluation at the end, 10.")] = None,
+    evaluate: Annotated[
+        int | None, typer.Option(min=0, help="With --env: episodes of the evaluation at the end, 10; 0: none.")
+    ] = None,
     out: Out = None,
     seed: Seed = None,
     resume: Resume = False,

@@ -11,6 +11,7 @@ from finrl_pod_app.dashboard.launch import is_own
 from finrl_pod_app.dashboard.passwords import Guard, Password, PasswordRefused
 from finrl_pod_app.dashboard.settings import Settings
 
+THROUGH_A_PROXY = "through the proxy"
 _LOGGED_IN = "logged_in"
 
 
@@ -51,8 +52,8 @@ def serves_this_machine_alone() -> bool:
 
 
 def visitor_address() -> str:
-    """Where the browser is, as the server sees it."""
-    return st.context.ip_address or "127.0.0.1"
+    """Where the browser is, as the server sees it: what a proxy on this machine passes on looks like this machine."""
+    return st.context.ip_address or (THROUGH_A_PROXY if Settings.read(os.environ).hosts else "127.0.0.1")
 
 
 def default_name() -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 DEFINITIONS = {
     "cumulative_return": "Last equity over the first, less one. Costs are paid.",
-    "annual_return": "The yearly growth that would have given the same end: compounded, 252 sessions a year.",
+    "annual_return": "The yearly growth that would have given the same end: compounded; daily bars of an exchange "
+    "are 252 a year.",
     "annual_volatility": "Standard deviation of the bars' returns, times the square root of the bars of a year: 252 "
     "for daily ones.",
     "sharpe": "Mean of the bars' returns in excess of the cash rate over their standard deviation, times the square "

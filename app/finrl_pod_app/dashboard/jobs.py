@@ -19,7 +19,16 @@ from finrl_pod.config import RunConfig
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.files import write_json, write_text
 from finrl_pod_app import live
-from finrl_pod_app.dashboard.frames.runs import CONFIG, JOB, LOG, RunFiles, open_run, process_of, walkforward_of
+from finrl_pod_app.dashboard.frames.runs import (
+    CONFIG,
+    JOB,
+    LOG,
+    RunFiles,
+    open_run,
+    process_of,
+    resume_walkforward,
+    walkforward_of,
+)
 from finrl_pod_app.dashboard.frames.runs import config as config_of
 from finrl_pod_app.presets import config_text
 
@@ -61,7 +70,7 @@ def resume(run: RunFiles) -> None:
         _signal(run, signal.SIGCONT)
         return
     if (walk := walkforward_of(run)) is not None:
-        raise RunError(f"{run.name} goes on with its walk-forward: finrl-pod walkforward --resume --out {walk}")
+        raise RunError(f"{run.name} goes on with its walk-forward: {resume_walkforward(walk)}")
     settings = run.path / SETTINGS
     if not (run.path / CONFIG).exists():
         _launch(run.path, ["tournament", str(settings), "--out", str(run.path)])

@@ -103,7 +103,7 @@ class Guard:
             if self._password.matches(text):
                 self._wrong = 0
                 return
-            wait = min(FIRST_WAIT * 2.0**self._wrong, LONGEST_WAIT)
+            wait = min(FIRST_WAIT * 2.0 ** min(self._wrong, 30), LONGEST_WAIT)
             self._wrong += 1
             self._until = self._clock() + wait
             raise PasswordRefused(f"wrong password: the next try is taken in {wait:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,6 +108,13 @@ def walkforward_of(run: RunFiles) -> Path | None:
     with its last generation, and the whole is judged together."""
     above = run.path.parent.parent
     return above if (above / PLAN).is_file() else None
+
+
+def resume_walkforward(folder: Path) -> str:
+    """The command that goes on with it: its folds and seeds must be those it began with."""
+    plan = read_json(folder / PLAN)
+    asked = f"--folds {plan.get('folds')} --seeds {plan.get('seeds')}"
+    return f"finrl-pod walkforward CONFIG.toml {asked} --resume --out {shlex.quote(str(folder))}"
 
 
 @lru_cache(maxsize=1_000)
@@ -215,7 +223,18 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() or (path / JOB).is_file()
+    """Whether a tournament writes there. The folders of `train --env` have a config of their own, without a market."""
+    changed = _changed(path / CONFIG)
+    return (changed > 0 and not _is_of_env(path / CONFIG, changed)) or (path / JOB).is_file()
+
+
+@lru_cache(maxsize=10_000)
+def _is_of_env(file: Path, changed: int) -> bool:  # noqa: ARG001  another time is another file
+    try:
+        values = read_json(file)
+    except RunError:
+        return False  # damaged, which its line says
+    return "env" in values and "config" not in values
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -44,8 +44,8 @@ def render(settings: Settings) -> None:
         help=f"{', '.join(SLOW).replace('_', ' ')} solve a problem at every rebalancing and take some seconds once.",
         key="compare: strategies",
     )
-    base = by_name[chosen[0]] if chosen else None
-    period = _period(base)
+    champions = [by_name[name] for name in chosen]
+    period = _period(champions)
     st.query_params["run"] = chosen
     if not chosen and not strategies:
         st.info("Choose a run or a strategy to begin with.")
@@ -53,7 +53,6 @@ def render(settings: Settings) -> None:
     if len(chosen) + len(strategies) > MOST:
         st.warning(f"At most {MOST} can be told apart: leave some out.")
         return
-    champions = [by_name[name] for name in chosen]
     if not _agreed(champions, period):
         return
     asked = _ask(champions, strategies, period)
@@ -86,8 +85,9 @@ class Period:
         return self.dates(run)[0] is None and runs.is_counted(run)
 
 
-def _period(base: runs.RunFiles | None) -> Period:
+def _period(champions: Sequence[runs.RunFiles]) -> Period:
     """Prices and days, as the visitor chooses them."""
+    base = champions[0] if champions else None
     columns = st.columns([2, 1, 1, 2], vertical_alignment="bottom")
     usual = cached.default_config()
     if base is None:
@@ -102,10 +102,11 @@ def _period(base: runs.RunFiles | None) -> Period:
     scope = base.name if base else data
     first = columns[1].date_input("From", date.fromisoformat(test[0]), EARLIEST, key=f"from {scope}").isoformat()
     last = columns[2].date_input("To", date.fromisoformat(test[1]), EARLIEST, key=f"to {scope}").isoformat()
-    if base is not None and first < test[0]:
+    seen = [run.name for run in champions if first < cached.config(run).splits.test[0]]
+    if seen:
         columns[3].warning(
-            "The period reaches into days that the champion was trained on or chosen by: what it earned there says "
-            "nothing about other days.",
+            f"The period reaches into days that {theme.plain(', '.join(seen))} was trained on or chosen by: what was "
+            "earned there says nothing about other days.",
             icon=":material/warning:",
         )
     return Period(first, last, (first, last) == tuple(test), base, data)

@@ -44,7 +44,7 @@ def _welcome(settings: Settings) -> None:
     st.caption(f"Runs are kept in {theme.plain(settings.runs)}.")
     with st.container(horizontal=True):
         _demo_button(settings, "Make the demo run", "quick", "About a minute: every stage, too short to learn much.")
-        _demo_button(settings, "Make the whole demo", "laptop", "About five minutes on two cores.")
+        _demo_button(settings, "Make the whole demo", "laptop", "One to three minutes on two cores.")
     st.page_link(st.session_state["pages"]["train"], label="Or set up a training of your own")
 
 

@@ -46,8 +46,9 @@ def follow(journal: Journal) -> None:
 @st.dialog("Halt trading?", icon=":material/front_hand:")
 def _halt(path: Path) -> None:
     st.markdown("No more orders are sent from now on, and own live ones are cancelled. Positions are kept.")
+    user = default_name() or st.text_input("Your name", max_chars=LONGEST_NAME, help="Kept with the command.")
     if st.button("Halt now", type="primary", key="halt-now"):
-        _give(path, "halt", default_name())
+        _give(path, "halt", user.strip())
 
 
 @st.dialog("Resume trading?", icon=":material/play_arrow:")

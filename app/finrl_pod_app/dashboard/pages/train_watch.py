@@ -58,7 +58,7 @@ def _ended(run: runs.RunFiles, status: runs.Status) -> None:
         st.code(words, language=None, wrap_lines=True)
     if walk is not None:
         st.caption("It is one run of a walk-forward, which goes on as a whole, from a terminal:")
-        st.code(f"finrl-pod walkforward CONFIG.toml --resume --out {walk}", language="bash", wrap_lines=True)
+        st.code(runs.resume_walkforward(walk), language="bash", wrap_lines=True)
         return
     if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
         try:
