@@ -17,6 +17,8 @@ from finrl_pod.evaluate.sharpe import series
 from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, block_length
 from finrl_pod.types import Floats
 
+AT_ONCE = 2**25  # bars of histories: a quarter of a GiB for each array of them
+
 
 class Interval(NamedTuple):
     """The value of the sample itself, and both ends of a percentile interval."""
@@ -59,19 +61,21 @@ def account_intervals(
     cash = np.zeros_like(values) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
     if cash.shape != values.shape:
         raise InputError(f"{len(values)} returns need as many returns of cash, got {cash.shape}")
-    days = resampled_days(values, seed, draws)
-    samples = _measures(values[days], cash[days], periods_per_year)
+    if draws < 1:
+        raise InputError(f"a bootstrap needs at least one draw, got {draws}")
+    rng, parts, most = np.random.default_rng(seed), [], max(AT_ONCE // len(values), 1)
+    for first in range(0, draws, most):
+        days = resampled_days(values, rng, min(most, draws - first))
+        parts.append(_measures(values[days], cash[days], periods_per_year))
+    samples = np.concatenate(parts)
     own = _measures(values[None], cash[None], periods_per_year)
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Intervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
 
 
-def resampled_days(returns: Floats, seed: int, draws: int) -> NDArray[np.int64]:
+def resampled_days(returns: Floats, rng: np.random.Generator, draws: int) -> NDArray[np.int64]:
     """[draws, T] days of histories by the stationary bootstrap; each block wraps around at the end."""
-    if draws < 1:
-        raise InputError(f"a bootstrap needs at least one draw, got {draws}")
     bars = len(returns)
-    rng = np.random.default_rng(seed)
     fresh = rng.random((draws, bars)) < 1 / block_length(returns)
     fresh[:, 0] = True
     starts = rng.integers(0, bars, (draws, bars))

@@ -8,6 +8,7 @@ import pytest
 from arch.bootstrap import StationaryBootstrap
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate import intervals
 from finrl_pod.evaluate.intervals import account_intervals, resampled_days
 from finrl_pod.evaluate.statistics import block_length, exact_interval
 
@@ -35,6 +36,19 @@ def test_a_sharpe_ratio_is_of_what_exceeds_cash_on_the_same_days() -> None:
         account_intervals(returns, risk_free=cash[1:])
 
 
+def test_long_histories_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year of minutes would take gigabytes at once. Parts have draws of their own, and the same distribution."""
+    returns = returns_of(2)
+    whole = account_intervals(returns, draws=1001)
+    monkeypatch.setattr(intervals, "AT_ONCE", 100 * len(returns))
+    parts = account_intervals(returns, draws=1001)
+    assert parts == account_intervals(returns, draws=1001)
+    assert parts.sharpe.value == whole.sharpe.value
+    for one, other in zip(parts, whole, strict=True):
+        assert one != other
+        assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=0.15)
+
+
 def test_the_ends_are_those_of_another_bootstrap() -> None:
     returns = returns_of(2)
     found = account_intervals(returns, seed=1, draws=3000)
@@ -49,7 +63,7 @@ def test_the_ends_are_those_of_another_bootstrap() -> None:
 def test_blocks_have_the_length_that_was_asked_for() -> None:
     """Where a resampled bar is not the successor of the one before, a block began."""
     series = np.cumsum(np.random.default_rng(0).normal(size=2000))  # a walk: its blocks are long
-    index = resampled_days(series, 0, 200)
+    index = resampled_days(series, np.random.default_rng(0), 200)
     broken = (index[:, 1:] != (index[:, :-1] + 1) % len(series)).mean()
     assert broken == pytest.approx(1 / block_length(series), rel=0.1)
 
