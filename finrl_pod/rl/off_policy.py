@@ -189,7 +189,7 @@ class OffPolicy(ABC):
             [torch.randint(self.replay.count, shape, generator=s, device=self.device) for s in self._choices], 1
         )
         data = self.replay.take(chosen)  # [U, P, K, ...]
-        scale = self.reward_scale.view(1, -1, 1, 1)
+        scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
         reward, going = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
         wanted = (count, *self._extra_shape())
         extras = torch.stack(
@@ -210,11 +210,14 @@ class OffPolicy(ABC):
         ]
 
     def _fix_reward_scale(self) -> None:
-        """Once: rewards over their standard deviation in the replay, so that values are of order one."""
+        """Once: rewards over their standard deviation in the replay, so that values are of order one. One reward has
+        none: it is learned from as it is, and the next ones decide."""
         if self._scaled:
             return
         if self.config.scale_rewards:
             seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
+            if seen.shape[1] < 2:
+                return
             first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
         else:
             first = torch.ones_like(self.reward_scale)

@@ -28,11 +28,6 @@ def check(config: OffPolicyConfig, env: Any) -> None:
             f"agent.batch must be a multiple of environment.group, got {config.batch} and {accounts}: "
             "what is learned from is a whole group at a time"
         )
-    if config.scale_rewards and max(config.warmup, env.envs) < 2:
-        raise ConfigError(
-            f"agent.scale_rewards takes the spread of what was earned before the first update, got agent.warmup "
-            f"{config.warmup} with one environment; set warmup to 2 or more"
-        )
     if config.replay < env.envs:
         raise ConfigError(
             f"agent.replay must hold a step of all {env.envs} environments, got {config.replay}; "

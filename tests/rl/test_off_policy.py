@@ -162,6 +162,17 @@ def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
 # ---------------------------------------------------------------- whole updates
 
 
+def test_a_single_reward_sets_no_scale() -> None:
+    algorithm = make("ddpg", scale_rewards=True, batch=1)
+    fields = {name: torch.zeros(1, 1, *x.shape[2:], dtype=x.dtype) for name, x in algorithm.replay.data.items()}
+    algorithm.replay.add({**fields, "reward": torch.full((1, 1, 1), 50.0, dtype=DOUBLE)})
+    algorithm.learn(1, 1.0)
+    assert algorithm.reward_scale.tolist() == [0.0]
+    algorithm.replay.add({**fields, "reward": torch.full((1, 1, 1), 150.0, dtype=DOUBLE)})
+    algorithm.learn(1, 1.0)
+    assert algorithm.reward_scale.tolist() == pytest.approx([1 / torch.tensor([50.0, 150.0]).std().item()])
+
+
 def test_targets_follow_every_so_many_steps_of_the_actor() -> None:
     algorithm = make("td3", target_interval=3)
     moved = []

@@ -27,7 +27,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "group": ("td3", {"batch": 10}, "agent.batch must be a multiple of environment.group, got 10 and 3"),
     "replay": ("ddpg", {"batch": 3, "replay": 3}, "agent.replay must hold a step of all 6 environments, got 3"),
     "updates": ("sac", {"updates": 0}, "agent.updates is out of its range, got 0"),
-    "spread": ("sac", {"warmup": 1, "batch": 1, "rules": {"envs": 1, "group": 1}}, "set warmup to 2 or more"),
     "too many updates": ("sac", {"updates": 10**20}, f"agent.updates is out of its range, got {10**20}"),
     "warmup": ("sac", {"warmup": -1}, "agent.warmup is out of its range, got -1"),
     "critics": ("sac", {"critics": 0}, "agent.critics is out of its range, got 0"),

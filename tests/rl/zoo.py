@@ -46,7 +46,7 @@ def small_learner(
 ) -> Learner:
     """Two groups of three accounts, windows of 8 bars, a market with gaps and a late start."""
     kind = "discrete" if ALGORITHMS[name].actions == "discrete" else "portfolio"
-    environment = EnvironmentConfig(**{"kind": kind, "window": 8, "envs": 6, "group": 3, **(rules or {})})
+    environment = EnvironmentConfig(kind=kind, window=8, envs=6, group=3, **(rules or {}))  # type: ignore[arg-type]
     market = market or random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True)
     env = make_env(market, environment, members=members, dtype=dtype)
     return Learner(env, small_config(name, **settings), seed=seed, hyperparameters=hyperparameters, dtype=dtype)
