@@ -18,7 +18,7 @@ from finrl_pod_app.sweeps import Asked
 from finrl_pod.config import RunConfig
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.evaluate.metrics import bars_a_year, simple_returns
 from finrl_pod.pod.run_directory import RunDirectory
 
 
@@ -87,7 +87,10 @@ def test_trades_add_up_to_turnover_and_costs(asked: dict[str, Asked]) -> None:
 def test_intervals_are_those_of_the_bootstrap(asked: dict[str, Asked]) -> None:
     found = comparison.curves(asked, None)
     table = comparison.intervals_table(found, seed=4).set_index("strategy")
-    expected = account_intervals(simple_returns(found["index"].equity), comparison.INTERVAL, seed=4, draws=500)
+    index = found["index"]
+    expected = account_intervals(
+        simple_returns(index.equity), comparison.INTERVAL, seed=4, draws=500, periods_per_year=bars_a_year(index.times)
+    )
     assert table.loc["index", "sharpe_low"] == expected.sharpe.low
     assert table.loc["index", "max_drawdown_high"] == expected.max_drawdown.high
 
