@@ -88,7 +88,12 @@ STAGES: tuple[tuple[Cell, ...], ...] = (
         *(Cell(name, "Pendulum-v1", name, 20_000, 5) for name in ("ddpg", "td3", "sac")),
     ),
     tuple(Cell("ppo", env, "ppo", 200_000, 3) for env in ("Hopper-v5", "HalfCheetah-v5")),
-    tuple(Cell(name, env, name, 200_000, 3) for env in ("Hopper-v5", "HalfCheetah-v5") for name in ("td3", "sac")),
+    (
+        *(Cell(name, "Hopper-v5", name, 200_000, 3) for name in ("td3", "sac")),
+        # Over three seeds ours was worse: three more, decided on before they were run, are to tell chance from cause.
+        Cell("td3", "HalfCheetah-v5", "td3", 200_000, 6),
+        Cell("sac", "HalfCheetah-v5", "sac", 200_000, 3),
+    ),
 )
 
 
