@@ -13,9 +13,8 @@ print(result.metrics["sharpe"])
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make, run_baseline
@@ -126,7 +125,8 @@ def backtest(
     market = setup.market
     if not isinstance(strategy, str):
         if not all(hasattr(strategy, name) for name in ("name", "feature_names")):
-            strategy = UserStrategy(partial(_itself, strategy), type(strategy).__name__)
+            given = strategy
+            strategy = UserStrategy(lambda: given, type(given).__name__)
         if isinstance(strategy, PolicyStrategy):
             strategy.check_universe(setup.panel.symbols)
         if not set(strategy.feature_names) <= set(market.feature_names):  # turbulence, or features of its own
@@ -144,10 +144,6 @@ def backtest(
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, market, *terms)
     return run_strategy(strategy, setup.panel, market, *terms)
-
-
-def _itself(made: Any) -> Any:
-    return made
 
 
 def _read(path: str | Path) -> AgentSnapshot:

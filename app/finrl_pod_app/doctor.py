@@ -113,22 +113,22 @@ def _data() -> Iterator[Finding]:
         yield Finding("data", "data sets", "ok", ", ".join(names))
 
 
+def _extra(name: str, purpose: str) -> str:
+    return f"pip install '.[{name}]' -c constraints.txt, {purpose}"
+
+
 def _optional() -> Iterator[Finding]:
     parts = (
-        ("yfinance", "yfinance", "pip install '.[sources]' -c constraints.txt, to fetch prices from Yahoo"),
-        ("alpaca-py", "alpaca", "pip install '.[sources]' -c constraints.txt, to fetch bars from Alpaca"),
-        ("SQLAlchemy", "sqlalchemy", "pip install '.[paper]' -c constraints.txt, for the paper-trading daemon"),
-        ("structlog", "structlog", "pip install '.[paper]' -c constraints.txt, for the paper-trading daemon"),
-        (
-            "prometheus-client",
-            "prometheus_client",
-            "pip install '.[paper]' -c constraints.txt, for the daemon's metrics",
-        ),
-        ("apprise", "apprise", "pip install '.[paper]' -c constraints.txt, for the daemon's alerts"),
-        ("aiohttp", "aiohttp", "pip install '.[paper]' -c constraints.txt, for the stand-in of the broker"),
-        ("streamlit", "streamlit", "pip install '.[dashboard]' -c constraints.txt, for the dashboard"),
-        ("argon2-cffi", "argon2", "pip install '.[dashboard]' -c constraints.txt, for the dashboard's password"),
-        ("mujoco", "mujoco", "pip install '.[mujoco]' -c constraints.txt, for train --env gym:Hopper-v5 and the like"),
+        ("yfinance", "yfinance", _extra("sources", "to fetch prices from Yahoo")),
+        ("alpaca-py", "alpaca", _extra("sources", "to fetch bars from Alpaca")),
+        ("SQLAlchemy", "sqlalchemy", _extra("paper", "for the paper-trading daemon")),
+        ("structlog", "structlog", _extra("paper", "for the paper-trading daemon")),
+        ("prometheus-client", "prometheus_client", _extra("paper", "for the daemon's metrics")),
+        ("apprise", "apprise", _extra("paper", "for the daemon's alerts")),
+        ("aiohttp", "aiohttp", _extra("paper", "for the stand-in of the broker")),
+        ("streamlit", "streamlit", _extra("dashboard", "for the dashboard")),
+        ("argon2-cffi", "argon2", _extra("dashboard", "for the dashboard's password")),
+        ("mujoco", "mujoco", _extra("mujoco", "for train --env gym:Hopper-v5 and the like")),
         ("isaacgym", "isaacgym", "on no package index (NVIDIA's developer site has it); nothing here needs it"),
         ("ray", "ray", "pip install ray; nothing here needs it"),
     )

@@ -29,12 +29,12 @@ def backtest_period(
     data = pd.Timestamp(panel.times[0]), pd.Timestamp(panel.times[-1])
     low = first_moment(start, "--start") if start else data[0]
     high = last_moment(end, "--end") if end else data[1]
-    if low > high and not (start and end):
+    if low > high:
+        if start and end:
+            raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")
         at, given = ("start", start) if start else ("end", end)
         side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
         raise DataError(f"a backtest's {at} {given} lies outside of the period, which {side}: choose a date within")
-    if low > high:
-        raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")
     if low < data[0] - CALENDAR_SLACK or high.floor("D") > data[1] + CALENDAR_SLACK:
         raise DataError(
             f"the backtest from {low.date()} to {high.date()} reaches outside of the data, which covers "

@@ -44,8 +44,7 @@ class DDPG(ActorCritic):
             figures = self._fit_critics(batch, following, factor)
         if self.improves:
             self.improved = [self._improve(batch, factor)]
-            if self.updates // self.delay % self.config.target_interval == 0:  # the actor's steps count
-                self.trained.follow()
+            self._follow(self.updates // self.delay)
         return [*figures, *self.improved]
 
     def _improve(self, batch: Batch, factor: float) -> Tensor:

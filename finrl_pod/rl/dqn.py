@@ -74,5 +74,5 @@ class DQN(OffPolicy):
         taken = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         loss = torch.nn.functional.smooth_l1_loss(taken, target, reduction="none").mean((1, 2))  # [P]
         norm = self.trained.descend("values", loss, factor)
-        self._follow()
+        self._follow(self.updates)
         return [loss.detach(), taken.detach().mean((1, 2)), norm, self.epsilon]

@@ -9,10 +9,8 @@ import torch
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-CACHED = (
-    "inactive_file ",
-    "active_file ",
-)  # files that were read or written: the kernel drops them when asked for room
+# Of what a container uses, files that were read or written: the kernel drops them when somebody asks for room.
+CACHED = ("inactive_file ", "active_file ")
 
 
 def available_bytes(device: torch.device) -> int:

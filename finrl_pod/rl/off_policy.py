@@ -224,9 +224,9 @@ class OffPolicy(ABC):
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         self._scaled = True
 
-    def _follow(self) -> None:
-        """Move the targets, when it is their turn."""
-        if self.updates % self.config.target_interval == 0:
+    def _follow(self, steps: int) -> None:
+        """Move the targets, when it is their turn. steps: of the networks that they follow, so far."""
+        if steps % self.config.target_interval == 0:
             self.trained.follow()
 
     # ------------------------------------------------------------------ acting and state

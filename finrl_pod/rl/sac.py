@@ -104,7 +104,7 @@ class SAC(ActorCritic):
             loss, entropy = self._improve(batch, extra[:, 1], temperature, factor)
             self._cool(entropy, factor)
             self.improved = [loss, temperature, entropy]
-        self._follow()
+        self._follow(self.updates)
         return [*figures, *self.improved]
 
     def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:

@@ -100,13 +100,18 @@ def test_after_a_wrong_one_everybody_waits_longer_and_longer(password: Password)
         guard.check("wrong password")
 
 
-def test_the_wait_has_an_end(password: Password) -> None:
-    clock = Clock()
-    guard = Guard(password, clock)
-    for _ in range(12):
+def guess_wrong(guard: Guard, clock: Clock, times: int) -> None:
+    """So many wrong guesses, each after the longest wait."""
+    for _ in range(times):
         clock.now += 301
         with pytest.raises(PasswordRefused, match="wrong password"):
             guard.check("wrong password")
+
+
+def test_the_wait_has_an_end(password: Password) -> None:
+    clock = Clock()
+    guard = Guard(password, clock)
+    guess_wrong(guard, clock, 12)
     clock.now += 301
     guard.check(RIGHT)
 
@@ -115,10 +120,7 @@ def test_the_wait_never_ends_by_too_many_guesses(password: Password, monkeypatch
     monkeypatch.setattr(Password, "matches", lambda *_: False)
     clock = Clock()
     guard = Guard(password, clock)
-    for _ in range(1_200):
-        clock.now += 301
-        with pytest.raises(PasswordRefused, match="wrong password"):
-            guard.check("wrong password")
+    guess_wrong(guard, clock, 1_200)
     with pytest.raises(PasswordRefused, match="too soon"):
         guard.check("wrong password")
 
