@@ -97,10 +97,7 @@ def _first(connection: Connection) -> None:
 
 def _second(connection: Connection) -> None:
     """Version 2: who gave a command, and from where; the daemon's settings."""
-    known = {row.name for row in connection.execute(text("PRAGMA table_info(commands)"))}
-    for column in ("user", "address"):
-        if column not in known:
-            connection.execute(text(f"ALTER TABLE commands ADD COLUMN {column} TEXT"))
+    _add_missing(connection, "commands", ("user", "address"), "TEXT")
     settings.create(connection, checkfirst=True)
     _guard(connection, settings.name)
 
@@ -119,9 +116,14 @@ def _third(connection: Connection) -> None:
 
 def _fourth(connection: Connection) -> None:
     """Version 4: whether the answer to a command is no."""
-    known = {row.name for row in connection.execute(text("PRAGMA table_info(command_results)"))}
-    if "refused" not in known:
-        connection.execute(text("ALTER TABLE command_results ADD COLUMN refused INTEGER"))
+    _add_missing(connection, "command_results", ("refused",), "INTEGER")
+
+
+def _add_missing(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
+    known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
+    for column in columns:
+        if column not in known:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
 
 
 def _guard(connection: Connection, table: str) -> None:
