@@ -77,6 +77,7 @@ def _devices() -> Iterator[Finding]:
     except (ImportError, OSError):
         return
     yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    yield from _load()
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(i)
@@ -97,6 +98,20 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "kernels", "missing", "switched off", mend)
     else:
         yield Finding("devices", "kernels", "ok", f"built by {compiler}, kept in {cache_folder()}")
+
+
+def _load() -> Iterator[Finding]:
+    """Threads that wait for each other spin: beside other work they take from each other what is left."""
+    if not hasattr(os, "getloadavg"):  # not on Windows
+        return
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    idle = max(cores - round(load), 0)
+    value = f"{idle} of {cores} (load of the last minute: {load:.1f})"
+    if idle * 2 > cores:
+        yield Finding("devices", "idle cores", "ok", value)
+    else:
+        mend = "stop other work, or set OMP_WAIT_POLICY=PASSIVE: threads then sleep instead of spinning for each other"
+        yield Finding("devices", "idle cores", "missing", value, mend)
 
 
 def _data() -> Iterator[Finding]:

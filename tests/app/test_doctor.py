@@ -34,6 +34,16 @@ def test_this_machine_works_and_every_fault_has_a_mend() -> None:
     assert "sample" in found("data sets").value
 
 
+def test_a_busy_machine_is_told_how_to_run_beside_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (0.9, 9.0, 9.0))
+    assert found("idle cores") == Finding("devices", "idle cores", "ok", "3 of 4 (load of the last minute: 0.9)")
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (7.2, 0.0, 0.0))
+    busy = found("idle cores")
+    assert (busy.status, busy.value) == ("missing", "0 of 4 (load of the last minute: 7.2)")
+    assert "OMP_WAIT_POLICY=PASSIVE" in busy.mend
+
+
 def test_keys_are_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for key in doctor.ALPACA_KEYS:
         monkeypatch.setenv(key, SECRET)
