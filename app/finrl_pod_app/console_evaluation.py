@@ -76,15 +76,21 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     table = _table(f"Trials in {path}")
     for name in ("data", "trials", "that differ", "runs", "looks", "last"):
         table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
+    names = {entry["data_sha256"]: entry["name"] or entry["data_sha256"][:12] for entry in data_sets}
     for entry in data_sets:
-        name = entry["name"] or entry["data_sha256"][:12]
+        name = names[entry["data_sha256"]]
         numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
         table.add_row(name, *(f"{n:,}" for n in numbers), entry["last"][:10])
     console.print(table)
     for entry in data_sets:
         for look in entry["looks"][-SHOWN_LOOKS:]:
-            line = f"{entry['name'] or entry['data_sha256'][:12]}: {look['first']} to {look['last']} looked at"
+            line = f"{names[entry['data_sha256']]}: {look['first']} to {look['last']} looked at"
             console.print(f"{line} on {look['made'][:10]} ({look['what']})", markup=False, soft_wrap=True)
+    for entry in data_sets:
+        if entry["kin"]:
+            kin = ", ".join(names.get(data, data[:12]) for data in entry["kin"])
+            line = f"{names[entry['data_sha256']]} shows the same market as {kin}: looks at either count for both."
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ def crown(
         stage("auditing the champion")
         audit = audit_champion(run, panel, config, members, ground.last_decision, costs=False, probes=PROBES)
     stage("testing the champion beside the baselines")
-    looks = registry.look(look)
+    looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
     result, watched = recorded(champion, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}

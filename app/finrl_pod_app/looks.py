@@ -29,12 +29,13 @@ from finrl_pod_app.trial_log import dates
 
 
 def log_look(panel: Panel, span: Span, subject: str, what: str, registry: Registry | None = None) -> int:
-    """Log it; returns how many looks there are at these bars by now. The same subject is counted once.
+    """Log it; returns how many looks there are at these bars by now, also in other data sets that show the same market
+    on the same days. The same subject is counted once.
 
     Raises EnvironmentLacks where the register cannot be used: what cannot be counted must not be looked at.
     """
     first, last = dates(panel, span)
-    return (registry or Registry()).look(Look(panel.sha256, subject, first, last, what))
+    return (registry or Registry()).look(Look(panel.sha256, subject, first, last, what), panel)
 
 
 def champion_subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:

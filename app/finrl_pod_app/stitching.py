@@ -76,7 +76,7 @@ def stitched(
     kept = registry.verdict(look)
     audits = [] if kept else _audit(legs, tell)
     tell("stitching the champions of all folds")
-    looks = registry.look(look)
+    looks = registry.look(look, panel)
     result, watched = recorded(_relay(panel, [_together(legs, fold) for fold in _folds(legs)]), *terms)
     alone = {
         seed: backtest(_relay(panel, [(leg.fold, leg.champion()) for leg in legs if leg.seed == seed]), *terms)

@@ -4,6 +4,8 @@ A trial that is forgotten makes luck look like skill, so the register outlives e
 hash of the data: the same prices under another name are the same data. An entry is keyed by what made it (the hash of
 the config and the version), so a run that is resumed or repeated to the letter is not counted twice: it tells nothing
 new.
+
+Looks are counted beyond the very data: also at what shows the same market on the same days (`kinship`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import numpy as np
 
 from finrl_pod.errors import EnvironmentLacks
 from finrl_pod.evaluate.clusters import clustered_count
-from finrl_pod.types import Floats
+from finrl_pod.evaluate.kinship import Outline, akin, outline
+from finrl_pod.types import Floats, Panel
 
 HOME_VARIABLE = "FINRL_POD_HOME"
 FILE = "register.sqlite"
@@ -38,6 +41,9 @@ CREATE TABLE IF NOT EXISTS trials (
 CREATE TABLE IF NOT EXISTS looks (
     data TEXT NOT NULL, subject TEXT NOT NULL, first TEXT NOT NULL, last TEXT NOT NULL, what TEXT NOT NULL,
     verdict TEXT, made TEXT NOT NULL, PRIMARY KEY (data, subject, first, last)
+);
+CREATE TABLE IF NOT EXISTS outlines (
+    data TEXT PRIMARY KEY, symbols TEXT NOT NULL, days BLOB NOT NULL, levels BLOB NOT NULL
 );
 """
 
@@ -119,7 +125,7 @@ class Registry:
         return TrialCounts(len(rows), clustered, len({row[0] for row in rows}))
 
     def data_sets(self) -> list[dict[str, Any]]:
-        """For each data set: its hash, its trials, its runs, and its looks, the latest first."""
+        """For each data set, the latest first: its hash, its trials, its runs, its looks, and the hashes of its kin."""
         with self._open() as database:
             trials = database.execute(
                 "SELECT data, COUNT(*), COUNT(DISTINCT run), MAX(made) FROM trials GROUP BY data"
@@ -127,6 +133,10 @@ class Registry:
             looks = database.execute(
                 "SELECT data, first, last, what, made FROM looks ORDER BY made, subject"
             ).fetchall()
+            outlines = {
+                data: _unpacked_outline(*row)
+                for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
+            }
         known: dict[str, dict[str, Any]] = {}
         for data, count, runs, made in trials:
             known[data] = {"data_sha256": data, "trials": count, "runs": runs, "last": made, "looks": []}
@@ -134,15 +144,19 @@ class Registry:
             entry = known.setdefault(data, {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": []})
             entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
             entry["last"] = max(entry["last"], made)
+        for data, entry in known.items():
+            mine = outlines.get(data)
+            entry["kin"] = [name for name, other in outlines.items() if name != data and mine and akin(mine, other)]
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
 
-    def look(self, look: Look) -> int:
+    def look(self, look: Look, panel: Panel | None = None) -> int:
         """Log a look at a test period; returns how many there are at it by now, this one included.
 
-        Looks at overlapping periods of the same data count together: they see the same days. A subject that looks
-        again is not counted again.
+        Looks at overlapping periods of the same data count together: they see the same days. So do those at its kin,
+        where its panel is given. A subject that looks again is not counted again.
         """
         with self._open() as database:
+            data = [look.data] if panel is None else _kin(database, look, panel)
             database.execute(
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
                 (look.data, look.subject, look.first, look.last, look.what, _now()),
@@ -152,8 +166,9 @@ class Registry:
             ).fetchone()
             # Counted up to this one: who looked first is not judged by those who came after.
             (count,) = database.execute(
-                "SELECT COUNT(DISTINCT subject) FROM looks WHERE data = ? AND first <= ? AND last >= ? AND rowid <= ?",
-                (look.data, look.last, look.first, made),
+                "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
+                "AND first <= ? AND last >= ? AND rowid <= ?",
+                (json.dumps(data), look.last, look.first, made),
             ).fetchone()
         return int(count)
 
@@ -210,6 +225,38 @@ def home() -> Path:
 
 def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
+
+
+def _kin(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
+    """The hashes of a look's data and of its kin among those that were looked at on its days. Keeps its outline."""
+    if _outline(database, look.data) is None:
+        row = (look.data, *_packed_outline(outline(panel)))
+        database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
+    mine = _outline(database, look.data)
+    others = database.execute(
+        "SELECT DISTINCT data FROM looks WHERE data != ? AND first <= ? AND last >= ?",
+        (look.data, look.last, look.first),
+    ).fetchall()
+    known = [(data, _outline(database, data)) for (data,) in others]
+    return [look.data, *(data for data, other in known if mine and other and akin(mine, other))]
+
+
+def _outline(database: sqlite3.Connection, data: str) -> Outline | None:
+    """As kept; None for data that were looked at before outlines were kept."""
+    row = database.execute("SELECT symbols, days, levels FROM outlines WHERE data = ?", (data,)).fetchone()
+    return None if row is None else _unpacked_outline(*row)
+
+
+def _packed_outline(kept: Outline) -> tuple[str, bytes, bytes]:
+    days = kept.days.astype("datetime64[D]").astype("<i8").astype("<i4")
+    levels = kept.levels.astype("<f4")
+    return json.dumps(sorted(kept.symbols)), zlib.compress(days.tobytes()), zlib.compress(levels.tobytes())
+
+
+def _unpacked_outline(symbols: str, days: bytes, levels: bytes) -> Outline:
+    dates = np.frombuffer(zlib.decompress(days), dtype="<i4").astype("datetime64[D]")
+    index = np.frombuffer(zlib.decompress(levels), dtype="<f4").astype(np.float64)
+    return Outline(frozenset(json.loads(symbols)), dates, index)
 
 
 def _packed(values: Floats | None) -> bytes | None:

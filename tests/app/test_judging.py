@@ -21,7 +21,9 @@ from finrl_pod_app.wiring import run_tournament
 from finrl_pod_strategies.user import UserStrategy, load_user_strategy
 
 from finrl_pod.config import GateConfig
+from finrl_pod.data.panel import select
 from finrl_pod.data.splits import make_splits
+from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.metrics import bars_a_year, sharpe
@@ -123,6 +125,10 @@ def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, r
     assert looks() == before + 1  # its costs are no further looks, and it has looked at these bars before
     (tmp_path / "own.py").write_text(OWN + "# changed")
     assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"] == first + 1
+    # Nor does leaving out a symbol make the days unseen.
+    (tmp_path / "own.py").write_text(OWN + "# changed again")
+    Store().save(dataclasses.replace(select(made_panel(), made_panel().symbols[1:]), name="fewer"))
+    assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="fewer")["looks"] == first + 2
 
 
 def test_years_that_a_champion_was_trained_on_are_no_test(

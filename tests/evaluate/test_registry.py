@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from finrl_pod.errors import EnvironmentLacks
 from finrl_pod.evaluate.registry import FILE, Look, Registry, Trial, TrialCounts, home
+from finrl_pod.types import Panel
 
 DATA = "d" * 64
 FIRST, LAST = "2016-01-04", "2018-12-21"
@@ -68,6 +70,40 @@ def test_a_look_is_counted_once_and_by_the_days_it_saw(registry: Registry) -> No
     assert registry.look(look("d", "2023-07-01", "2024-06-01")) == 1
     assert registry.look(look("e", data="e" * 64)) == 1
     assert registry.look(look("a")) == 1  # who looked first is not judged by those who came after
+
+
+def test_looks_at_the_same_market_count_together(registry: Registry) -> None:
+    walk = np.random.default_rng(3).normal(0, 0.01, (400, 4)) + np.random.default_rng(4).normal(0, 0.02, (400, 1))
+    times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
+    close = 100 * np.exp(np.cumsum(walk, 0))
+    whole = Panel(times, tuple("ABCD"), close, np.isfinite(close))
+    later = Panel(times[1:], tuple("ABCD"), close[1:], np.isfinite(close[1:]))
+    other = Panel(times, tuple("ABCD"), close[::-1].copy(), np.isfinite(close))
+
+    def seen(subject: str, panel: Panel, first: str = "2019-06-01", last: str = "2019-12-31") -> int:
+        return registry.look(look(subject, first, last, panel.sha256), panel)
+
+    assert seen("a", whole) == 1
+    assert seen("b", later) == 2
+    assert seen("a", later) == 2  # the same thing on a refreshed panel is no other
+    assert seen("c", other) == 1
+    assert seen("d", later, "2020-01-01", "2020-02-01") == 1  # nobody looked at these days
+    assert seen("e", whole) == 3
+    assert seen("a", whole) == 1
+    kin = {entry["data_sha256"]: entry["kin"] for entry in registry.data_sets()}
+    assert kin == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
+
+
+def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: Registry) -> None:
+    close = 100 * np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.01, (400, 2)), 0))
+    times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
+    panel = Panel(times, ("A", "B"), close, np.isfinite(close))
+    assert registry.look(look("a", data=panel.sha256)) == 1
+    with sqlite3.connect(registry.path) as database:
+        database.execute("DROP TABLE outlines")
+    later = Panel(times[1:], ("A", "B"), close[1:], np.isfinite(close[1:]))
+    assert registry.look(look("b", data=later.sha256), later) == 1
+    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own, and from now on its kin's
 
 
 def test_the_first_verdict_stands(registry: Registry) -> None:
