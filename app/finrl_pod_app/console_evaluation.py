@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.verdict import Judged
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
+SHA256 = 64  # digits of a hash
 SHOWN_LOOKS = 5
 
 
@@ -76,21 +77,25 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     table = _table(f"Trials in {path}")
     for name in ("data", "trials", "that differ", "runs", "looks", "last"):
         table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
-    names = {entry["data_sha256"]: entry["name"] or entry["data_sha256"][:12] for entry in data_sets}
     for entry in data_sets:
-        name = names[entry["data_sha256"]]
         numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
-        table.add_row(name, *(f"{n:,}" for n in numbers), entry["last"][:10])
+        table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
     console.print(table)
     for entry in data_sets:
         for look in entry["looks"][-SHOWN_LOOKS:]:
-            line = f"{names[entry['data_sha256']]}: {look['first']} to {look['last']} looked at"
-            console.print(f"{line} on {look['made'][:10]} ({look['what']})", markup=False, soft_wrap=True)
+            line = (
+                f"{_name(entry)}: {look['first']} to {look['last']} looked at on {look['made'][:10]} ({look['what']})"
+            )
+            console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
         if entry["kin"]:
-            kin = ", ".join(names.get(data, data[:12]) for data in entry["kin"])
-            line = f"{names[entry['data_sha256']]} shows the same market as {kin}: looks at either count for both."
+            kin = ", ".join(name[:12] if len(name) == SHA256 else name for name in entry["kin"])
+            line = f"{_name(entry)} shows the same market as {kin}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return str(entry["name"] or entry["data_sha256"][:12])
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:

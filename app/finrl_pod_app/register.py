@@ -12,7 +12,8 @@ from finrl_pod.evaluate.registry import Registry
 def register(registry: Registry, data: str | None = None) -> list[dict[str, Any]]:
     """What was tried on each data set, the latest first; `data`: on one panel of the store alone.
 
-    Data that have no name in the store any more, or are a choice of a panel's symbols, keep their hash alone.
+    Data that have no name in the store any more, or are a choice of a panel's symbols, keep their hash alone, among the
+    kin of others too.
     """
     store = Store()
     names = {manifest.sha256: manifest.name for manifest in store.list() if not manifest.fault}
@@ -22,5 +23,6 @@ def register(registry: Registry, data: str | None = None) -> list[dict[str, Any]
         digest = entry["data_sha256"]
         if wanted in (None, digest):
             counts = dataclasses.asdict(registry.counts(digest))
-            known.append({**entry, "name": names.get(digest), "clustered": counts["clustered"]})
+            kin = [names.get(other, other) for other in entry["kin"]]
+            known.append({**entry, "name": names.get(digest), "kin": kin, "clustered": counts["clustered"]})
     return known
