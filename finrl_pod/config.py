@@ -11,7 +11,6 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +29,6 @@ __all__ = [
     "RunConfig",
     "SplitConfig",
     "TournamentConfig",
-    "check_ranges",
     "load",
     "parse",
 ]
@@ -200,14 +198,6 @@ class RunConfig:
     def sha256(self) -> str:
         """Hash of every setting."""
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
-
-
-def check_ranges(section: str, config: object, ranges: Mapping[str, bool]) -> None:
-    """Raises ConfigError for the first setting of a section that is not good. ranges: name -> whether it is."""
-    for name, good in ranges.items():
-        if not good:
-            usual = f"; its default is {kept!r}" if (kept := getattr(type(config), name, None)) is not None else ""
-            raise ConfigError(f"{section}.{name} is out of its range, got {getattr(config, name)!r}{usual}")
 
 
 def parse(values: dict[str, Any], where: str = "config") -> RunConfig:

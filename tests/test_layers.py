@@ -33,6 +33,7 @@ RANK = {
     "config": 0,
     "catalogue": 1,
     "files": 1,
+    "ranges": 1,
     "memory": 1,
     "protocols": 1,
     "native": 2,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from finrl_pod.config import EnvironmentConfig, check_ranges
+from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import ABOVE_ZERO, Range, above_to, at_least, check_ranges
 from finrl_pod.types import MarketTensor
+
+RANGES = {
+    "window": at_least(1),
+    "hmax": ABOVE_ZERO,
+    "lot": above_to(0, 1),
+    "turbulence_limit": Range("0 or more", lambda x: x >= 0),
+    "envs": at_least(1),
+    "group": at_least(1),
+}
 
 
 def check(config: EnvironmentConfig, market: MarketTensor) -> None:
     """Raises ConfigError for a setting out of its range, or one that the market was not built for."""
-    ranges = {
-        "window": config.window >= 1,
-        "hmax": config.hmax > 0,
-        "lot": 0 < config.lot <= 1,
-        "turbulence_limit": config.turbulence_limit >= 0,
-        "envs": config.envs >= 1,
-        "group": config.group >= 1,
-    }
-    check_ranges("environment", config, ranges)
+    check_ranges("environment", config, RANGES)
     if (config.fill == "same_close") != (market.fill_rule == "same_close"):
         raise ConfigError(
             f"environment.fill is {config.fill!r} but the market was built to fill at {market.fill_rule!r}; "

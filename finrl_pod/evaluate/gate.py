@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.config import GateConfig, check_ranges
+from finrl_pod.config import GateConfig
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.choice import judge_choice
 from finrl_pod.evaluate.intervals import account_intervals
@@ -31,12 +31,24 @@ from finrl_pod.evaluate.sharpe import (
 from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
 from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, growth_interval
+from finrl_pod.ranges import FINITE, Range, above_to, at_least, between, check_ranges, from_to_below
 from finrl_pod.types import BacktestResult, Floats
 
 REFERENCE = "equal_weight"
 CHAMPION = "champion"
 BASIS_POINT = 1e-4
 MOST_DRAWS = 20_000
+RANGES = {
+    "deflated_sharpe": from_to_below(0, 1),
+    "overfitting": above_to(0, 1),
+    "overfitting_loss": between(0, 0.5),
+    "blocks": Range(f"an even number, 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
+    "confidence": from_to_below(0.5, 1),
+    "lead": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
+    "excess": FINITE,
+    "drawdown": above_to(0, 1),
+    "break_even": at_least(0),
+}
 
 Results = Mapping[str, BacktestResult]
 
@@ -75,18 +87,7 @@ class Judgement:
 
 def check(gate: GateConfig) -> None:
     """Raises ConfigError for a threshold out of its range."""
-    ranges = {
-        "deflated_sharpe": 0 <= gate.deflated_sharpe < 1,
-        "overfitting": 0 < gate.overfitting <= 1,
-        "overfitting_loss": 0 <= gate.overfitting_loss <= 0.5,
-        "blocks": gate.blocks % 2 == 0 and 2 <= gate.blocks <= MOST_BLOCKS,
-        "confidence": 0.5 <= gate.confidence < 1,
-        "lead": 0.5 < gate.lead < 1,
-        "excess": math.isfinite(gate.excess),
-        "drawdown": 0 < gate.drawdown <= 1,
-        "break_even": 0 <= gate.break_even < math.inf,
-    }
-    check_ranges("gate", gate, ranges)
+    check_ranges("gate", gate, RANGES)
 
 
 def fewest_bars(gate: GateConfig) -> tuple[int, int]:

@@ -6,12 +6,24 @@ import itertools
 import math
 from datetime import date
 
-from finrl_pod.config import EnvironmentConfig, check_ranges
+from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.ranges import ABOVE_ZERO, SHARE, Range, at_least, check_ranges, from_to_below
 
 NO_FRICTIONS = Frictions()
+RANGES = {
+    "cost_bps": from_to_below(0, 10_000),
+    "cash": ABOVE_ZERO,
+    "leverage": Range("above 0", lambda x: 0 < x < math.inf),
+    "half_spread_bps": from_to_below(0, 10_000),
+    **dict.fromkeys(("per_share", "per_share_minimum", "impact"), at_least(0)),
+    "participation": SHARE,
+    "borrow_fee": at_least(0),
+    "exit_return": at_least(-1),
+    "delay": at_least(1),
+}
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
@@ -51,20 +63,7 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
 
 
 def _check(config: EnvironmentConfig) -> None:
-    ranges = {
-        "cost_bps": 0 <= config.cost_bps < 10_000,
-        "cash": config.cash > 0,
-        "leverage": 0 < config.leverage < math.inf,
-        "half_spread_bps": 0 <= config.half_spread_bps < 10_000,
-        "per_share": 0 <= config.per_share < math.inf,
-        "per_share_minimum": 0 <= config.per_share_minimum < math.inf,
-        "impact": 0 <= config.impact < math.inf,
-        "participation": 0 <= config.participation <= 1,
-        "borrow_fee": 0 <= config.borrow_fee < math.inf,
-        "exit_return": -1 <= config.exit_return < math.inf,
-        "delay": config.delay >= 1,
-    }
-    check_ranges("environment", config, ranges)
+    check_ranges("environment", config, RANGES)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
     if config.impact and not config.participation:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
-from finrl_pod.config import TournamentConfig, check_ranges
+from finrl_pod.config import TournamentConfig
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import SHARE, Range, at_least, check_ranges
 
 
 def check(config: TournamentConfig, cohorts: int = 1) -> None:
     """Raises ConfigError for a setting out of its range. cohorts: among which the pods are dealt out."""
     ranges = {
-        "pods": config.pods >= 1,
-        "generations": config.generations >= 1,
-        "samples": config.samples >= 1,
-        "leaderboard": config.leaderboard >= 1,
-        "inherit": 0 <= config.inherit <= 1,
-        "fresh": 0 <= config.fresh <= 1,
-        "perturb": 1 <= config.perturb < math.inf,
-        "resample": 0 <= config.resample <= 1,
-        "champion": 1 <= config.champion <= config.leaderboard,
-        "seconds": 0 <= config.seconds < math.inf,
+        **dict.fromkeys(("pods", "generations", "samples", "leaderboard"), at_least(1)),
+        **dict.fromkeys(("inherit", "fresh"), SHARE),
+        "perturb": at_least(1),
+        "resample": SHARE,
+        "champion": Range(
+            f"1 to tournament.leaderboard, which is {config.leaderboard}", lambda x: 1 <= x <= config.leaderboard
+        ),
+        "seconds": at_least(0),
     }
     check_ranges("tournament", config, ranges)
     if config.inherit + config.fresh > 1 + 1e-9:

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import torch
 
+from finrl_pod.ranges import Ranges
 from finrl_pod.rl.parameters import clip_by_member
 from finrl_pod.rl.ppo import PPO, ROLLOUT_RANGES, explained
-from finrl_pod.rl.ranges import Ranges
 from finrl_pod.rl.rollout import Rollout
 from finrl_pod.types import Tensor
 

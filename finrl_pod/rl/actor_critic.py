@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 
 from finrl_pod.agents import AgentConfig
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import at_least, check_ranges
 from finrl_pod.rl.actor_critic_update import ActorCriticUpdate
 from finrl_pod.rl.actors import BoundedActor, make_actor_network
 from finrl_pod.rl.critics import make_critic
@@ -135,9 +135,7 @@ class ActorCritic(OffPolicy):
 def check(config: AgentConfig) -> None:
     """Raises ConfigError for a critic ensemble that cannot be."""
     critics, subset = getattr(config, "critics", 1), getattr(config, "subset", 1)
-    check_ranges("agent", config, {"critics": critics >= 1})
-    if hasattr(config, "policy_delay"):
-        check_ranges("agent", config, {"policy_delay": config.policy_delay >= 1})
+    check_ranges("agent", config, {name: at_least(1) for name in ("critics", "policy_delay") if hasattr(config, name)})
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
         raise ConfigError(
             f"agent.subset must be 1 to agent.critics, which is {critics}, got {subset}; take fewer, or more critics"

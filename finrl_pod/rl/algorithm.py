@@ -9,12 +9,14 @@ import torch
 
 from finrl_pod.agents import AgentConfig
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import SHARE, Ranges, above_to, check_value
 from finrl_pod.rl.networks import PolicySpec
-from finrl_pod.rl.ranges import Ranges, check_setting
 from finrl_pod.rl.worker import Worker
 from finrl_pod.types import Tensor
 
 Metrics = dict[str, Tensor]
+# What a member of every algorithm has of its own.
+COMMON_RANGES: Ranges = {"learning_rate": above_to(0, 1), "discount": SHARE}
 SAME = 1e-8  # a spread of rewards that is none
 
 
@@ -142,6 +144,6 @@ def settings_of(
     for name in ranges:
         column = [float(values.get(name, getattr(config, name))) for values in each]
         for value in column:
-            check_setting(ranges, name, value)
+            check_value("agent", config, name, value, ranges[name])
         settings[name] = torch.tensor(column, dtype=dtype, device=device)
     return settings

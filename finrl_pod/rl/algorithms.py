@@ -9,8 +9,8 @@ import torch
 
 from finrl_pod.agents import AgentConfig, OffPolicyConfig, OnPolicyConfig, SHACConfig, SimulatorConfig
 from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import Range, Ranges, check_ranges
 from finrl_pod.rl import actor_critic, off_policy_settings, on_policy, shac, through_market
 from finrl_pod.rl.a2c import A2C
 from finrl_pod.rl.actors import BoundedActor
@@ -27,7 +27,6 @@ from finrl_pod.rl.off_policy import OffPolicy
 from finrl_pod.rl.on_policy import MeanActor
 from finrl_pod.rl.ppo import PPO
 from finrl_pod.rl.q_networks import GreedyActor
-from finrl_pod.rl.ranges import Ranges, check_setting
 from finrl_pod.rl.redq import REDQ
 from finrl_pod.rl.sac import SAC
 from finrl_pod.rl.shac import SHAC
@@ -46,6 +45,7 @@ OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "dueling_dqn": DuelingDQN,
     "d3qn": D3QN,
 }
+LAYERS = Range("one number or more, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
 
 
 def make_algorithm(
@@ -104,7 +104,7 @@ def check(config: AgentConfig, env: Any) -> None:
     """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
-    check_ranges("agent", config, {"hidden": len(config.hidden) >= 1 and min(config.hidden) >= 1})
+    check_ranges("agent", config, {"hidden": LAYERS})
     if config.policy not in ("equivariant", "mlp"):
         raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
     _check_fit(config, env)
@@ -117,9 +117,7 @@ def check(config: AgentConfig, env: Any) -> None:
             shac.check(config, env)
     else:
         on_policy.check(config, env)
-    ranges = ranges_of(config.algorithm)
-    for name in ranges:
-        check_setting(ranges, name, getattr(config, name))
+    check_ranges("agent", config, ranges_of(config.algorithm))
 
 
 def _check_fit(config: AgentConfig, env: Any) -> None:

@@ -7,17 +7,17 @@ from typing import ClassVar
 
 import torch
 
+from finrl_pod.ranges import Ranges, at_least
 from finrl_pod.rl.actor_critic import ActorCritic
 from finrl_pod.rl.inputs import Seen
 from finrl_pod.rl.off_policy import Batch, OffPolicy
-from finrl_pod.rl.ranges import Ranges, zero_or_more
 from finrl_pod.types import Tensor
 
 
 class DDPG(ActorCritic):
     """Every update: the critics towards r + discount Q'(s', mu'(s')), then the actor up the first critic."""
 
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration": zero_or_more}
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration": at_least(0)}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
     KERNEL = True

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.agents import DQNConfig
+from finrl_pod.ranges import SHARE, Ranges
 from finrl_pod.rl.inputs import Seen
 from finrl_pod.rl.off_policy import Batch, OffPolicy
 from finrl_pod.rl.q_networks import GreedyActor, make_q_network
-from finrl_pod.rl.ranges import Ranges, share
 from finrl_pod.types import Tensor
 
 
@@ -19,7 +19,7 @@ class DQN(OffPolicy):
     """Every update: Huber loss towards r + discount max_a Q'(s', a)."""
 
     config: DQNConfig
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "epsilon": share}
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "epsilon": SHARE}
     FIGURES = (*OffPolicy.FIGURES, "epsilon")
     DUELING = False
 

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from finrl_pod.agents import OffPolicyConfig
-from finrl_pod.rl.algorithm import Actor, Metrics, scale_of_rewards, settings_of
+from finrl_pod.ranges import ABOVE_ZERO, Ranges, above_to
+from finrl_pod.rl.algorithm import COMMON_RANGES, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.inputs import Inputs, Seen
-from finrl_pod.rl.ranges import COMMON, Ranges, above_zero
 from finrl_pod.rl.replay import Replay
 from finrl_pod.rl.trained import Trained
 from finrl_pod.rl.worker import Worker
@@ -42,9 +42,9 @@ class OffPolicy(ABC):
     """A subclass names its trained parts and targets, says how it explores, and does one update."""
 
     RANGES: ClassVar[Ranges] = {
-        **COMMON,
-        "target_rate": lambda x: 0 < x <= 1,
-        "max_grad_norm": above_zero,
+        **COMMON_RANGES,
+        "target_rate": above_to(0, 1),
+        "max_grad_norm": ABOVE_ZERO,
     }
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
     action_shape: tuple[int, ...]  # of one account's action in the replay

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from finrl_pod.agents import OffPolicyConfig
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import at_least, between, check_ranges
 
 MOST_UPDATES = 1_000_000  # in one go, which cannot be stopped
+RANGES = {
+    **dict.fromkeys(("horizon", "batch", "replay", "target_interval"), at_least(1)),
+    "updates": between(1, MOST_UPDATES),
+    "warmup": at_least(0),
+}
 
 
 def check(config: OffPolicyConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
-    names = ("horizon", "updates", "batch", "replay", "target_interval")
-    ranges = {name: getattr(config, name) >= 1 for name in names}
-    ranges["updates"] &= config.updates <= MOST_UPDATES
-    check_ranges("agent", config, {**ranges, "warmup": config.warmup >= 0})
+    check_ranges("agent", config, RANGES)
     accounts = env.accounts if hasattr(env, "market") else 1
     if config.batch > config.replay:
         raise ConfigError(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from finrl_pod.agents import AgentConfig, OnPolicyConfig, PPOConfig
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.ranges import ABOVE_ZERO, at_least, between, check_ranges
 from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.algorithm import Metrics
 from finrl_pod.rl.distribution import Distribution, distribution_of
@@ -151,7 +151,7 @@ class OnPolicy(ABC):
 def check(config: AgentConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
-    check_ranges("agent", config, {"horizon": config.horizon >= 1})
+    check_ranges("agent", config, {"horizon": at_least(1)})
     if hasattr(env, "window") and config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
@@ -169,8 +169,8 @@ def check(config: AgentConfig, env: Any) -> None:
 
 
 def _check_network(config: OnPolicyConfig, env: Any) -> None:
-    ranges = {"optimiser_epsilon": config.optimiser_epsilon > 0, "sde_interval": config.sde_interval >= 0}
-    check_ranges("agent", config, {**ranges, "log_std": abs(config.log_std) <= MOST_LOG_STD})
+    log_std = between(-MOST_LOG_STD, MOST_LOG_STD)
+    check_ranges("agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_interval": at_least(0), "log_std": log_std})
     for name, usual in (("activation", "tanh"), ("orthogonal", True), ("sde", False)):
         if config.policy != "mlp" and getattr(config, name) != usual:
             raise ConfigError(
@@ -189,8 +189,7 @@ def _check_network(config: OnPolicyConfig, env: Any) -> None:
 
 
 def _check_h_term(config: OnPolicyConfig) -> None:
-    names = ("h_steps", "h_trajectories", "h_buffer")
-    check_ranges("agent", config, {name: getattr(config, name) >= 1 for name in names})
+    check_ranges("agent", config, dict.fromkeys(("h_steps", "h_trajectories", "h_buffer"), at_least(1)))
     if config.h_term and config.h_steps > config.horizon:
         raise ConfigError(
             f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "
@@ -199,7 +198,7 @@ def _check_h_term(config: OnPolicyConfig) -> None:
 
 
 def _check_minibatches(config: PPOConfig, env: Any) -> None:
-    check_ranges("agent", config, {"epochs": config.epochs >= 1, "minibatches": config.minibatches >= 1})
+    check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(

@@ -6,22 +6,21 @@ every member that has not yet moved too far from the policy that collected the d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 
 from finrl_pod.agents import OnPolicyConfig, PPOConfig
+from finrl_pod.ranges import ABOVE_ZERO, FINITE, SHARE, Ranges, at_least
 from finrl_pod.rl.additions import Additions
 from finrl_pod.rl.advantages import gae
-from finrl_pod.rl.algorithm import scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.rl.algorithm import COMMON_RANGES, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.distribution import distribution_of
 from finrl_pod.rl.fused import fused
 from finrl_pod.rl.networks import Policy, PolicySpec, Start, make_policy
 from finrl_pod.rl.on_policy import OnPolicy
 from finrl_pod.rl.parameters import Adam, Optimiser, Parameters, RMSprop, clip_by_member
-from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, share, zero_or_more
 from finrl_pod.rl.rollout import Rollout
 from finrl_pod.rl.running import Running
 from finrl_pod.rl.state_noise import StateNoise, StateNoisePolicy
@@ -29,15 +28,15 @@ from finrl_pod.streams import generators
 from finrl_pod.types import Tensor
 
 ROLLOUT_RANGES: Ranges = {
-    **COMMON,
-    "gae_lambda": share,
-    "entropy": math.isfinite,
-    "value_weight": zero_or_more,
-    "max_grad_norm": above_zero,
-    "h_term": zero_or_more,
-    "diversity": zero_or_more,
+    **COMMON_RANGES,
+    "gae_lambda": SHARE,
+    "entropy": FINITE,
+    "value_weight": at_least(0),
+    "max_grad_norm": ABOVE_ZERO,
+    "h_term": at_least(0),
+    "diversity": at_least(0),
 }
-RANGES: Ranges = {**ROLLOUT_RANGES, "clip": above_zero, "target_kl": above_zero}
+RANGES: Ranges = {**ROLLOUT_RANGES, "clip": ABOVE_ZERO, "target_kl": ABOVE_ZERO}
 MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 
 from finrl_pod.agents import REDQConfig, SACConfig
+from finrl_pod.ranges import ABOVE_ZERO, FINITE, Ranges
 from finrl_pod.rl.actor_critic import ActorCritic
 from finrl_pod.rl.distribution import HALF_LOG_2PI
 from finrl_pod.rl.ensemble import combined
 from finrl_pod.rl.inputs import Seen
 from finrl_pod.rl.off_policy import Batch, OffPolicy
-from finrl_pod.rl.ranges import Ranges, above_zero
 from finrl_pod.types import Tensor
 
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
@@ -56,7 +56,7 @@ class SAC(ActorCritic):
     """Every update: critics to the soft value, the actor up the ensemble, the temperature to its entropy."""
 
     config: SACConfig | REDQConfig
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": above_zero, "target_entropy": math.isfinite}
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": ABOVE_ZERO, "target_entropy": FINITE}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
     HEADS = 2
     KERNEL = True

@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 import torch
 
 from finrl_pod.agents import SHACConfig
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError
+from finrl_pod.ranges import SHARE, Ranges, above_to, at_least, check_ranges
 from finrl_pod.rl.advantages import gae
 from finrl_pod.rl.algorithm import Metrics
-from finrl_pod.rl.ranges import Ranges, share
 from finrl_pod.rl.through_market import Path, ThroughMarket
 from finrl_pod.types import Tensor
 
@@ -32,7 +31,7 @@ class SHAC(ThroughMarket):
     """
 
     config: SHACConfig
-    RANGES: ClassVar[Ranges] = {**ThroughMarket.RANGES, "gae_lambda": share, "target_rate": lambda x: 0 < x <= 1}
+    RANGES: ClassVar[Ranges] = {**ThroughMarket.RANGES, "gae_lambda": SHARE, "target_rate": above_to(0, 1)}
 
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         self.trained.add("critic", critic, target=True)
@@ -124,7 +123,7 @@ def _by_item(x: Tensor) -> Tensor:
 
 def check(config: SHACConfig, env: Any) -> None:
     """Raises ConfigError for passes and parts that cannot be."""
-    check_ranges("agent", config, {"epochs": config.epochs >= 1, "minibatches": config.minibatches >= 1})
+    check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.agents import TD3Config
+from finrl_pod.ranges import Ranges, at_least
 from finrl_pod.rl.ddpg import DDPG
 from finrl_pod.rl.inputs import Seen
-from finrl_pod.rl.ranges import Ranges, zero_or_more
 from finrl_pod.types import Tensor
 
 
@@ -18,7 +18,7 @@ class TD3(DDPG):
 
     config: TD3Config
     KERNEL = True
-    RANGES: ClassVar[Ranges] = {**DDPG.RANGES, "target_noise": zero_or_more, "noise_clip": zero_or_more}
+    RANGES: ClassVar[Ranges] = {**DDPG.RANGES, "target_noise": at_least(0), "noise_clip": at_least(0)}
 
     @property
     def delay(self) -> int:  # type: ignore[override]

@@ -14,12 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from finrl_pod.agents import SimulatorConfig
-from finrl_pod.config import check_ranges
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.algorithm import Metrics, scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.ranges import ABOVE_ZERO, Ranges, at_least, check_ranges
+from finrl_pod.rl.algorithm import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.networks import Policy, PolicySpec, make_policy
 from finrl_pod.rl.on_policy import MeanActor
-from finrl_pod.rl.ranges import COMMON, Ranges, above_zero, zero_or_more
 from finrl_pod.rl.trained import Trained
 from finrl_pod.rl.worker import Worker
 from finrl_pod.streams import generators
@@ -48,7 +47,7 @@ class Path(NamedTuple):
 class ThroughMarket(ABC):
     """A subclass says what it makes of a path."""
 
-    RANGES: ClassVar[Ranges] = {**COMMON, "exploration": zero_or_more, "max_grad_norm": above_zero}
+    RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration": at_least(0), "max_grad_norm": ABOVE_ZERO}
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class ThroughMarket(ABC):
 
 def check(config: SimulatorConfig, env: Any) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
-    check_ranges("agent", config, {"horizon": config.horizon >= 1})
+    check_ranges("agent", config, {"horizon": at_least(1)})
     if config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
