@@ -103,8 +103,6 @@ class MarketEnv(ABC):
         self.close = market.close.to(self.dtype)
         self.fill = self.venue.fill
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
-        # Long accounts at or above full investment are kept within their leverage by their cash.
-        self._limited = config.short or config.leverage < 1
         self._reward = reward(config.reward)
         self.state: EnvState | None = None
         self._starts = torch.empty(0)
@@ -229,8 +227,9 @@ class MarketEnv(ABC):
             action, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], action.unsqueeze(-2)], -2)
             trades, priority = self._delayed_trades(action, state, close)
         trades = self._allowed(trades, state, day)
-        if self._limited:
-            trades = within_gross(trades, state.cash, state.shares, close, self.config.leverage)
+        if self.rules.limited:  # what cannot fill is still held, and counts
+            trades = self.venue.within_volume(day, trades)
+            trades = within_gross(trades, state.cash, state.shares, close, self.rules.leverage)
         cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
         before = equity(cash, state.shares, fill)
         done = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
@@ -307,7 +306,7 @@ class MarketEnv(ABC):
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades of an action that was decided `delay - 1` bars ago; none where there was none."""
-        known = torch.isfinite(action)
+        known = ~torch.isnan(action)  # a score of -inf is one
         decided = (state.day - (self.venue.delay - 1)).clamp(min=0)
         tradable = self.market.tradable[decided].unsqueeze(2)
         trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)

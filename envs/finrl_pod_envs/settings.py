@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.ranges import ABOVE_ZERO, Range, above_to, at_least, check_ranges
+from finrl_pod.ranges import ABOVE_AND_FINITE, Range, above_to, at_least, check_ranges
 from finrl_pod.types import MarketTensor
 
 RANGES = {
     "window": at_least(1),
-    "hmax": ABOVE_ZERO,
+    "hmax": ABOVE_AND_FINITE,
     "lot": above_to(0, 1),
     "turbulence_limit": Range("0 or more", lambda x: x >= 0),
     "envs": at_least(1),

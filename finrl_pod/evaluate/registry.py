@@ -11,6 +11,7 @@ Looks are counted beyond the very data: also at what shows the same market on th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sqlite3
@@ -46,6 +47,8 @@ CREATE TABLE IF NOT EXISTS outlines (
     data TEXT PRIMARY KEY, symbols TEXT NOT NULL, days BLOB NOT NULL, levels BLOB NOT NULL
 );
 """
+# Of a look at the last and first moments that are given; a daily bar's is a date, which begins every other's text.
+_SAME_DAYS = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10) >= substr(?, 1, 10)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +142,16 @@ class Registry:
             }
         known: dict[str, dict[str, Any]] = {}
         for data, count, runs, made in trials:
-            known[data] = {"data_sha256": data, "trials": count, "runs": runs, "last": made, "looks": []}
+            known[data] = {"data_sha256": data, "trials": count, "runs": runs, "last": made, "looks": [], "kin": []}
         for data, first, last, what, made in looks:
-            entry = known.setdefault(data, {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": []})
+            new = {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": [], "kin": []}
+            entry = known.setdefault(data, new)
             entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
             entry["last"] = max(entry["last"], made)
-        for data, entry in known.items():
-            mine = outlines.get(data)
-            entry["kin"] = [name for name, other in outlines.items() if name != data and mine and akin(mine, other)]
+        for (one, mine), (other, its) in itertools.combinations(outlines.items(), 2):
+            if akin(mine, its):
+                known[one]["kin"].append(other)
+                known[other]["kin"].append(one)
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
@@ -167,7 +172,7 @@ class Registry:
             # Counted up to this one: who looked first is not judged by those who came after.
             (count,) = database.execute(
                 "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
-                "AND first <= ? AND last >= ? AND rowid <= ?",
+                f"AND {_SAME_DAYS} AND rowid <= ?",
                 (json.dumps(data), look.last, look.first, made),
             ).fetchone()
         return int(count)
@@ -234,7 +239,7 @@ def _kin(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
         database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
     mine = _outline(database, look.data)
     others = database.execute(
-        "SELECT DISTINCT data FROM looks WHERE data != ? AND first <= ? AND last >= ?",
+        f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_SAME_DAYS}",
         (look.data, look.last, look.first),
     ).fetchall()
     known = [(data, _outline(database, data)) for (data,) in others]

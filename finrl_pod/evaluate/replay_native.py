@@ -25,7 +25,7 @@ SOURCE = Path(__file__).with_name("replay.cpp")
 
 def proportional_rate(rules: ExecutionRules) -> float | None:
     """The one rate of a rule set that the kernel knows (long-only, fractions, scaled buys), else None."""
-    if rules.whole_shares or rules.short or rules.borrow or rules.order != "proportional":
+    if rules.whole_shares or rules.short or rules.leverage != 1 or rules.order != "proportional":
         return None
     if rules.frictions is None:
         return rules.cost_rate

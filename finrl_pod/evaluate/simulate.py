@@ -72,7 +72,8 @@ def simulate(
     decide(t, cash [B], shares [B, N]) is called for first <= t < last and returns target weights [B, N] of the
     equity at the close of t (what is missing to one stays in cash), or None to leave the holdings alone. The tensors
     it gets are copies. What cannot fill keeps its holdings; what has ended is sold at its last close whatever was
-    decided. An account whose equity is at or below zero (possible with shorts or borrowing) is closed out.
+    decided, and an account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With
+    shorts, or a leverage below 1, orders are cut to the limit on gross exposure.
 
     Raises InputError naming the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with
     a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
@@ -81,7 +82,7 @@ def simulate(
     _check_range(market, first, last, cash)
     assets = market.shape[1]
     venue = Venue(market, rules, torch.float64)
-    same_close = venue.same_close
+    same_close, may_ruin = venue.same_close, rules.short or rules.borrow > 0
     closes = market.close[first : last + 1].double().unbind(0)
     prices = venue.fill[first:last].unbind(0)
     fillable, ended = market.fillable[first:last], market.ended[first:last]
@@ -110,15 +111,17 @@ def simulate(
         morning = funds
         if venue.carries and not same_close:
             morning = venue.overnight(first + i, funds, shares, close)
-        if target is None and not (some_ended[i] and bool((shares != 0).any())):
+        ruined = may_ruin and bool((equity(funds, shares, close) <= 0).any())
+        if target is None and not ((some_ended[i] or ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
         else:
             trades = _wanted(target, funds, shares, close, rules)
             if not all_fillable[i]:
                 sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
-            if rules.short:  # what cannot fill is still held, and counts
-                trades = within_gross(trades, funds, shares, close, 1.0 + rules.borrow)
+            if rules.limited:  # what cannot fill is still held, and counts
+                trades = venue.within_volume(first + i, trades)
+                trades = within_gross(trades, funds, shares, close, rules.leverage)
             filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
         turnover = nothing
         if filled.traded is not nothing:
@@ -156,10 +159,8 @@ def date_of(market: MarketTensor, t: int) -> str:
 
 
 def _wanted(weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules) -> Tensor:
-    """Share changes [B, N] that target weights ask for; none where there are none."""
-    if weights is None:
-        return torch.zeros_like(shares)
-    trades = trades_to_weights(weights, cash, shares, close)
+    """Share changes [B, N] that target weights ask for; none where there are none. What is ruined is closed out."""
+    trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
     if not (rules.short or rules.borrow):
         return trades
     return torch.where((equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)

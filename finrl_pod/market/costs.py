@@ -76,7 +76,7 @@ class PerShare:
         return torch.where(amount > 0, (self.rate * amount).clamp(min=self.minimum), torch.zeros_like(amount))
 
     def slope(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:  # noqa: ARG002
-        return torch.where(self.rate * amount > self.minimum, self.rate, 0.0).to(amount)
+        return self.rate * (self.rate * amount > self.minimum).to(amount)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SquareRootImpact:
         """Cost over amount ** 1.5. Where nothing was traded the cap lets nothing fill, and the rate is not used."""
         if tape.volume is None or tape.volatility is None:
             raise ValueError("square-root impact reads the volume and the volatility of the bar")
-        traded = tape.volume.clamp(min=1.0)
+        traded = tape.volume.clamp(min=torch.finfo(prices.dtype).tiny)
         return self.coefficient * tape.volatility * prices / traded**0.5
 
 

@@ -25,7 +25,7 @@ class ExecutionRules:
     whole_shares: fills are truncated to whole shares. short: sales may go below zero shares.
     order: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by descending
     priority, ties by asset index, each as far as the cash goes (FinRL's rule).
-    borrow: cash may fall to -borrow * equity (leverage - 1).
+    leverage: the limit on gross exposure as a multiple of equity; above 1 cash may fall to -borrow * equity.
     frictions: further models; `execute` leaves them to `finrl_pod.market.venue`, which fills under all of the rules.
     """
 
@@ -33,8 +33,18 @@ class ExecutionRules:
     whole_shares: bool = False
     short: bool = False
     order: Order = "proportional"
-    borrow: float = 0.0
+    leverage: float = 1.0
     frictions: Frictions | None = None
+
+    @property
+    def borrow(self) -> float:
+        """What may be borrowed, as a multiple of equity."""
+        return max(self.leverage - 1.0, 0.0)
+
+    @property
+    def limited(self) -> bool:
+        """Whether orders are cut to the limit on gross exposure; else cash alone keeps accounts within it."""
+        return self.short or self.leverage < 1
 
 
 class Fills(NamedTuple):
@@ -66,6 +76,9 @@ def execute(
 ) -> Fills:
     """Fill wanted share changes at `prices`: sells first, then buys as far as the cash goes, fees included.
 
+    Purchases that close shorts come before the others and are always paid for, on credit if need be: an owed share
+    that rises must be bought back.
+
     cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
     order="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be positive and
     finite; a trade of an asset that cannot be traded must be zero. Without `borrow` and `short`, cash and shares never
@@ -80,17 +93,31 @@ def execute(
     held = shares - sell
     funds = cash + proceeds * (1 - rules.cost_rate)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
-    want = trades.clamp(min=0)
+    cover, want = split_purchases(trades, held, rules)
+    paid = funds if cover is None else funds - (cover * prices).sum(-1) * (1 + rules.cost_rate)
     if rules.order == "sequential":
-        buy = _sequential(funds - floor, want, prices, rules, trades if priority is None else priority)
+        buy = _sequential(paid - floor, want, prices, rules, trades if priority is None else priority)
     else:
-        buy = _proportional(funds - floor, want, prices, rules)
+        buy = _proportional(paid - floor, want, prices, rules)
+    if cover is not None:
+        buy = buy + cover
     spent = (buy * prices).sum(-1)
     left = funds - spent * (1 + rules.cost_rate)
     # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
-    left = torch.maximum(left, torch.minimum(floor, funds))
+    left = torch.maximum(left, torch.minimum(floor, paid))
     traded = proceeds + spent
     return Fills(left, held + buy, traded * rules.cost_rate, traded)
+
+
+def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
+    """Purchases [..., N] that close shorts (None without shorts), and the rest. held: after the sales."""
+    want = trades.clamp(min=0)
+    if not rules.short:
+        return None, want
+    cover = torch.minimum(want, (-held).clamp(min=0))
+    if rules.whole_shares:
+        cover = torch.floor(cover)
+    return cover, want - cover
 
 
 def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import math
 from datetime import date
 
 from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.ranges import ABOVE_ZERO, SHARE, Range, at_least, check_ranges, from_to_below
+from finrl_pod.ranges import ABOVE_AND_FINITE, SHARE, at_least, between, check_ranges, from_to_below
 
 NO_FRICTIONS = Frictions()
+MOST_DELAY = 1_000  # bars: decisions of so many are kept for every account
 RANGES = {
     "cost_bps": from_to_below(0, 10_000),
-    "cash": ABOVE_ZERO,
-    "leverage": Range("above 0", lambda x: 0 < x < math.inf),
+    "cash": ABOVE_AND_FINITE,
+    "leverage": ABOVE_AND_FINITE,
     "half_spread_bps": from_to_below(0, 10_000),
     **dict.fromkeys(("per_share", "per_share_minimum", "impact"), at_least(0)),
     "participation": SHARE,
     "borrow_fee": at_least(0),
     "exit_return": at_least(-1),
-    "delay": at_least(1),
+    "delay": between(1, MOST_DELAY),
 }
 
 
@@ -37,7 +37,7 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
         whole_shares=config.whole_shares,
         short=config.short,
         order=config.order,
-        borrow=max(config.leverage - 1.0, 0.0),
+        leverage=config.leverage,
         frictions=None if frictions == NO_FRICTIONS else frictions,
     )
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, Tape
-from finrl_pod.market.execution import ExecutionRules, Fills, equity
+from finrl_pod.market.execution import ExecutionRules, Fills, equity, split_purchases
 from finrl_pod.types import Tensor
 
 NEWTON_STEPS = 6  # quadratic convergence from a start within a few percent: the last steps are rounding
 FIRST_SHARE = 1e-9  # of the wanted purchases: stands for "as little as possible" where a minimum fee makes a step
-DUST = 1e-6  # of the equity: under a minimum fee, smaller orders (the rounding of targets) are not sent
+DUST = 1e-6  # of the equity: under a minimum fee, smaller changes (the rounding of targets) are not sent
 
 Total = Callable[[Tensor], Tensor]
 
@@ -29,16 +29,16 @@ def settle(
     """Fill wanted share changes under every model of `frictions`; shapes and promises are those of `execute`.
 
     Orders are cut to the share of the bar's volume first. Sells come before buys; no sale costs more than it brings.
+    Purchases that close shorts are always paid for.
     Buys that the cash cannot pay for, costs included, are scaled by one factor; where the cash is below the minimum
     fees of all wanted buys, none is made.
     """
     charge = proportional_and(rules.cost_rate, frictions.costs)
-    if frictions.participation > 0 and tape.volume is not None:
-        most = frictions.participation * tape.volume
-        trades = torch.minimum(torch.maximum(trades, -most), most)
+    trades = within_volume(trades, frictions, tape)
     if any(isinstance(model, PerShare) and model.minimum > 0 for model in frictions.costs):
         least = DUST * equity(cash, shares, prices).abs().unsqueeze(-1)
-        trades = torch.where(trades.abs() * prices < least, torch.zeros_like(trades), trades)
+        dust = (trades.abs() * prices < least) & (trades != -shares)  # what closes a position is no rounding
+        trades = torch.where(dust, torch.zeros_like(trades), trades)
     if rules.whole_shares:
         trades = torch.trunc(trades)
     sell = (-trades).clamp(min=0)
@@ -49,16 +49,28 @@ def settle(
     held = shares - sell
     funds = cash + (brought - sale_costs).sum(-1)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
-    want = trades.clamp(min=0)
-    scale = _affordable(funds - floor, want, prices, charge, tape)
+    cover, want = split_purchases(trades, held, rules)
+    scale = _affordable(funds - floor, cover, want, prices, charge, tape)
     buy = want * scale.unsqueeze(-1)
     if rules.whole_shares:
         buy = torch.floor(buy)
+    paid = funds
+    if cover is not None:
+        buy = buy + cover
+        paid = funds - (cover * prices + _summed(charge, cover, prices, tape)).sum(-1)
     spent, buy_costs = buy * prices, _summed(charge, buy, prices, tape)
     left = funds - (spent + buy_costs).sum(-1)
     # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
-    left = torch.maximum(left, torch.minimum(floor, funds))
+    left = torch.maximum(left, torch.minimum(floor, paid))
     return Fills(left, held + buy, (sale_costs + buy_costs).sum(-1), (brought + spent).sum(-1))
+
+
+def within_volume(trades: Tensor, frictions: Frictions, tape: Tape) -> Tensor:
+    """Trades [..., N] cut to their share of the bar's volume."""
+    if frictions.participation == 0 or tape.volume is None:
+        return trades
+    most = frictions.participation * tape.volume
+    return torch.minimum(torch.maximum(trades, -most), most)
 
 
 def proportional_and(cost_rate: float, costs: Sequence[CostModel]) -> tuple[CostModel, ...]:
@@ -90,8 +102,10 @@ def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, tape: T
     return total
 
 
-def _affordable(funds: Tensor, want: Tensor, prices: Tensor, models: Sequence[CostModel], tape: Tape) -> Tensor:
-    """The largest factor [...] in [0, 1] for `want` whose bill, costs included, is at most `funds`.
+def _affordable(
+    funds: Tensor, cover: Tensor | None, want: Tensor, prices: Tensor, models: Sequence[CostModel], tape: Tape
+) -> Tensor:
+    """The largest factor [...] in [0, 1] for `want` whose bill, with `cover` and costs, is at most `funds`.
 
     The bill is convex and increasing in the factor. Newton's steps from 1 stay on its right; the chord from there to
     the smallest purchase lies above the bill, so that the factor read off the chord can be paid for. Its gradient is
@@ -99,12 +113,16 @@ def _affordable(funds: Tensor, want: Tensor, prices: Tensor, models: Sequence[Co
     """
     funds = funds.clamp(min=0)
 
+    def amounts(factor: Tensor) -> Tensor:
+        part = want * factor.unsqueeze(-1)
+        return part if cover is None else part + cover
+
     def bill(factor: Tensor) -> Tensor:
-        amount = want * factor.unsqueeze(-1)
+        amount = amounts(factor)
         return (amount * prices + _summed(models, amount, prices, tape)).sum(-1)
 
     def steepness(factor: Tensor) -> Tensor:
-        amount = want * factor.unsqueeze(-1)
+        amount = amounts(factor)
         slopes = prices.expand_as(want)
         for model in models:
             slopes = slopes + model.slope(amount, prices, tape)

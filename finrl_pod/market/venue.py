@@ -13,7 +13,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.market.costs import HalfSpread, Tape
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
-from finrl_pod.market.settlement import by_model, proportional_and, settle
+from finrl_pod.market.settlement import by_model, proportional_and, settle, within_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_A_YEAR = 365
@@ -80,6 +80,11 @@ class Venue:
         if not self._general or frictions is None:
             return execute(cash, shares, trades, prices, self._plain, priority)
         return settle(cash, shares, trades, prices, self.rules, frictions, self.tape(t))
+
+    def within_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
+        """Trades decided at bar t as far as the limit on the volume of the bar that they fill in lets them."""
+        frictions = self.rules.frictions
+        return trades if frictions is None else within_volume(trades, frictions, self.tape(t))
 
     def overnight(self, t: int | Tensor, cash: Tensor, shares: Tensor, close: Tensor) -> Tensor:
         """Cash [...] at the next bar before its fills: with interest on it, less the fee on shorts at these closes."""

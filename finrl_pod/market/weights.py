@@ -46,7 +46,7 @@ def trades_as_weights(
     actions = actions.clamp(-1, 1)
     wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
     cash, units = 1 - held.sum(-1), torch.ones_like(held)  # an account of one unit of equity: shares are weights
-    if rules.short or leverage < 1:
+    if rules.limited:
         wanted = within_gross(wanted, cash, held, units, leverage)
     fractions = replace(rules, whole_shares=False)
     target = execute(cash, held, wanted, units, fractions, actions).shares

@@ -20,7 +20,7 @@ def prices(seed: int = 0, bars: int = BARS, symbols: int = SYMBOLS) -> Floats:
     return np.asarray(100 * np.exp(np.cumsum(moves, 0)))
 
 
-def panel(close: Floats, first: str = "2020-01-01", step: str = "1D", names: str = "S") -> Panel:
+def panel(close: Floats, first: str = "2020-01-06", step: str = "1D", names: str = "S") -> Panel:
     every = np.timedelta64(*{"1D": (1, "D"), "1H": (1, "h")}[step])
     times = np.datetime64(first, "ns") + np.arange(len(close)) * every.astype("timedelta64[ns]")
     return Panel(times, tuple(f"{names}{i}" for i in range(close.shape[1])), close, np.isfinite(close))
@@ -32,6 +32,14 @@ def changed(close: Floats, rows: slice = slice(None), columns: slice = slice(Non
     return dataclasses.replace(
         whole, times=whole.times[rows], symbols=whole.symbols[columns], close=part, tradable=np.isfinite(part)
     )
+
+
+def dated(close: Floats, days: int, late: int) -> Panel:
+    """Bars of so many days from a Monday on, each dated so many days after its first one."""
+    whole = panel(close)
+    ends = np.arange(days - 1, len(close), days)
+    times = whole.times[ends - days + 1] + np.timedelta64(late, "D")
+    return dataclasses.replace(whole, times=times, close=close[ends], tradable=np.isfinite(close[ends]))
 
 
 def split(close: Floats) -> Floats:
@@ -59,8 +67,17 @@ def gaps(close: Floats) -> Floats:
         panel(np.round(prices(), 2)),
         panel(split(prices())),
         panel(gaps(prices())),
+        dated(prices(), 7, 0),
+        dated(prices(), 7, 6),
+        dated(prices(), 7, 7),
+        dated(prices(), 1, 1),
+        panel(prices(), names="s"),
+        changed(prices(), rows=slice(0, 12)),
     ],
-    ids=["a day less", "later", "weekly", "a symbol less", "half", "rounded", "a split", "gaps"],
+    ids=[
+        *("a day less", "later", "weekly", "a symbol less", "half", "rounded", "a split", "gaps"),
+        *("weeks by Monday", "weeks by Sunday", "weeks by the next Monday", "a day late", "small letters", "two weeks"),
+    ],
 )
 def test_kin(other: Panel) -> None:
     mine = outline(panel(prices()))
@@ -75,7 +92,7 @@ def test_kin(other: Panel) -> None:
         panel(prices(1)),
         panel(prices(), names="T"),
         panel(prices(), first="2015-01-01"),
-        changed(prices(), rows=slice(-20, None)),
+        changed(prices(), rows=slice(-10, None)),
         changed(prices(), columns=slice(0, 1)),
         panel(np.full((BARS, SYMBOLS), 7.0)),
     ],
@@ -91,7 +108,7 @@ def test_an_index_of_the_days() -> None:
     """Hourly bars make one level a day, that of its last bar; a return is the mean of the symbols that have one."""
     close = np.array([[100.0, 50.0]] * 24 + [[102.0, np.nan]] * 24 + [[102.0, 80.0], [51.0, 84.0]])
     kept = outline(panel(close, step="1H"))
-    np.testing.assert_array_equal(kept.days, np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]"))
+    np.testing.assert_array_equal(kept.days, np.array(["2020-01-06", "2020-01-07", "2020-01-08"], "datetime64[D]"))
     rise = np.log(1.02)
     np.testing.assert_allclose(kept.levels, [0, rise, rise + (-0.1 + np.log(84 / 80)) / 2])
     assert kept.symbols == {"S0", "S1"}

@@ -88,7 +88,7 @@ def test_what_the_kernel_does_not_know_is_left_to_the_engine() -> None:
     for rules in (
         ExecutionRules(whole_shares=True),
         ExecutionRules(short=True),
-        ExecutionRules(borrow=0.5),
+        ExecutionRules(leverage=1.5),
         ExecutionRules(order="sequential"),
         ExecutionRules(frictions=Frictions(delay=2)),
         ExecutionRules(frictions=Frictions(exit_return=-0.3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
 
 FREE = ExecutionRules(cost_rate=0.0)
@@ -213,11 +215,64 @@ def test_decisions_are_asked_for_every_bar_but_the_last_and_get_copies(market_of
 def test_an_account_ruined_by_shorts_is_closed_out_and_says_so_in_finite_numbers(market_of):
     close = np.array([[10.0], [10.0], [40.0], [40.0], [5.0]])
     _, market = market_of(close)
-    rules = ExecutionRules(0.0, short=True, borrow=1.0)
+    rules = ExecutionRules(0.0, short=True, leverage=2.0)
     ledger = simulate(market, lambda t, c, s: torch.tensor([[-1.0]]) if t == 0 else None, 0, 4, rules, 100.0)
     assert ledger.equity[2, 0] < 0
+    assert not ledger.shares.any()
+    assert ledger.equity[3, 0] == ledger.equity[4, 0]  # what was lost does not come back
     assert torch.isfinite(ledger.log_returns).all()
     assert torch.isfinite(ledger.weights).all()
+
+
+def once(weights: list[float], at: int = 0):
+    return lambda t, c, s: torch.tensor([weights], dtype=torch.float64) if t == at else None
+
+
+def test_a_loan_that_is_lost_is_closed_out_though_nothing_is_decided(market_of):
+    _, market = market_of(np.array([[100.0], [100], [40], [40], [60], [120], [200]]))
+    ledger = simulate(market, once([2.0]), 0, 6, ExecutionRules(0.0, leverage=2.0), 100.0)
+    np.testing.assert_allclose(ledger.equity[:, 0], [100, 100, -20, -20, -20, -20, -20])
+
+
+@pytest.mark.parametrize("costs", [(), (PerShare(0.0, 1.0),), (PerShare(0.01, 1.0), HalfSpread(0.001))])
+@pytest.mark.parametrize("exit_return", [0.0, -0.3, -1.0])
+@pytest.mark.parametrize("weight", [0.5, 0.01, -0.5])
+def test_what_has_ended_is_held_no_longer_under_any_costs(market_of, costs, exit_return, weight):
+    close = np.full((10, 2), 100.0)
+    close[4:, 0] = np.nan
+    _, market = market_of(close)
+    rules = ExecutionRules(0.0, short=weight < 0, frictions=Frictions(costs, exit_return=exit_return))
+    ledger = simulate(market, once([weight, 0.5]), 0, 9, rules, 100_000.0)
+    assert not ledger.shares[0, 0]
+    lost = -weight * exit_return * 100_000
+    assert ledger.equity[-1, 0] == pytest.approx(100_000 - lost, abs=250)
+
+
+def test_what_a_bar_s_volume_leaves_unsold_counts_against_the_gross_limit(market_of):
+    close = np.full((12, 2), 100.0)
+    _, market = market_of(close)
+    volume = torch.full((12, 2), 1e9, dtype=torch.float64)
+    volume[4:, 0] = 100.0
+    market = dataclasses.replace(market, fill_volume=volume, volatility=torch.full((12, 2), 0.01))
+    rules = ExecutionRules(0.0, short=True, frictions=Frictions(participation=0.01))
+
+    def turned(t, c, s):
+        return torch.tensor([[1.0, 0.0]] if t < 5 else [[0.0, -1.0]], dtype=torch.float64)
+
+    gross = simulate(market, turned, 0, 11, rules, 100_000.0).weights.abs().sum(-1)
+    assert float(gross.max()) <= 1 + 1e-9
+
+
+def test_a_leverage_below_one_caps_what_a_strategy_asks_for(market_of):
+    close = np.full((8, 2), 100.0)
+    close[3:6, 0] = np.nan
+    _, market = market_of(close)
+    wanted = [[1.0, 0.0]] * 3 + [[0.0, 1.0]] * 5
+    ledger = simulate(
+        market, lambda t, c, s: torch.tensor([wanted[t]]), 0, 7, ExecutionRules(0.0, leverage=0.5), 1000.0
+    )
+    np.testing.assert_allclose(ledger.weights[1:, 0].sum(-1), 0.5)
+    np.testing.assert_allclose(ledger.weights[4, 0], [0.5, 0.0])  # what is locked in leaves no room
 
 
 @pytest.mark.parametrize(
@@ -225,7 +280,7 @@ def test_an_account_ruined_by_shorts_is_closed_out_and_says_so_in_finite_numbers
     [
         (torch.tensor([[0.5, torch.nan]]), FREE, "2020-01-04 must be finite, that of S1"),
         (torch.tensor([[0.9, 0.2]]), FREE, "2020-01-04 may add up to 1 at most .* got 1.1"),
-        (torch.tensor([[1.4, 0.2]]), ExecutionRules(borrow=0.5), "2020-01-04 may add up to 1.5 at most"),
+        (torch.tensor([[1.4, 0.2]]), ExecutionRules(leverage=1.5), "2020-01-04 may add up to 1.5 at most"),
         (torch.tensor([[0.9, -0.2]]), ExecutionRules(short=True), "2020-01-04 may add up to 1 at most"),
         (torch.tensor([[0.5, -0.2]]), FREE, "2020-01-04 must not be negative .* S1 is -0.2"),
         (torch.tensor([0.5, 0.2]), FREE, "2020-01-04 must have the shape"),

@@ -46,8 +46,16 @@ def plain_execute(
             cash += sold * prices[i] * (1 - rate)
             traded += sold * prices[i]
     worth = cash + sum(s * p for s, p in zip(shares, prices, strict=True))
-    funds = max(cash + rules.borrow * max(worth, 0.0), 0.0)
+    funds = cash + rules.borrow * max(worth, 0.0)
     buys = [max(x, 0.0) for x in trades]
+    for i, bought in enumerate(buys if rules.short else ()):  # what is owed is bought back first, on credit if need be
+        cover = min(bought, max(-shares[i], 0.0))
+        buys[i] -= cover
+        shares[i] += cover
+        cash -= cover * prices[i] * (1 + rate)
+        traded += cover * prices[i]
+        funds -= cover * prices[i] * (1 + rate)
+    funds = max(funds, 0.0)
     if rules.order == "proportional":
         need = sum(b * p for b, p in zip(buys, prices, strict=True)) * (1 + rate)
         scale = min(1.0, funds / need) if need > 0 else 1.0

@@ -62,7 +62,7 @@ def plain_settle(
         if participation:
             most = participation * volumes[i]
             trade = max(-most, min(most, trade))
-        if costs.minimum and abs(trade) * prices[i] < DUST * worth:
+        if costs.minimum and abs(trade) * prices[i] < DUST * worth and trade != -shares[i]:
             trade = 0.0
         wanted.append(float(math.trunc(trade)) if whole else trade)
     paid = traded = 0.0
@@ -76,12 +76,12 @@ def plain_settle(
     floor = -borrow * max(cash + sum(s * p for s, p in zip(shares, prices, strict=True)), 0.0)
     funds = max(cash - floor, 0.0)
 
+    cover = [min(max(wanted[i], 0.0), max(-shares[i], 0.0)) if short else 0.0 for i in places]  # paid for in any case
+    opening = [max(wanted[i], 0.0) - cover[i] for i in places]
+
     def bill(factor: float) -> float:
-        return sum(
-            max(wanted[i], 0) * factor * prices[i]
-            + costs.of(max(wanted[i], 0) * factor, prices[i], volumes[i], volatilities[i])
-            for i in places
-        )
+        amounts = [cover[i] + opening[i] * factor for i in places]
+        return sum(a * prices[i] + costs.of(a, prices[i], volumes[i], volatilities[i]) for i, a in enumerate(amounts))
 
     factor = 1.0
     if bill(1.0) > funds:
@@ -91,8 +91,8 @@ def plain_settle(
             low, high = (middle, high) if bill(middle) <= funds else (low, middle)
         factor = low
     for i in places:
-        bought = max(wanted[i], 0.0) * factor
-        bought = float(math.floor(bought)) if whole else bought
+        bought = opening[i] * factor
+        bought = cover[i] + (float(math.floor(bought)) if whole else bought)
         cost = costs.of(bought, prices[i], volumes[i], volatilities[i])
         cash, shares[i] = cash - bought * prices[i] - cost, shares[i] + bought
         paid, traded = paid + cost, traded + bought * prices[i]

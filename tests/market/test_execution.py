@@ -14,12 +14,12 @@ from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, t
 from tests.market.plain_execution import plain_execute
 
 ALL_RULES = [
-    ExecutionRules(cost, whole, short, order, borrow)
+    ExecutionRules(cost, whole, short, order, leverage)
     for cost in (0.0, 0.001, 0.02)
     for whole in (False, True)
     for short in (False, True)
     for order in ("proportional", "sequential")
-    for borrow in (0.0, 0.5)
+    for leverage in (1.0, 1.5)
 ]
 rules_of_all_kinds = st.sampled_from(ALL_RULES)
 seeds = st.integers(0, 2**32 - 1)
@@ -82,10 +82,10 @@ def test_what_holds_for_every_execution(seed: int, rules: ExecutionRules, double
     assert torch.allclose(got.cost, rules.cost_rate * got.traded, rtol=1e-6)
     moved = ((got.shares - shares).abs() * prices).sum(-1)
     assert torch.all((moved - got.traded).abs() <= eps * size)
-    if not rules.borrow:
-        assert torch.all(got.cash >= 0)
-    else:
-        assert torch.all(got.cash >= -rules.borrow * before.clamp(min=0) - eps * size)
+    # Below what may be borrowed the cash falls only by what closes shorts.
+    floor = -rules.borrow * before.clamp(min=0) - ((eps * size) if rules.borrow or rules.short else 0.0)
+    opened = (got.shares.clamp(min=0) > shares.clamp(min=0)).any(-1)
+    assert torch.all((got.cash >= floor) | ~opened if rules.short else got.cash >= floor)
     if not rules.short:
         assert torch.all(got.shares >= 0)
     change = got.shares - shares
@@ -134,9 +134,9 @@ def test_trades_to_weights_reach_the_weights_when_trading_is_free() -> None:
     assert fills.cash.item() == pytest.approx(250)
 
 
-@pytest.mark.parametrize("borrow", [0.0, 0.5])
-def test_gradients_match_finite_differences(borrow: float) -> None:
-    rules = ExecutionRules(0.003, borrow=borrow)
+@pytest.mark.parametrize("leverage", [1.0, 1.5])
+def test_gradients_match_finite_differences(leverage: float) -> None:
+    rules = ExecutionRules(0.003, leverage=leverage)
     for seed in range(6):  # away from the kinks with probability one; cash-limited and not
         rng = np.random.default_rng(seed)
         inputs = [

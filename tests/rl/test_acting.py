@@ -90,7 +90,7 @@ def test_the_backtest_of_a_policy_is_its_episode(case: str, policy: str) -> None
     config = EnvironmentConfig(window=BARS, envs=1, group=1, **changes)
     learner = agents(random_market(7, bars=BARS, fill=config.fill, **prices), config, policy)
     inside, turnover = equity_inside(learner)
-    rules = ExecutionRules(config.cost_bps / 1e4, short=config.short, borrow=max(config.leverage - 1, 0.0))
+    rules = ExecutionRules(config.cost_bps / 1e4, short=config.short, leverage=config.leverage)
     torch.testing.assert_close(inside, equity_outside(learner, rules), rtol=1e-9, atol=0)
     assert (turnover[1:].mean(0) > 1e-6).all(), "who does not trade proves nothing"
     assert turnover[1:].mean() > 1e-3
