@@ -210,13 +210,13 @@ class OffPolicy(ABC):
         ]
 
     def _fix_reward_scale(self) -> None:
-        """Once: rewards over their standard deviation in the replay, so that values are of order one. One reward has
-        none: it is learned from as it is, and the next ones decide."""
+        """Once: rewards over their standard deviation in the replay, so that values are of order one. Fewer than a batch
+        say little of it: they are learned from as they are, and the next ones decide."""
         if self._scaled:
             return
         if self.config.scale_rewards:
             seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
-            if seen.shape[1] < 2:
+            if seen.shape[1] < max(2, self.config.batch):
                 return
             first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
         else:

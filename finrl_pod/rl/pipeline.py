@@ -149,7 +149,7 @@ class Pipeline:
         while True:
             seen = min(int(counts[SEEN]), samples)
             learned_from = seen - config.warmup
-            owed = int(max(learned_from, 0) * per_sample) - algorithm.updates
+            owed = max(learned_from, 0) * config.updates // self.round - algorithm.updates
             self._read(int(counts[WRITTEN]))
             if owed > 0:
                 algorithm.seen = seen
