@@ -210,8 +210,8 @@ class OffPolicy(ABC):
         ]
 
     def _fix_reward_scale(self) -> None:
-        """Once: rewards over their standard deviation in the replay, so that values are of order one. Fewer than a batch
-        say little of it: they are learned from as they are, and the next ones decide."""
+        """Once: rewards over their standard deviation in the replay, so that values are of order one. Fewer than a
+        batch say little of it: they are learned from as they are, and the next ones decide."""
         if self._scaled:
             return
         if self.config.scale_rewards:
