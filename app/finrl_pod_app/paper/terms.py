@@ -46,6 +46,7 @@ class PaperTerms:
             f"shares are bought {shares}, {float(100 * rules.cash_buffer):g}% of the equity stay in cash.",
             f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction.",
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
+            "What is held of a ticker that ends stays in the account at its last close.",
         ]
         if rules.collar:
             found.append(
