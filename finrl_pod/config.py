@@ -210,6 +210,10 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
             _parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(chosen["cohorts"])
         )
     config: RunConfig = _checked(RunConfig, chosen, (), where)
+    if not config.features.names:
+        raise ConfigError(
+            f"{where}: features.names must name one feature at least, got none; leave it out for the usual ones"
+        )
     for name in ("seed", "threads"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
@@ -266,7 +270,7 @@ def _nearest(record: type[Any], place: tuple[int | str, ...]) -> str:
 def load(path: Path) -> RunConfig:
     """Read a TOML config file. Raises ConfigError when it is missing, not TOML, or breaks a rule."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # of Unicode, TOML, and numbers and nesting beyond all sense

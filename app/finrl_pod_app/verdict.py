@@ -11,10 +11,12 @@ from typing import Any
 from finrl_pod.config import GateConfig
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.gate import Evidence, judge
+from finrl_pod.evaluate.rule import Rule
 from finrl_pod.files import read_json, write_json
 from finrl_pod_app.report.document import Verdict, to_plain
 
 FILE = "verdict.json"
+RULE_FIELDS = {field.name for field in dataclasses.fields(Rule)}
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,17 @@ class Judged(Verdict):
         """Back from `plain`. Raises RunError for what is no verdict."""
         try:
             known = {name: values[name] for name in ("promoted", "trials", "looks", "statistics")}
-            return cls(reasons=tuple(values["reasons"]), rules=tuple(values["rules"]), **known)
+            judged = cls(reasons=tuple(values["reasons"]), rules=tuple(values["rules"]), **known)
+            met = bool(judged.rules) and all(rule["passed"] is True for rule in judged.rules)
+            whole = all(set(rule) >= RULE_FIELDS for rule in judged.rules)
+            whole = whole and set(judged.trials) >= {"raw", "clustered", "runs"}
         except (KeyError, TypeError):
-            raise RunError("the saved verdict is damaged: it lacks a field; start a new run") from None
+            whole = False
+        if not whole:
+            raise RunError("the saved verdict is damaged: it lacks a field; start a new run")
+        if judged.promoted is not met:
+            raise RunError("the saved verdict contradicts its own rules: the file was changed; judge the run again")
+        return judged
 
 
 def verdict(evidence: Evidence, gate: GateConfig) -> Judged:

@@ -132,10 +132,10 @@ class PaperConfig:
 def load(path: Path) -> PaperConfig:
     """Read a TOML file; the paths in it are taken from its folder. Raises ConfigError naming key and value."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of Unicode, TOML, and numbers and nesting beyond all sense
         raise ConfigError(f"config {path} is not TOML: {error}") from None
     config = parse(values, str(path))
 

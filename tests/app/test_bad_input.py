@@ -96,6 +96,10 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "too many champions": (("champion = 2", "champion = 5"), "tournament.champion is out of its range, got 5"),
     "shares above one": (("inherit = 0.5", "inherit = 0.9"), "may add up to 1 at most, got 0.9 and 0.34"),
     "minibatches": (("minibatches = 2", "minibatches = 7"), "agent.minibatches must divide horizon x groups = 8 x 4"),
+    "no features": (
+        ('names = ["return_1", "return_5"]', "names = []"),
+        "features.names must name one feature at least",
+    ),
     "no minibatches": (("minibatches = 2", "minibatches = 0"), "agent.minibatches is out of its range, got 0"),
     "a long horizon": (("horizon = 8", "horizon = 41"), "agent.horizon must be at most the episode's window of 40"),
     "no hidden layer": (("hidden = [4, 4]", "hidden = []"), "agent.hidden is out of its range, got ()"),

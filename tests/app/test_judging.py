@@ -20,12 +20,13 @@ from finrl_pod_app.verdict import read_verdict
 from finrl_pod_app.wiring import run_tournament
 from finrl_pod_strategies.user import UserStrategy, load_user_strategy
 
+from finrl_pod.agents import AgentConfig, DQNConfig, PPOConfig
 from finrl_pod.config import GateConfig
 from finrl_pod.data.panel import select
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError, InputError
+from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.metrics import bars_a_year, sharpe
 from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.files import write_json
@@ -91,6 +92,41 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
     own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
     for row in report(finished)["leaderboard"]:
         assert min(abs(row["score"] - other) for other in own) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        DQNConfig(hidden=(4,), replay=512, batch=16, warmup=32),
+        PPOConfig(hidden=(4, 4), horizon=8, minibatches=2, policy="mlp"),
+    ],
+)
+def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
+    config = made_config(samples=64, generations=1)
+    environment = dataclasses.replace(config.environment, kind="discrete", group=1)
+    config = dataclasses.replace(config, agent=agent, environment=environment)
+    document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")
+    (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
+    assert rule["passed"], rule["sentence"]
+    assert audit_env("discrete", "made").clean
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"promoted": "no", "rules": []},
+        {"promoted": True},
+        {"rules": [{}]},
+        {"trials": {}},
+        {"rules": 5},
+    ],
+)
+def test_a_damaged_verdict_is_no_yes(finished: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+    values = json.loads((finished / "verdict.json").read_text())
+    assert not values["promoted"]
+    write_json(tmp_path / "verdict.json", {**values, **damage})
+    with pytest.raises(RunError, match=r"the saved verdict (is damaged|contradicts its own rules)"):
+        read_verdict(tmp_path)
 
 
 def test_a_verdict_stands_whatever_comes_later(finished: Path, room: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -144,6 +145,25 @@ def test_a_file_of_something_else_is_refused(path: Path, content: bytes | None) 
             connection.execute("CREATE TABLE cakes (name TEXT)")
     with pytest.raises(JournalError):
         Store.create_or_open(path)
+
+
+@pytest.mark.parametrize("version", [0, 1, 4])
+def test_somebody_s_database_is_not_touched(path: Path, version: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.executescript(f"CREATE TABLE cakes (name TEXT); PRAGMA user_version = {version};")
+    before = path.read_bytes()
+    for opened in (Store.open, Store.create_or_open):
+        with pytest.raises(JournalError, match="SQLite file of something else"):
+            opened(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_an_empty_file_is_no_journal_to_look_at(path: Path) -> None:
+    path.touch()
+    with pytest.raises(JournalError, match="is empty, which no journal is"):
+        Store.open(path)
+    assert path.stat().st_size == 0
 
 
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(path: Path) -> None:

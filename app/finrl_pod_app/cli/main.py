@@ -33,6 +33,8 @@ INTERRUPTED = 130
 # Objects made before the collector looks at the youngest again. Loading torch makes hundreds of thousands that live for
 # ever; at Python's own 700 looking at them is a tenth of the time that a command takes to start.
 YOUNGEST = 50_000
+NO_MEMORY = "can't allocate memory"  # as torch says it
+MEMORY_TEXT = "this takes more memory than there is: ask for fewer environments, smaller networks or a smaller replay"
 INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
 
 app = typer.Typer(
@@ -107,6 +109,12 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(_usage(error), getattr(error, "exit_code", FinrlPodError.exit_code))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except MemoryError:
+        return _fail(MEMORY_TEXT, FinrlPodError.exit_code)
+    except RuntimeError as error:
+        if NO_MEMORY not in str(error):
+            raise
+        return _fail(MEMORY_TEXT, FinrlPodError.exit_code)
     except OSError as error:
         # A full disk or a folder without permission is no bug: name the file. Anything else keeps its traceback.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:

@@ -67,7 +67,14 @@ def run_replay(
 
 
 def _bars(panel: Panel, start: date, end: date) -> tuple[int, int]:
+    if start > end:
+        raise InputError(f"the replay ends on {end}, before it begins on {start}: swap the dates")
     days = panel.times.astype("datetime64[D]")
+    if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
+        raise InputError(
+            f"{start} to {end} reaches outside of panel {panel.name!r}, which covers {days[0]} to {days[-1]}: "
+            "choose dates inside"
+        )
     inside = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
     if len(inside) < 2:
         raise InputError(f"panel {panel.name!r} has {len(inside)} bars from {start} to {end}, a replay needs two")

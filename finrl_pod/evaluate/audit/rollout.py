@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
     observation = env.reset(seed)
     shown = [Shown(_days(observation, env, 0), {"observation": _flat(observation, env)})]
     for i in range(steps):
-        action = torch.randn((env.members, env.envs, env.action_size), generator=stream)
+        action = random_actions(env, stream, torch.randn)
         day = _days(observation, env, i)
         outcome = env.step(action)
         values = {name: _array(getattr(outcome, name)) for name in SHOWN}
@@ -36,6 +37,14 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
         observation = outcome.observation
         shown.append(Shown(_days(observation, env, i + 1), {"observation": _flat(observation, env)}))
     return shown
+
+
+def random_actions(env: VecEnv, stream: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
+    """Actions [P, E, D] of a seeded stream: by `draw` (torch.randn, torch.rand), or choices where there are so many."""
+    shape = (env.members, env.envs, env.action_size)
+    if getattr(env, "action_kind", "continuous") == "discrete":
+        return torch.randint(int(getattr(env, "actions")), shape, generator=stream)  # noqa: B009  of such ones alone
+    return draw(shape, generator=stream)
 
 
 def first_difference(

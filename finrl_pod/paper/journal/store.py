@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import DatabaseError
@@ -41,10 +42,13 @@ class Store:
         """The journal at `path`, which must be there."""
         if not path.is_file():
             raise JournalError(f"there is no journal at {path}; start one with: finrl-pod paper run CONFIG.toml")
+        if path.stat().st_size == 0:
+            raise JournalError(f"{path} is empty, which no journal is; name the journal, or remove it and start anew")
         return cls._opened(path, schema.MIGRATIONS)
 
     @classmethod
     def _opened(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
+        _refuse_other(path)
         address = URL.create("sqlite", database=str(path))  # quotes what means something in an address
         engine = create_engine(address, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
         event.listen(engine, "connect", _prepare)
@@ -58,8 +62,6 @@ class Store:
                         f"journal {path} has version {version}, this program knows versions up to {len(migrations)}: "
                         "run the newer program that wrote it, or name another journal"
                     )
-                if version == 0 and connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar_one():
-                    raise JournalError(f"{path} is an SQLite file of something else; name another path for the journal")
                 for step in migrations[version:]:
                     step(connection)
                 if version < len(migrations):
@@ -147,6 +149,21 @@ def stamp(moment: datetime) -> str:
 def moment(value: str) -> datetime:
     """What `stamp` wrote."""
     return datetime.fromisoformat(value)
+
+
+def _refuse_other(path: Path) -> None:
+    """Raises JournalError for an SQLite file that is no journal, before a byte of it changes."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        with contextlib.closing(connection):
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error:
+        return  # no SQLite file, or one that cannot be read: opening it says so
+    if (version == 0 and tables) or (version > 0 and not tables & {"facts", "commands"}):
+        raise JournalError(f"{path} is an SQLite file of something else; name another path for the journal")
 
 
 def _prepare(connection: sqlite3.Connection, _: object) -> None:
