@@ -113,7 +113,7 @@ def _promoted(run: Path) -> bool:
     verdict, told = read_verdict(run), read_json(run / "report.json").get("verdict")
     if not isinstance(told, dict) or told.get("promoted") is not verdict.promoted:
         raise RunError(f"report and verdict of {run} do not say the same: one of them was changed; judge the run again")
-    return verdict.promoted
+    return bool(verdict.promoted)
 
 
 def _touched(run: Path) -> tuple[int, ...]:
