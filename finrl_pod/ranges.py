@@ -42,7 +42,7 @@ def above_to(end: float, most: float) -> Range:
 
 
 ABOVE_ZERO = Range("above 0", lambda x: x > 0)  # infinity too, which lifts a limit
-ABOVE_AND_FINITE = Range("above 0", lambda x: 0 < x < math.inf)
+ABOVE_AND_FINITE = Range("above 0 and finite", lambda x: 0 < x < math.inf)
 FINITE = Range("a finite number", math.isfinite)
 SHARE = between(0, 1)
 

@@ -9,6 +9,7 @@ import pytest
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.ranges import (
+    ABOVE_AND_FINITE,
     ABOVE_ZERO,
     FINITE,
     SHARE,
@@ -38,6 +39,7 @@ class Settings:
         (from_to_below(0, 10_000), "0 or more and below 10,000", (0, 9_999.9), (-TINY, 10_000)),
         (above_to(0, 1), "above 0 and 1 at most", (TINY, 1), (0, 1.000001)),
         (ABOVE_ZERO, "above 0", (TINY, math.inf), (0, -1)),
+        (ABOVE_AND_FINITE, "above 0 and finite", (TINY, 1e308), (0, math.inf)),
         (FINITE, "a finite number", (-1e308, 0), (math.inf, -math.inf)),
         (SHARE, "0 to 1", (0, 1), (-TINY, 1.000001)),
     ],

@@ -228,7 +228,7 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"cost_bps": -1.0}, "--cost-bps must be at least 0 and below 10000, got -1"),
         ({"cost_bps": float("nan")}, "--cost-bps must be at least 0"),
         ({"cash": 0.0}, "--cash must be above zero, got 0"),
-        ({"cash": float("inf")}, "cash must be above zero"),
+        ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
         ({"start": "2030-01-01"}, "start 2030-01-01 lies outside of the period, which ends on"),
     ],
