@@ -95,23 +95,6 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "agent",
-    [
-        DQNConfig(hidden=(4,), replay=512, batch=16, warmup=32),
-        PPOConfig(hidden=(4, 4), horizon=8, minibatches=2, policy="mlp"),
-    ],
-)
-def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
-    config = made_config(samples=64, generations=1)
-    environment = dataclasses.replace(config.environment, kind="discrete", group=1)
-    config = dataclasses.replace(config, agent=agent, environment=environment)
-    document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")
-    (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
-    assert rule["passed"], rule["sentence"]
-    assert audit_env("discrete", "made").clean
-
-
-@pytest.mark.parametrize(
     "damage",
     [
         {"promoted": "no", "rules": []},
@@ -388,3 +371,20 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
     assert "made: 2021-07-01 to 2021-10-31 looked at on" in capsys.readouterr().out
     assert command(["trials", "--data", "other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data_sets"] == []
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        DQNConfig(hidden=(4,), replay=512, batch=16, warmup=32),
+        PPOConfig(hidden=(4, 4), horizon=8, minibatches=2, policy="mlp"),
+    ],
+)
+def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
+    config = made_config(samples=64, generations=1)
+    environment = dataclasses.replace(config.environment, kind="discrete", group=1)
+    config = dataclasses.replace(config, agent=agent, environment=environment)
+    document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")
+    (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
+    assert rule["passed"], rule["sentence"]
+    assert audit_env("discrete", "made").clean

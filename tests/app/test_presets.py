@@ -53,7 +53,7 @@ def test_choices_are_listed() -> None:
 @given(
     seed=st.integers(0, 2**62),
     rate=st.floats(allow_nan=False, allow_infinity=False),
-    names=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x7f")), max_size=8),
+    names=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x7f")), min_size=1, max_size=8),
     short=st.booleans(),
     hidden=st.lists(st.integers(1, 10**6), max_size=6),
 )
