@@ -158,6 +158,7 @@ def _refuse_other(path: Path) -> None:
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         with contextlib.closing(connection):
+            connection.execute("BEGIN")  # one view: another process may be making the journal right now
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error:
