@@ -24,7 +24,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod_app.doctor import installed_versions
 from finrl_pod_app.looks import champion_subject, log_look
-from finrl_pod_app.output_folder import refuse_other
+from finrl_pod_app.output_folder import BACKTEST, rewriting
 from finrl_pod_app.period import backtest_period
 from finrl_pod_app.prices import load_panel
 from finrl_pod_app.report.columns import CHAMPION
@@ -91,24 +91,23 @@ def run_backtest(
     settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
     the bars as Parquet and CSV.
     """
-    if out is not None:
-        refuse_other(out)
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config is for execution "paper" alone: ask for that')
     symbols = () if paper is None else paper.symbols
     if paper is not None and data is None:
         data = paper.broker.panel
-    asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
-    looks = asked.log_look()
-    if execution == "paper":
-        document, results = _on_paper(asked, paper, cost_bps, cash)
-    else:
-        document, results = _on_weights(asked, curved=out is not None)
-    if looks is not None:
-        document["looks"] = looks
-    if asked.in_sample:
-        document |= {"in_sample": asked.in_sample, "rules": [asked.in_sample, *document["rules"]]}
-    _written(document, results, asked, out)
+    with rewriting(out, BACKTEST):
+        asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
+        looks = asked.log_look()
+        if execution == "paper":
+            document, results = _on_paper(asked, paper, cost_bps, cash)
+        else:
+            document, results = _on_weights(asked, curved=out is not None)
+        if looks is not None:
+            document["looks"] = looks
+        if asked.in_sample:
+            document |= {"in_sample": asked.in_sample, "rules": [asked.in_sample, *document["rules"]]}
+        _written(document, results, asked, out)
     return document
 
 
@@ -207,13 +206,33 @@ def prepare(
     config = _with_symbols(with_terms(base or RunConfig(), data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    market = _market_for(strategy, config, panel, first, last)
+    return Prepared(_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed))
+
+
+def reseeded(prepared: Prepared, target: str, seed: int | None) -> Prepared:
+    """`prepare` with another seed, by the prices that were read."""
+    strategy, market = find_strategy(target, seed), prepared.market
+    if strategy.feature_names != prepared.strategy.feature_names:
+        market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
+    return dataclasses.replace(
+        prepared, name=_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
+    )
+
+
+def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int, last: int) -> MarketTensor:
     names = strategy.feature_names
     fit = (0, len(panel.times) - 1) if names else (first, last)  # only raw features are handed out
-    market = build_market(panel, names, fit, config.environment.fill)
-    # A user's strategy may carry a name that means another one here.
-    name = strategy.name if not names_a_file(target) or strategy.name not in (*YARDSTICKS, CHAMPION) else target
-    subject = fingerprint(target, seed) if names_a_file(target) else None
-    return Prepared(name, strategy, config, panel, market, first, last, subject)
+    return build_market(panel, names, fit, config.environment.fill)
+
+
+def _name(target: str, strategy: Strategy) -> str:
+    """A user's strategy may carry a name that means another one here."""
+    return target if names_a_file(target) and strategy.name in (*YARDSTICKS, CHAMPION) else strategy.name
+
+
+def _subject(target: str, seed: int | None) -> str | None:
+    return fingerprint(target, seed) if names_a_file(target) else None
 
 
 def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:

@@ -20,7 +20,8 @@ from finrl_pod_app.sweeps import run_sweep
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
-from finrl_pod.errors import ConfigError, InputError, RunError
+from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
+from finrl_pod.pod.progress import Progress
 from tests.app.made import fill_store
 
 MINE = """
@@ -194,6 +195,69 @@ def test_a_sweep_has_a_row_for_every_combination_that_equals_its_backtest(mine: 
     kept: dict[str, Any] = json.loads((out / "sweep.json").read_text())
     assert kept["rows"] == json.loads(json.dumps(rows))
     assert len(pd.read_parquet(out / "sweep.parquet")) == len(rows) == len((out / "sweep.csv").read_text().split()) - 1
+
+
+def test_a_sweep_is_the_same_when_few_decisions_are_kept_at_a_time(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swept() -> Any:
+        periods = [("2021-01-01", "2021-06-30"), (None, None)]
+        return run_sweep([mine, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")["rows"]
+
+    whole = swept()
+    monkeypatch.setattr("finrl_pod_app.sweeps.KEPT_BYTES", 1)
+    assert swept() == whole
+
+
+def test_prices_are_read_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    load = Store.load
+    monkeypatch.setattr(Store, "load", lambda self, name: (read.append(name), load(self, name))[1])
+    run_sweep(["random_weights"], seeds=range(5), periods=[("2021-01-01", None), (None, None)], data="made")
+    assert len(read) == 2
+
+
+SEEDED = """
+import numpy as np
+
+class Seeded:
+    def __init__(self, seed=0):
+        self.feature_names = (("return_5", "return_1")[seed],)
+    def target_weights(self, window, positions):
+        return np.nan_to_num(np.exp(window.features[:, 0])) / (2 * len(window.symbols))
+"""
+
+
+def test_a_seed_may_change_what_a_strategy_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SEEDED)
+    target = f"{tmp_path / 'own.py'}:Seeded"
+    rows = run_sweep([target], seeds=[0, 1], data="made")["rows"]
+    for row in rows:
+        same = run_backtest(target, data="made", seed=row["seed"])["test"]["strategies"]["Seeded"]
+        assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
+    assert rows[0]["sharpe"] != rows[1]["sharpe"]
+
+
+def test_a_sweep_that_is_stopped_keeps_its_rows(tmp_path: Path) -> None:
+    told: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    def swept(out: Path | None) -> None:
+        told.clear()
+        run_sweep(["random_weights"], costs=[0, 5], seeds=range(9), data="made", out=out, progress=stop)
+
+    with pytest.raises(Interrupted, match="4 of 18 rows are kept in"):
+        swept(tmp_path / "new")
+    kept = json.loads((tmp_path / "new" / "sweep.json").read_text())
+    assert [(row["seed"], row["cost_bps"]) for row in kept["rows"]] == [(0, 0), (0, 5), (1, 0), (1, 5)]
+    assert "14 of 18 rows are missing" in kept["note"]
+    assert [(one.samples, one.total_samples) for one in told] == [(0, 18), (2, 18), (4, 18)]
+    assert told[0].seconds_left is None
+    for out in (None, tmp_path / "new"):  # what is there already is not given for a part
+        with pytest.raises(KeyboardInterrupt):
+            swept(out)
 
 
 def test_seeds_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

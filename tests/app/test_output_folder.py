@@ -7,7 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.output_folder import RUN, WALK_FORWARD, held, refuse_other
+from finrl_pod_app.output_folder import (
+    BACKTEST,
+    RUN,
+    SWEEP,
+    WALK_FORWARD,
+    Rewritten,
+    held,
+    refuse_other,
+    rewriting,
+)
 
 from finrl_pod.errors import RunError
 
@@ -58,3 +67,33 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
         held(tmp_path / "file" / "one", RUN),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.what)
+def test_a_file_of_somebody_else_is_not_written_over(kind: Rewritten, tmp_path: Path) -> None:
+    theirs = tmp_path / kind.others[0]
+    theirs.write_text("mine")
+    with (
+        pytest.raises(RunError, match=f"holds a {theirs.name} that is not from {kind.what}"),
+        rewriting(tmp_path, kind),
+    ):
+        pass
+    (tmp_path / kind.mark).write_text('{"something": "else"}')
+    with pytest.raises(RunError, match=f"holds a {kind.mark} that is not from"), rewriting(tmp_path, kind):
+        pass
+    (tmp_path / kind.mark).write_text(f'{{"{kind.key}": []}}')
+    with rewriting(tmp_path, kind):
+        pass
+    assert theirs.read_text() == "mine"
+
+
+def test_a_folder_that_is_a_file_or_closed_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file: it is a file; name another"), rewriting(tmp_path / "file", SWEEP):
+        pass
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write into closed folders
+    with pytest.raises(RunError, match=r"closed: no permission; name another"), rewriting(tmp_path / "closed", SWEEP):
+        pass
+    assert not (tmp_path / "closed").exists()

@@ -100,16 +100,18 @@ def sweep(
     quick_start.import_torch()
     from finrl_pod_app import console, sweeps
 
-    document = sweeps.run_sweep(
-        [*(strategy or ()), *(run or ())],
-        costs=_numbers(cost_bps),
-        periods=[_period(text) for text in period or ()],
-        seeds=_seeds(seeds),
-        data=data,
-        cash=cash,
-        settings=setting or (),
-        out=out,
-    )
+    with console.progress_display(quiet=as_json) as progress:
+        document = sweeps.run_sweep(
+            [*(strategy or ()), *(run or ())],
+            costs=_numbers(cost_bps),
+            periods=[_period(text) for text in period or ()],
+            seeds=_seeds(seeds),
+            data=data,
+            cash=cash,
+            settings=setting or (),
+            out=out,
+            progress=progress,
+        )
     if as_json:
         print_json(document)
     else:
