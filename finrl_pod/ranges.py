@@ -50,11 +50,14 @@ SHARE = between(0, 1)
 def check_ranges(section: str, config: object, ranges: Ranges) -> None:
     """Raises ConfigError for the first setting of a section that is out of its range."""
     for name, allowed in ranges.items():
-        check_value(section, config, name, getattr(config, name), allowed)
+        check_value(f"{section}.", config, name, getattr(config, name), allowed)
 
 
-def check_value(section: str, config: object, name: str, value: object, allowed: Range) -> None:
-    """The same for a value that may replace the config's. Names the rule, the value and the default."""
+def check_value(prefix: str, config: object, name: str, value: object, allowed: Range) -> None:
+    """The same for a value that may replace the config's. Names the rule, the value and the default.
+
+    prefix: of the setting's name, with what parts them.
+    """
     if not allowed.holds(value):
         usual = f"; its default is {kept!r}" if (kept := getattr(type(config), name, None)) is not None else ""
-        raise ConfigError(f"{section}.{name} is out of its range, got {value!r}: it must be {allowed.words}{usual}")
+        raise ConfigError(f"{prefix}{name} is out of its range, got {value!r}: it must be {allowed.words}{usual}")

@@ -59,4 +59,4 @@ def test_the_sentence_names_the_rule_the_value_and_the_default() -> None:
         "environment.cost is out of its range, got -1.0: it must be 0 or more and below 10,000; its default is 10.0"
     )
     with pytest.raises(ConfigError, match=r"^agent\.steps is out of its range, got 0\.5: it must be 1 or more"):
-        check_value("agent", Settings(), "steps", 0.5, ranges["steps"])
+        check_value("agent.", Settings(), "steps", 0.5, ranges["steps"])

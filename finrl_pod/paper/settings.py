@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.paper import allowed
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
         if first["type"] == "unexpected_keyword_argument":
             raise ConfigError(f"{where}: unknown key {key}; {_nearest(first['loc'])}") from None
         raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
-    _check(config, where)
+    allowed.check(config, where)
     return config
 
 
@@ -181,52 +182,6 @@ def plain(config: PaperConfig) -> dict[str, Any]:
 def unpack(content: str) -> PaperConfig:
     """`plain` as JSON, which the journal keeps. Raises ConfigError for settings that this version does not know."""
     return parse(json.loads(content), "the settings in the journal")
-
-
-def _check(config: PaperConfig, where: str) -> None:
-    risk, orders, schedule = config.risk, config.orders, config.schedule
-    if not config.name or len(config.name) > 64:
-        raise ConfigError(f"{where}: name must have 1 to 64 characters, got {config.name!r}")
-    if bool(config.strategy) == bool(config.run):
-        raise ConfigError(f"{where}: name either a strategy or the folder of a promoted run, one of the two")
-    if not config.symbols or len(set(config.symbols)) != len(config.symbols):
-        raise ConfigError(f"{where}: symbols must name each symbol to trade once, got {list(config.symbols)}")
-    shares = {f"risk.{f.name}": getattr(risk, f.name) for f in dataclasses.fields(risk)}
-    seconds = {f"timing.{f.name}": getattr(config.timing, f.name) for f in dataclasses.fields(config.timing)}
-    for key, value in {"capital": config.capital, **shares, **seconds}.items():
-        if not value > 0:
-            raise ConfigError(f"{where}: {key} must be above zero, got {value}")
-    for key, value in (("orders.cash_buffer", orders.cash_buffer), ("orders.collar", orders.collar)):
-        if not 0 <= value < 1:
-            raise ConfigError(f"{where}: {key} must be at least 0 and below 1, got {value}")
-    if risk.max_position > risk.max_gross:
-        raise ConfigError(
-            f"{where}: risk.max_position {risk.max_position:g} is above risk.max_gross {risk.max_gross:g}, which no "
-            "position could reach: lower the first"
-        )
-    if risk.max_net > risk.max_gross:
-        raise ConfigError(
-            f"{where}: risk.max_net {risk.max_net:g} is above risk.max_gross {risk.max_gross:g}: lower the first"
-        )
-    if orders.fractional and schedule.mode == "close":
-        raise ConfigError(
-            f"{where}: fractional orders cannot join the closing auction (they are DAY orders): set "
-            'orders.fractional = false or schedule.mode = "open"'
-        )
-    if orders.funding == "after_sales" and schedule.mode == "close":
-        raise ConfigError(
-            f"{where}: after the closing auction nothing can be bought with what its sales brought: set "
-            'orders.funding = "together" or schedule.mode = "open"'
-        )
-    if not 3 <= schedule.lead_minutes <= 180:
-        raise ConfigError(f"{where}: schedule.lead_minutes must lie from 3 to 180, got {schedule.lead_minutes:g}")
-    if schedule.mode == "close" and schedule.lead_minutes < 11:
-        raise ConfigError(
-            f"{where}: orders for the closing auction are refused from 10 minutes before it: set "
-            f"schedule.lead_minutes to 11 or more, got {schedule.lead_minutes:g}"
-        )
-    if config.data.window < 0 or config.data.window == 1:
-        raise ConfigError(f"{where}: data.window must be 0 (all) or at least 2 sessions, got {config.data.window}")
 
 
 def _nearest(place: tuple[int | str, ...]) -> str:

@@ -144,6 +144,6 @@ def settings_of(
     for name in ranges:
         column = [float(values.get(name, getattr(config, name))) for values in each]
         for value in column:
-            check_value("agent", config, name, value, ranges[name])
+            check_value("agent.", config, name, value, ranges[name])
         settings[name] = torch.tensor(column, dtype=dtype, device=device)
     return settings

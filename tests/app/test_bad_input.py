@@ -164,7 +164,7 @@ def test_a_test_period_of_no_bars(say: Say) -> None:
         (("backtest", "--strategy", "equal_weight", "--cash", "0"), "--cash must be above zero, got 0"),
         (
             ("backtest", "--strategy", "index", "--data", "made", "--out", "good.toml/x"),
-            "cannot write good.toml/x/report",
+            "cannot write good.toml/x: Not a directory",
         ),
         (("data", "import", "absent.csv", "--name", "x"), "absent.csv"),
         (("data", "show", "absent"), "there is no panel 'absent'"),
