@@ -14,6 +14,9 @@ from finrl_pod.types import Panel
 
 JUMP = 0.40
 SPARSE = 4.0  # days between bars: more than a long weekend
+MINUTES = {"1h": 60, "15m": 15, "1m": 1}  # of intraday bars
+# Far beyond what anything was ever quoted at; further out, products of prices and shares lose their digits.
+LEAST_PRICE, MOST_PRICE, MOST_VOLUME = 1e-12, 1e12, 1e18
 SENTENCES_PER_KIND = 10
 
 
@@ -77,17 +80,26 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
     for column in panel.columns:
         values = getattr(panel, column)
         holes = panel.tradable & np.isnan(values)
-        wrong = panel.tradable & ~np.isnan(values) & ~(np.isfinite(values) & (values > 0))
-        if column == "volume":
-            wrong &= ~(np.isfinite(values) & (values == 0))
-        rule = "volumes must not be negative" if column == "volume" else "prices must be above zero"
+        low, high = (0.0, MOST_VOLUME) if column == "volume" else (LEAST_PRICE, MOST_PRICE)
+        wrong = panel.tradable & ~np.isnan(values) & ~((values >= low) & (values <= high))
         for t, n in np.argwhere(wrong | holes):
             place = locate(int(t), int(n)) if locate else ""
             where = f"{place}: " if place else ""
             symbol, time = panel.symbols[n], panel.times[t]
             what = f"{where}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
             kind = "hole" if holes[t, n] else "price"
-            yield Flaw(kind, True, f"{what}: {rule} and finite; correct it or leave the bar out", symbol, time)
+            rule = _rule_of(column, values[t, n])
+            yield Flaw(kind, True, f"{what}: {rule}; correct it or leave the bar out", symbol, time)
+
+
+def _rule_of(column: str, value: float) -> str:
+    if np.isfinite(value) and value > 0:
+        return (
+            f"volumes must be at most {MOST_VOLUME:g}"
+            if column == "volume"
+            else f"prices must lie between {LEAST_PRICE:g} and {MOST_PRICE:g}"
+        )
+    return "volumes must not be negative, and finite" if column == "volume" else "prices must be above zero and finite"
 
 
 def _benchmark(panel: Panel) -> Iterator[Flaw]:
@@ -98,14 +110,24 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
         message = f"benchmark {benchmark.name} has {benchmark.close.size} bars, the panel {panel.times.size}"
         yield Flaw("price", True, f"{message}: they must be the same bars", benchmark.name)
         return
-    for t in np.flatnonzero(~(np.isfinite(benchmark.close) & (benchmark.close > 0))):
+    for t in np.flatnonzero(~((benchmark.close >= LEAST_PRICE) & (benchmark.close <= MOST_PRICE))):
         what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
-        yield Flaw("price", True, f"{what}: it must be above zero and finite", benchmark.name, panel.times[t])
+        rule = _rule_of("close", benchmark.close[t])
+        yield Flaw("price", True, f"{what}: {rule}", benchmark.name, panel.times[t])
 
 
 def _spacing(panel: Panel) -> Iterator[Flaw]:
-    """Daily bars that are not of days: weekly or monthly ones can be traded, but every window counts bars."""
-    if panel.bar != "1d" or len(panel.times) < 3:
+    """Bars that are not of the length they are called by: they can be traded, but every window counts bars."""
+    if len(panel.times) < 3:
+        return
+    if panel.bar != "1d":
+        minutes = float(np.median(np.diff(panel.times) / np.timedelta64(1, "m")))
+        if minutes != MINUTES[panel.bar]:
+            message = (
+                f"Bars called {panel.bar} are {minutes:g} minutes apart (median): windows of features, costs and "
+                "delays count bars, whatever their length; a year has as many as there are."
+            )
+            yield Flaw("spacing", False, message)
         return
     days = float(np.median(np.diff(panel.times) / np.timedelta64(1, "D")))
     if days > SPARSE:

@@ -43,6 +43,13 @@ def test_a_wide_file_equals_its_long_form(tmp_path: Path) -> None:
     assert wide.sha256 == long.sha256
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("text", [LONG, WIDE], ids=["long", "wide"])
+def test_cells_parted_by_semicolons_or_tabs(tmp_path: Path, text: str, separator: str) -> None:
+    other = write(tmp_path, text.replace(",", separator), "q.csv")
+    assert read_file(other).sha256 == read_file(write(tmp_path, text, "q2.csv")).sha256
+
+
 def test_the_fixtures_agree_with_one_another() -> None:
     with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, inside its life"):
         read_file(FIXTURES / "three.csv")
@@ -85,6 +92,9 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 3, "2.6", "-2.6"), r"p.csv, line 3: close of A on 2024-01-03 is -2.6: prices must be above zero"),
         (edit(LONG, 4, "4.5", "0"), r"p.csv, line 4: close of B on 2024-01-02 is 0: prices must be"),
         (edit(LONG, 5, "4.6", "inf"), r"p.csv, line 5: close of B on 2024-01-03 is inf"),
+        (edit(LONG, 3, "2.6", "1e-320"), r"line 3: close of A .* prices must lie between 1e-12 and 1e\+12; correct it"),
+        (edit(LONG, 5, "4.6", "1e300"), r"line 5: close of B .* is 1e\+300: prices must lie between"),
+        (WIDE.replace(",", ";").replace(".", ","), r"line 2: A must be a number such as 12.5, got '"),
         (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
         (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
         (edit(LONG, 5, "4.6", "4,6"), r"p.csv is no regular table: .*line 5"),

@@ -126,7 +126,16 @@ def test_daily_bars_that_are_weeks_apart_are_flagged() -> None:
     weekly = dataclasses.replace(panel, times=panel.times[0] + 7 * (panel.times - panel.times[0]))
     assert [f.kind for f in check(weekly)] == ["spacing"]
     assert "7 days apart" in check(weekly)[0].message
-    assert check(dataclasses.replace(weekly, bar="1h")) == ()
+
+
+def test_intraday_bars_of_another_length_are_flagged() -> None:
+    close = np.full((T, N), 10.0)
+    panel = made(close)
+    hourly = np.datetime64("2024-01-02T14:30", "ns") + np.arange(T) * np.timedelta64(1, "h")
+    assert check(dataclasses.replace(panel, times=hourly, bar="1h")) == ()
+    flaws = check(dataclasses.replace(panel, times=hourly, bar="15m"))
+    assert [f.kind for f in flaws] == ["spacing"]
+    assert "Bars called 15m are 60 minutes apart" in flaws[0].message
 
 
 def test_a_jump_over_a_gap_is_measured_from_the_last_known_close() -> None:

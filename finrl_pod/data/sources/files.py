@@ -1,7 +1,8 @@
 """CSV and Parquet files, long or wide.
 
 Long: a column "time" (or date, datetime, timestamp), a column "symbol" (or ticker, tic), and close with any of open,
-high, low, volume. Wide: a time column, then one column of closes for each ticker. Times without a zone are UTC.
+high, low, volume. Wide: a time column, then one column of closes for each ticker. Times without a zone are UTC. The
+cells of a CSV are parted by commas, semicolons or tabs, which its header says; decimals by points.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from finrl_pod.types import PRICE_COLUMNS, Panel
 
 TIME_NAMES = ("time", "date", "datetime", "timestamp")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
+OTHER_SEPARATORS = (";", "\t")  # than the comma
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also reads "now" and "2020-01": a bar's time is a whole date at least.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -84,8 +86,12 @@ def _read_csv(path: Path) -> pd.DataFrame:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             header = _csv(path, header=None, nrows=1)
+            separator = ","
+            if header.shape[1] == 1:  # as spreadsheets write where a comma parts the decimals
+                separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
+                header = _csv(path, header=None, nrows=1, sep=separator)
             _check_names([str(name).strip() for name in header.iloc[0]], path.name)
-            table = _csv(path)
+            table = _csv(path, sep=separator)
     except pd.errors.ParserWarning:
         raise DataError(f"{path.name} is no regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
