@@ -27,8 +27,8 @@ def backtest_period(
     test = splits.test if splits is not None else (None, None)
     start, end = start or test[0], end or test[1]
     data = pd.Timestamp(panel.times[0]), pd.Timestamp(panel.times[-1])
-    low = first_moment(start, "--start") if start else data[0]
-    high = last_moment(end, "--end") if end else data[1]
+    low = first_moment(start, "the start") if start else data[0]
+    high = last_moment(end, "the end") if end else data[1]
     if low > high:
         if start and end:
             raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")

@@ -11,6 +11,7 @@ OUT/report.html report.json
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def run_walkforward(
             return stitched(config, panel, legs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
+            f"interrupted: the generations that were finished are kept in {out}; "
+            f"go on with --resume --out {shlex.quote(str(out))}"
         ) from None
 
 

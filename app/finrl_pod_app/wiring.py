@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,7 +83,8 @@ def run_tournament(
                 write_report(out, document, crowned.test)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
+            f"interrupted: the generations that were finished are kept in {out}; "
+            f"go on with --resume --out {shlex.quote(str(out))}"
         ) from None
     return document
 

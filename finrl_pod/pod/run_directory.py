@@ -25,7 +25,14 @@ from finrl_pod.files import read_json, write_json
 from finrl_pod.pod import event_log, snapshots, tensor_file
 from finrl_pod.types import AgentSnapshot, Tensor
 
-STATE_KEYS = frozenset({"generation", "leaderboard", "current", "parents", "samples", "train_seconds"})
+STATE: Mapping[str, type | tuple[type, ...]] = {
+    "generation": int,
+    "leaderboard": list,
+    "current": list,
+    "parents": dict,
+    "samples": int,
+    "train_seconds": (int, float),
+}
 # An agent's file, or the temporary name that one had when its writer was killed.
 _SNAPSHOT_FILE = re.compile(r"\.?(?P<id>g\d+s\d+)\.(json|safetensors)(\.\w+)?")
 
@@ -94,8 +101,9 @@ class RunDirectory:
         if not self._state_file.exists():
             return None
         values = read_json(self._state_file)
-        if missing := STATE_KEYS - values.keys():
-            raise RunError(f"{self._state_file} is damaged: it lacks {min(missing)}; restore it or start a new run")
+        for name, kind in STATE.items():
+            if not isinstance(values.get(name), kind):
+                raise RunError(f"{self._state_file} is damaged at {name}; restore it or start a new run")
         return values
 
     def snapshot(self, agent: str) -> AgentSnapshot:

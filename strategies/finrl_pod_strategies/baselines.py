@@ -47,6 +47,8 @@ def make(name: str, seed: int | None = None) -> Strategy:
     if name in SEEDED:
         return SEEDED[name](seed or 0)
     if name not in BASELINES:
+        if name.endswith(".py"):
+            raise InputError(f"strategy {name!r} is a file: name the class in it too, as {name}:MyStrategy")
         known = (*BASELINES, *SEEDED)
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"

@@ -155,11 +155,15 @@ def test_a_test_period_of_no_bars(say: Say) -> None:
         (("demo", "--quick", "--out", "good.toml/run"), "cannot write good.toml/run: Not a directory"),
         (("backtest", "nothing"), "nothing holds no run with a finished generation"),
         (("backtest", "--strategy", "luck"), "unknown strategy 'luck'"),
+        (
+            ("backtest", "--strategy", "my.py"),
+            "is a file: name the class in it too, as my.py:MyStrategy",
+        ),
         (("backtest", "--strategy", "index", "--data", "other"), "has no index"),
         (("backtest", "--strategy", "equal_weight", "--data", "none"), "there is no panel 'none'"),
         (("backtest", "--strategy", "equal_weight", "--data", "../made"), "a panel's name has letters"),
         (("backtest", "--strategy", "equal_weight", "--start", "1950-01-01"), "reaches outside of the data"),
-        (("backtest", "--strategy", "equal_weight", "--start", "yesterday"), "--start must be a date such as"),
+        (("backtest", "--strategy", "equal_weight", "--start", "yesterday"), "the start must be a date such as"),
         (("backtest", "--strategy", "equal_weight", "--cost-bps", "-3"), "--cost-bps"),
         (("backtest", "--strategy", "equal_weight", "--cash", "0"), "--cash must be above zero, got 0"),
         (
@@ -253,7 +257,12 @@ def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFi
         (facts, cut, "is damaged: it is not JSON"),
         (facts, Path.unlink, "is missing"),
         (folder / "state.json", cut, "is damaged"),
-        (folder / "state.json", lambda file: file.write_text('{"generation": 0}'), "is damaged: it lacks"),
+        (folder / "state.json", lambda file: file.write_text('{"generation": 0}'), "is damaged at leaderboard"),
+        (
+            folder / "state.json",
+            lambda file: file.write_text(json.dumps({**json.loads(file.read_text()), "leaderboard": 5})),
+            "is damaged at leaderboard",
+        ),
         (folder / "config.json", cut, "is damaged"),
         (folder / "config.json", lambda file: file.write_text("{}"), "is damaged: it lacks"),
     ]

@@ -273,8 +273,8 @@ def test_periods() -> None:
         (None, "2023-01-01", "reaches outside of the data"),
         ("2021-02-01", "2021-01-01", "start 2021-02-01 lies after its end 2021-01-01: swap"),
         ("2021-02-01", "2021-02-01", "needs two bars at least"),
-        ("2021-13-01", None, "--start must be a date"),
-        (None, "soon", "--end must be a date"),
+        ("2021-13-01", None, "the start must be a date"),
+        (None, "soon", "the end must be a date"),
         ("2021", None, "--start must be a date"),
     ],
 )

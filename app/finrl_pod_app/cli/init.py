@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,4 +17,4 @@ def init(
     from finrl_pod_app.presets import write_preset
 
     write_preset(preset, file)
-    typer.echo(f"wrote {file}: run it with finrl-pod tournament {file}")
+    typer.echo(f"wrote {file}: run it with finrl-pod tournament {shlex.quote(str(file))}")
