@@ -275,7 +275,7 @@ def test_periods() -> None:
         ("2021-02-01", "2021-02-01", "needs two bars at least"),
         ("2021-13-01", None, "the start must be a date"),
         (None, "soon", "the end must be a date"),
-        ("2021", None, "--start must be a date"),
+        ("2021", None, "the start must be a date"),
     ],
 )
 def test_periods_that_make_no_sense(start: str | None, end: str | None, words: str) -> None:
