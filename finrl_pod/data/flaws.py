@@ -15,8 +15,8 @@ from finrl_pod.types import Panel
 JUMP = 0.40
 SPARSE = 4.0  # days between bars: more than a long weekend
 MINUTES = {"1h": 60, "15m": 15, "1m": 1}  # of intraday bars
-# Far beyond what anything was ever quoted at; further out, products of prices and shares lose their digits.
-LEAST_PRICE, MOST_PRICE, MOST_VOLUME = 1e-12, 1e12, 1e18
+# Far beyond what anything is quoted at, and where products of prices, shares and volumes still have all their digits.
+LEAST_PRICE, MOST_PRICE, MOST_VOLUME = 1e-30, 1e30, 1e30
 SENTENCES_PER_KIND = 10
 
 

@@ -92,7 +92,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 3, "2.6", "-2.6"), r"p.csv, line 3: close of A on 2024-01-03 is -2.6: prices must be above zero"),
         (edit(LONG, 4, "4.5", "0"), r"p.csv, line 4: close of B on 2024-01-02 is 0: prices must be"),
         (edit(LONG, 5, "4.6", "inf"), r"p.csv, line 5: close of B on 2024-01-03 is inf"),
-        (edit(LONG, 3, "2.6", "1e-320"), r"line 3: close of A .* prices must lie between 1e-12 and 1e\+12; correct it"),
+        (edit(LONG, 3, "2.6", "1e-320"), r"line 3: close of A .* prices must lie between 1e-30 and 1e\+30; correct it"),
         (edit(LONG, 5, "4.6", "1e300"), r"line 5: close of B .* is 1e\+300: prices must lie between"),
         (WIDE.replace(",", ";").replace(".", ","), r"line 2: A must be a number such as 12.5, got '"),
         (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
