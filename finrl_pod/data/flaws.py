@@ -15,6 +15,7 @@ from finrl_pod.types import Panel
 JUMP = 0.40
 SPARSE = 4.0  # days between bars: more than a long weekend
 MINUTES = {"1h": 60, "15m": 15, "1m": 1}  # of intraday bars
+MINUTES_A_DAY = 1440
 # Far beyond what anything is quoted at, and where products of prices, shares and volumes still have all their digits.
 LEAST_PRICE, MOST_PRICE, MOST_VOLUME = 1e-30, 1e30, 1e30
 SENTENCES_PER_KIND = 10
@@ -120,20 +121,16 @@ def _spacing(panel: Panel) -> Iterator[Flaw]:
     """Bars that are not of the length they are called by: they can be traded, but every window counts bars."""
     if len(panel.times) < 3:
         return
-    if panel.bar != "1d":
-        minutes = float(np.median(np.diff(panel.times) / np.timedelta64(1, "m")))
-        if minutes != MINUTES[panel.bar]:
-            message = (
-                f"Bars called {panel.bar} are {minutes:g} minutes apart (median): windows of features, costs and "
-                "delays count bars, whatever their length; a year has as many as there are."
-            )
-            yield Flaw("spacing", False, message)
-        return
-    days = float(np.median(np.diff(panel.times) / np.timedelta64(1, "D")))
-    if days > SPARSE:
+    apart = np.median(np.diff(panel.times) / np.timedelta64(1, "m"))
+    if panel.bar == "1d":
+        days = apart / MINUTES_A_DAY
+        fault = f"daily are {days:g} days" if days > SPARSE else ""
+    else:
+        fault = f"{panel.bar} are {apart:g} minutes" if apart != MINUTES[panel.bar] else ""
+    if fault:
         message = (
-            f"Bars called daily are {days:g} days apart (median): windows of features, costs and delays count bars, "
-            "whatever their length; a year has as many as there are."
+            f"Bars called {fault} apart (median): windows of features, costs and delays count bars, whatever their "
+            "length; a year has as many as there are."
         )
         yield Flaw("spacing", False, message)
 
