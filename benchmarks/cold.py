@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from finrl_pod_app.bench.machine import describe
-from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, over_runs
 
 PROGRAM = Path(sys.executable).with_name("finrl-pod")
 # arguments, runs

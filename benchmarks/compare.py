@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from finrl_pod_app.bench.machine import describe
-from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, over_runs
 
 PEERS = Path(__file__).with_name("peers")
 THREADS = 2

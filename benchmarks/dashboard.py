@@ -101,8 +101,8 @@ def machine() -> dict[str, Any]:
 
 def make(folder: Path) -> None:
     """200 copies of a run of 50 pods, each with its own name and age, and the year's journal."""
-    from finrl_pod_app.presets import preset
-    from finrl_pod_app.wiring import run_tournament
+    from finrl_pod_app.services.presets import preset
+    from finrl_pod_app.services.training import run_tournament
 
     quick = preset("quick")
     budget = dataclasses.replace(quick.tournament, pods=PODS, samples=4_096, generations=2, leaderboard=PODS)
@@ -130,10 +130,10 @@ def _light(source: str, target: str) -> None:
 def make_journal(path: Path) -> None:
     """A year of daily rebalancing over 30 symbols, by the daemon itself on a simulated market."""
     from finrl_pod.data.panel import make_panel
-    from finrl_pod.paper.replay import replay
-    from finrl_pod.paper.schedule import Calendar
+    from finrl_pod.paper.execution.trading_cycle import LoadedStrategy
+    from finrl_pod.paper.runtime.replay import replay
+    from finrl_pod.paper.runtime.schedule import Calendar
     from finrl_pod.paper.settings import BrokerSettings, DataSettings, OrderSettings, PaperConfig, ScheduleSettings
-    from finrl_pod.paper.trader import LoadedStrategy
 
     class Source:
         def current(self) -> LoadedStrategy:

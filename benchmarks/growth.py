@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_app.bench.machine import describe
-from finrl_pod_app.bench.rows import as_json
+from finrl_pod_app.bench.rows import as_json, describe
 
 SWEEPS: dict[str, tuple[int, ...]] = {
     "assets": (10, 30, 100, 300),

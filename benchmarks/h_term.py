@@ -23,8 +23,8 @@ import torch
 from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_reachable
 from kept import append, read
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import EnvironmentConfig
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig
 
 KEPT = Path(__file__).with_name("h_term.jsonl")
 BARS, ASSETS = 4_000, 10

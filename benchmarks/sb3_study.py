@@ -34,13 +34,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
-from finrl_pod_envs.classic.spaces import to_action
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.spaces import to_action
 from kept import Row, append, read
 from zoo_settings import SOURCE, STAGES, Cell, linear, ours
 
 from finrl_pod.evaluate.seeds import difference_interval, interquartile_mean
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
 
 KEPT = Path(__file__).with_name("sb3_study.jsonl")
 OURS, THEIRS = "finrl_pod", "stable_baselines3"

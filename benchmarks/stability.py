@@ -31,16 +31,16 @@ import torch
 from finrl_pod_app.bench.planted import planted_market, reachable
 from finrl_pod_app.bench.worlds import ARRIVES
 from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.observation import flat
+from finrl_pod_envs.trading_envs import make_env
 from kept import Row, append, read
 from sb3_study import Act, evaluate, load, train_ours, train_theirs
 from zoo_settings import Cell
 
-from finrl_pod.agents import AgentConfig, PPOConfig, SACConfig
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, SACConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 
 KEPT = Path(__file__).with_name("stability.jsonl")

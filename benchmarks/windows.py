@@ -16,9 +16,8 @@ from pathlib import Path
 
 import torch
 from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row
-from finrl_pod_app.bench.machine import describe
 from finrl_pod_app.bench.planted import RECIPE, planted_row
-from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document
 from finrl_pod_app.bench.training import Recipe
 
 TASKS: dict[str, tuple[Callable[[str, Recipe, int, torch.device], Row], Recipe]] = {

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod.agents import AgentConfig, DQNConfig, OffPolicyConfig
-from finrl_pod.catalogue import ALGORITHMS
+from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
 SOURCE = "rl_zoo3 2.9.2"
 NEVER = 1e9  # of a limit that Stable-Baselines3 does not have

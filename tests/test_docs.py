@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import typer
-from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import app
+from finrl_pod_app.services.backtests import run_backtest
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -23,17 +23,14 @@ MAY_IMPORT = {
     "finrl_pod_strategies": {"finrl_pod"},
     "finrl_pod_app": {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies"},
 }
-# Rooms of finrl_pod: each may import itself and those of a lower rank; everybody may import config.
+# Rooms of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
     "types": 0,
-    "streams": 0,
-    "agents": 0,
-    "children": 0,
-    "config": 0,
-    "catalogue": 1,
+    "random": 0,
+    "process": 0,
+    "settings": 1,
     "files": 1,
-    "ranges": 1,
     "memory": 1,
     "protocols": 1,
     "native": 2,
@@ -41,7 +38,9 @@ RANK = {
     "market": 2,
     "rl": 3,
     "evaluate": 3,
-    "pod": 4,
+    "fake_alpaca": 3,
+    "promotion": 4,
+    "tournament": 4,
     "paper": 4,
 }
 # These run with torch, numpy and pandas alone.
@@ -49,14 +48,12 @@ CORE = (
     *(
         "finrl_pod.types",
         "finrl_pod.errors",
-        "finrl_pod.agents",
-        "finrl_pod.children",
-        "finrl_pod.catalogue",
-        "finrl_pod.config",
+        "finrl_pod.process",
+        "finrl_pod.settings",
         "finrl_pod.protocols",
-        "finrl_pod.streams",
+        "finrl_pod.random",
     ),
-    *("finrl_pod.native", "finrl_pod.market", "finrl_pod.rl", "finrl_pod.pod", "finrl_pod.data.tensor"),
+    *("finrl_pod.native", "finrl_pod.market", "finrl_pod.rl", "finrl_pod.tournament", "finrl_pod.data.tensor"),
     *("finrl_pod_envs", "finrl_pod_app.bench"),
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}
@@ -123,10 +120,7 @@ def test_rooms_import_downwards(name: str) -> None:
     own = room(name)
     assert own in RANK, f"finrl_pod.{own} is a new room: give it a rank"
     reached = {room(target) for target in imports(name) if target.split(".")[0] == "finrl_pod"} - {"", own}
-    if own == "config":
-        assert reached <= {"errors", "agents", "catalogue"}
-    else:
-        assert not {other for other in reached if other != "config" and RANK[other] >= RANK[own]}
+    assert not {other for other in reached if RANK[other] >= RANK[own]}
 
 
 def in_core(name: str) -> bool:

@@ -19,22 +19,22 @@ from typing import Literal
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make, run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user import UserStrategy
+from finrl_pod_strategies.user_strategy import UserStrategy
 
-from finrl_pod.config import RunConfig
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
-from finrl_pod.pod import snapshots
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.learner import Callback, Learner
+from finrl_pod.rl.training.learner import Callback, Learner
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
-from finrl_pod_app.devices import pick_device
-from finrl_pod_app.looks import log_look, object_subject
-from finrl_pod_app.prices import load_panel
-from finrl_pod_app.wiring import make_market, training_env
+from finrl_pod_app.services.doctor import pick_device
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.training import make_market, training_env
+from finrl_pod_app.services.trial_log import log_look, object_subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def backtest(
             )
         log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
-        from finrl_pod_app.paper.terms import of_environment
+        from finrl_pod_app.paper.execution_rules import of_environment
 
         chosen = make(strategy) if isinstance(strategy, str) else strategy
         paper, span = of_environment(environment, setup.panel), spans[split]

@@ -16,12 +16,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import InputError
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat, flat_size
+from finrl_pod_envs.trading_envs import make_env
 
 SCORE_SCALE = 5.0  # softmax of scores 5 and 19 times -5 gives 0.999 to the first
 BOUND = 1e6  # observations are clipped to it: Gymnasium's checks ask for finite bounds

@@ -16,13 +16,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution import equity
-from finrl_pod.market.exposure import within_gross
+from finrl_pod.market.execution import equity, within_gross
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
-from finrl_pod.streams import generators
+from finrl_pod.random import generators
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.native_gradient import NativeGradient, native_gradient
 from finrl_pod_envs.native_step import NativeStep, can_take, native_step

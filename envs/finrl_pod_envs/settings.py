@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.ranges import ABOVE_AND_FINITE, Range, above_to, at_least, check_ranges
+from finrl_pod.settings.constraints import ABOVE_AND_FINITE, Range, above_to, at_least, check_ranges
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 
 RANGES = {

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from finrl_pod.data import cross_section, indicators, market_wide, returns
+from finrl_pod.data import indicators, price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import PRICE_COLUMNS, Floats, Panel
@@ -114,24 +114,24 @@ def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
 def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
     """Register a per-ticker feature of closes, its z-score and its rank among the tickers of a bar."""
     register(name)(function)
-    register(f"{name}_zscore")(lambda panel: cross_section.zscore(function(panel)))
-    register(f"{name}_rank")(lambda panel: cross_section.rank(function(panel)))
+    register(f"{name}_zscore")(lambda panel: price_features.zscore(function(panel)))
+    register(f"{name}_rank")(lambda panel: price_features.rank(function(panel)))
 
 
 for _bars in (1, 5, 21, 63, 126, 252):
-    _register_with_cross_section(f"return_{_bars}", partial(returns.log_return, bars=_bars))
-_register_with_cross_section("momentum_252_21", partial(returns.momentum, far=252, near=21))
+    _register_with_cross_section(f"return_{_bars}", partial(price_features.log_return, bars=_bars))
+_register_with_cross_section("momentum_252_21", partial(price_features.momentum, far=252, near=21))
 for _bars in (21, 63, 252):
-    _register_with_cross_section(f"volatility_{_bars}", partial(returns.volatility, bars=_bars))
-_register_with_cross_section("drawdown_252", partial(returns.drawdown, bars=252))
+    _register_with_cross_section(f"volatility_{_bars}", partial(price_features.volatility, bars=_bars))
+_register_with_cross_section("drawdown_252", partial(price_features.drawdown, bars=252))
 
-register("market_return_1")(partial(market_wide.market_return, bars=1))
-register("market_return_21")(partial(market_wide.market_return, bars=21))
-register("market_volatility_21")(partial(market_wide.market_volatility, bars=21))
-register("breadth_50")(partial(market_wide.breadth, bars=50))
-register("index_return_1", (_BENCHMARK,))(partial(market_wide.index_return, bars=1))
-register("index_return_21", (_BENCHMARK,))(partial(market_wide.index_return, bars=21))
-register("index_volatility_21", (_BENCHMARK,))(partial(market_wide.index_volatility, bars=21))
+register("market_return_1")(partial(price_features.market_return, bars=1))
+register("market_return_21")(partial(price_features.market_return, bars=21))
+register("market_volatility_21")(partial(price_features.market_volatility, bars=21))
+register("breadth_50")(partial(price_features.breadth, bars=50))
+register("index_return_1", (_BENCHMARK,))(partial(price_features.index_return, bars=1))
+register("index_return_21", (_BENCHMARK,))(partial(price_features.index_return, bars=21))
+register("index_volatility_21", (_BENCHMARK,))(partial(price_features.index_volatility, bars=21))
 register("turbulence")(lambda panel: turbulence(panel)[:, None])
 
 register("macd")(indicators.macd)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from finrl_pod.data.own_bars import over_own_bars
+from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.errors import EnvironmentLacks
 from finrl_pod.types import Floats, Panel
 

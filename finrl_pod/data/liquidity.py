@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finrl_pod.data.own_bars import over_own_bars
+from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.types import Bools, Floats, Panel
 
 LOOKBACK = 21  # bars of returns

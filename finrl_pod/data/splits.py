@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from finrl_pod.config import SplitConfig
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.errors import DataError
+from finrl_pod.settings.run import SplitConfig
 from finrl_pod.types import Times
 
 # A split may name a date that is no session, such as 31 December: this far outside the data it still means the data.

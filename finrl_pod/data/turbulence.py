@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from finrl_pod.data.own_bars import lag, over_own_bars
+from finrl_pod.data.price_features import lag, over_own_bars
 from finrl_pod.types import Bools, Floats, Panel
 
 # A ticker counts once this share of the window's returns is there.

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, trades_to_weights
-from finrl_pod.market.exposure import within_gross
+from finrl_pod.market.execution import ExecutionRules, Fills, equity, trades_to_weights, within_gross
 from finrl_pod.market.venue import Venue
 from finrl_pod.types import MarketTensor, Tensor
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import BARS_A_YEAR, NO_RISK, bars_a_year, drawdown, excess_returns, simple_returns
-from finrl_pod.streams import key
+from finrl_pod.random import key
 from finrl_pod.types import BacktestResult, Floats, Times
 
 WORST = 5  # drawdowns listed

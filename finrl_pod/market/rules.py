@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from datetime import date
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.ranges import ABOVE_AND_FINITE, SHARE, at_least, between, check_ranges, from_to_below
+from finrl_pod.settings.constraints import ABOVE_AND_FINITE, SHARE, at_least, between, check_ranges, from_to_below
+from finrl_pod.settings.run import EnvironmentConfig
 
 NO_FRICTIONS = Frictions()
 MOST_DELAY = 1_000  # bars: decisions of so many are kept for every account

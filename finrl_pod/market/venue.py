@@ -13,7 +13,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.market.costs import HalfSpread, Tape
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
-from finrl_pod.market.settlement import by_model, proportional_and, settle, within_volume
+from finrl_pod.market.frictions import by_model, proportional_and, settle, within_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_A_YEAR = 365

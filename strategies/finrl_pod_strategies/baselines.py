@@ -10,10 +10,9 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_strategies.chance import RandomWeights
 from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
-from finrl_pod_strategies.simple import EqualWeight, Index, Momentum
+from finrl_pod_strategies.simple import EqualWeight, Index, Momentum, RandomWeights
 
 
 def equal_weight() -> EqualWeight:

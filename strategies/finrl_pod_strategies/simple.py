@@ -1,4 +1,4 @@
-"""Baselines of plain rules: equal weight, the index, momentum."""
+"""Baselines of plain rules: equal weight, the index, momentum, random weights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,25 @@ from math import ceil
 import numpy as np
 
 from finrl_pod.errors import InputError
+from finrl_pod.random import key
 from finrl_pod.types import Floats, Positions, Window
-from finrl_pod_strategies.schedule import holds_nothing, monthly
+
+
+def new_month(window: Window) -> bool:
+    """The decision bar is the first bar of its calendar month (UTC) in the data. Needs two rows."""
+    months = window.times[-2:].astype("datetime64[M]")
+    return len(months) == 2 and bool(months[0] != months[1])
+
+
+def holds_nothing(positions: Positions) -> bool:
+    """The account is all cash, as at the first bar of a backtest."""
+    return not np.any(positions.weights)
+
+
+def monthly(window: Window, positions: Positions) -> bool:
+    """A monthly strategy acts at the first bar of a month, and whenever it holds nothing yet."""
+    return holds_nothing(positions) or new_month(window)
+
 
 YEAR, MONTH = 252, 21  # bars
 
@@ -76,3 +93,24 @@ class Momentum:
         chosen = np.zeros(len(growth), dtype=bool)
         chosen[ranked[: ceil(known * self.top)]] = True
         return equal_weights(chosen)
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Weights drawn evenly over all long-only portfolios of the assets with a price (Dirichlet), anew each month.
+
+    The draw of a month depends on the seed and the bar's date alone, not on where a backtest starts.
+    """
+
+    seed: int = 0
+    name: str = "random_weights"
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 2
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        if not monthly(window, positions):
+            return None
+        day = int(window.times[-1].astype("datetime64[D]").astype(np.int64))
+        drawn = np.random.default_rng(key(self.seed, abs(day), "random weights")).exponential(size=len(window.symbols))
+        drawn[~window.tradable[-1]] = 0.0
+        return np.asarray(drawn / max(drawn.sum(), 1e-12), dtype=np.float64)

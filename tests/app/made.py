@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from finrl_pod.config import (
+from finrl_pod.data.store import Store
+from finrl_pod.settings.run import (
     DataConfig,
     EnvironmentConfig,
     FeatureConfig,
@@ -21,7 +22,6 @@ from finrl_pod.config import (
     SplitConfig,
     TournamentConfig,
 )
-from finrl_pod.data.store import Store
 from finrl_pod.types import Benchmark, Panel
 from tests.data.panels import panel
 

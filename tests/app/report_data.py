@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from finrl_pod_app.report.document import Champion, Timing, Verdict, build_document
 
-from finrl_pod.config import RunConfig
+from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Panel, Score
 
 SYMBOLS = (

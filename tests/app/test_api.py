@@ -11,8 +11,8 @@ import pytest
 import torch
 from finrl_pod_app import api
 
-from finrl_pod.config import DataConfig, EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 from finrl_pod.errors import InputError, RunError
+from finrl_pod.settings.run import DataConfig, EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 
 CONFIG = RunConfig(
     data=DataConfig(symbols=("AAPL", "JNJ", "XOM")),

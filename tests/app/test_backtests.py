@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.sweeps import run_sweep
+from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.sweeps import run_sweep
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
-from finrl_pod.pod.progress import Progress
+from finrl_pod.tournament.progress import Progress
 from tests.app.made import fill_store
 
 MINE = """
@@ -203,7 +203,7 @@ def test_a_sweep_is_the_same_when_few_decisions_are_kept_at_a_time(mine: str, mo
         return run_sweep([mine, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")["rows"]
 
     whole = swept()
-    monkeypatch.setattr("finrl_pod_app.sweeps.KEPT_BYTES", 1)
+    monkeypatch.setattr("finrl_pod_app.services.sweeps.KEPT_BYTES", 1)
     assert swept() == whole
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.presets import config_text
+from finrl_pod_app.services.presets import config_text
 
-from finrl_pod.config import RunConfig
 from finrl_pod.data.store import Store
+from finrl_pod.settings.run import RunConfig
 from tests.app.command import call
 from tests.app.made import fill_store, made_config, made_panel
 from tests.data.panels import panel

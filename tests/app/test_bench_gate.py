@@ -14,12 +14,12 @@ from finrl_pod_app.bench import gate, main
 from finrl_pod_app.bench.edges import BARS, STRENGTHS, edge_panel, information_ratio, planted_momentum
 from finrl_pod_app.bench.worlds import ARRIVES
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import EnvironmentConfig, SplitConfig, TournamentConfig
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig, SplitConfig, TournamentConfig
 from finrl_pod.types import Panel
 
 CPU = torch.device("cpu")

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import finrl_pod_app
 import pytest
 import typer
-from finrl_pod_app import console
+from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
-from finrl_pod_app.presets import PRESETS, write_preset
+from finrl_pod_app.services.presets import PRESETS, write_preset
 
 from finrl_pod import __version__
-from finrl_pod.config import RunConfig
 from finrl_pod.errors import DataError, Interrupted
+from finrl_pod.settings.run import RunConfig
 from tests.app.report_data import document, results
 
 DOCUMENT: dict[str, Any] = {
@@ -30,7 +30,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Wiring(types.SimpleNamespace):
-    """Stands for `finrl_pod_app.wiring`: remembers what it was asked."""
+    """Stands for `finrl_pod_app.services.training`: remembers what it was asked."""
 
     asked: ClassVar[list[tuple[Any, dict[str, Any]]]]
     failure: BaseException | None = None

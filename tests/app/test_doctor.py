@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app import doctor
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.doctor import Finding, examine, installed_versions
+from finrl_pod_app.services import doctor
+from finrl_pod_app.services.doctor import Finding, examine, installed_versions
 
 from finrl_pod.errors import DataError
 from finrl_pod.native import library

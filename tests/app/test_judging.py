@@ -11,27 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.audit_targets import audit_env, audit_run, audit_strategy
-from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.looks import object_subject
-from finrl_pod_app.sweeps import run_sweep
-from finrl_pod_app.verdict import read_verdict
-from finrl_pod_app.wiring import run_tournament
-from finrl_pod_strategies.user import UserStrategy, load_user_strategy
+from finrl_pod_app.services.audit_targets import audit_env, audit_run, audit_strategy
+from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.sweeps import run_sweep
+from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.services.trial_log import object_subject
+from finrl_pod_app.services.verdict import read_verdict
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
-from finrl_pod.agents import AgentConfig, DQNConfig, PPOConfig
-from finrl_pod.config import GateConfig
 from finrl_pod.data.panel import select
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.metrics import bars_a_year, sharpe
-from finrl_pod.evaluate.registry import FILE, Registry
 from finrl_pod.files import write_json
-from finrl_pod.pod import snapshots
-from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod.promotion.trial_registry import FILE, Registry
+from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig
+from finrl_pod.settings.run import GateConfig
+from finrl_pod.tournament import snapshots
+from finrl_pod.tournament.run_directory import RunDirectory
 from tests.app.made import made_config, made_panel, own_room
 
 AGENTS = 9  # three pods, three generations

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.output_folder import (
+from finrl_pod_app.services.output_folder import (
     BACKTEST,
     RUN,
     SWEEP,
@@ -23,7 +23,7 @@ from finrl_pod.errors import RunError
 HOLDER = """
 import sys
 from pathlib import Path
-from finrl_pod_app.output_folder import RUN, held
+from finrl_pod_app.services.output_folder import RUN, held
 with held(Path(sys.argv[1]), RUN):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
-from finrl_pod_app.backtests import prepare
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper import demo
-from finrl_pod_app.paper.running import _signals
+from finrl_pod_app.paper.runner import _signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
+from finrl_pod_app.services.backtests import prepare
 
-from finrl_pod.config import parse
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.settings.run import parse
 from tests.paper.champions import damage, judged, train
 
 CONFIG = """
@@ -98,7 +98,7 @@ def test_a_command_that_is_refused_exits_with_one(
         answer(store, pending(store)[-1], given, datetime(2024, 1, 2, tzinfo=UTC))
         return number
 
-    monkeypatch.setattr("finrl_pod_app.paper.commanding.give", give)
+    monkeypatch.setattr("finrl_pod_app.paper.commands.give", give)
     done = call("paper", "resume", str(config), "--json")
     assert done.code == (1 if given.refused else 0)
     assert json.loads(done.out)["refused"] == given.refused

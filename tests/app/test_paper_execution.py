@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app import api
-from finrl_pod_app.backtests import run_backtest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.paper.replaying import run_replay
+from finrl_pod_app.paper.replay_report import run_replay
+from finrl_pod_app.services.backtests import run_backtest
 
-from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.paper.settings import load
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 
 CONFIG = """
 name = "parity"

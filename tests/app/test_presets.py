@@ -7,13 +7,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.presets import COMMENTS, PRESETS, SECTIONS, config_text, preset, preset_text, write_preset
+from finrl_pod_app.services.presets import COMMENTS, PRESETS, SECTIONS, config_text, preset, preset_text, write_preset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, TournamentConfig, load, parse
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, TournamentConfig, load, parse
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -17,8 +17,8 @@ from finrl_pod_app.report.document import rule_sentences, to_plain, write_json, 
 from finrl_pod_app.report.html import render, write_report
 from finrl_pod_app.report.palette import styles
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import RunError
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Benchmark, Panel
 from tests.app.report_data import STRATEGIES, SYMBOLS, document, results
 

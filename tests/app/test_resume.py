@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_app.presets import config_text
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.services.training import run_tournament
 
-from finrl_pod.config import load
+from finrl_pod.settings.run import load
 from tests.app.command import call, start
 from tests.app.made import fill_store, made_config
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.verdict import Judged, read_verdict, verdict, write_verdict
+from finrl_pod_app.services.verdict import Judged, read_verdict, verdict, write_verdict
 
 from finrl_pod.errors import RunError
-from finrl_pod.evaluate.gate import judge
-from tests.evaluate.test_gate import GATE, evidence
+from finrl_pod.promotion.gate import judge
+from tests.promotion.test_gate import GATE, evidence
 
 
 @pytest.fixture(scope="module")

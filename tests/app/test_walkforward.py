@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app import live
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.presets import config_text
-from finrl_pod_app.verdict import read_verdict
-from finrl_pod_app.walkforward import fold_config, plan, run_walkforward
+from finrl_pod_app.services import progress_file
+from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.services.verdict import read_verdict
+from finrl_pod_app.services.walkforward import fold_config, plan, run_walkforward
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import bars_a_year, sharpe
-from finrl_pod.evaluate.registry import FILE, Registry
-from finrl_pod.pod.progress import Progress
+from finrl_pod.promotion.trial_registry import FILE, Registry
+from finrl_pod.tournament.progress import Progress
 from tests.app.made import made_config, made_panel, own_room
 
 CONFIG = made_config(generations=1, pods=2, champion=1)
@@ -42,7 +42,7 @@ def walked(room: Path) -> tuple[Path, dict[str, Any]]:
 
     def stop(progress: Progress) -> None:
         if progress.stage.startswith("fold 2 of 2, seed 1 of 2"):
-            process = live.process_of(live.read(out / "fold-02" / "seed-5" / live.FILE))
+            process = progress_file.process_of(progress_file.read(out / "fold-02" / "seed-5" / progress_file.FILE))
             assert process is not None
             assert process.pid == os.getpid()  # whoever looks on sees which run is at work
             raise KeyboardInterrupt
@@ -50,7 +50,7 @@ def walked(room: Path) -> tuple[Path, dict[str, Any]]:
     with pytest.raises(Interrupted, match=r"kept in .*; go on with --resume"):
         run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS, device="cpu", progress=stop)
     assert not (out / "walkforward.json").exists()
-    assert list(out.rglob(live.FILE)) == []
+    assert list(out.rglob(progress_file.FILE)) == []
     return out, run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS, resume=True, device="cpu")
 
 

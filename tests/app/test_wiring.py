@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_app.backtests import run_backtest
-from finrl_pod_app.period import backtest_period
-from finrl_pod_app.sweeps import run_sweep
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.prices import backtest_period
+from finrl_pod_app.services.sweeps import run_sweep
+from finrl_pod_app.services.training import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
-from finrl_pod.config import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.errors import ConfigError, DataError, EnvironmentLacks, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRICS
-from finrl_pod.pod.progress import Progress
+from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
+from finrl_pod.tournament.progress import Progress
 from tests.app.made import fill_store, made_config, made_panel
 
 CLOCK = ("timing", "train_seconds"), ("timing", "samples_per_second"), ("timing", "total_seconds")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
-from finrl_pod.paper.broker import Broker, Clock, DataFeed
-from finrl_pod.paper.followed_clock import FollowedClock
+from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from tests.contract.fake_server import serve
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -83,10 +83,10 @@ class HttpWorld:
 
 def opener(kind: str) -> Callable[..., tuple[Any, Any]]:
     if kind == "alpaca-trade-api":
-        from finrl_pod.paper.alpaca.legacy import open_trade_api
+        from finrl_pod.paper.brokers.alpaca.legacy import open_trade_api
 
         return open_trade_api
-    from finrl_pod.paper.alpaca.client import open_alpaca
+    from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 
     return open_alpaca
 
@@ -95,9 +95,9 @@ class SimulatedWorld:
     """The project's own broker on the same panel."""
 
     def __init__(self) -> None:
-        from finrl_pod.paper.clocks import ManualClock
-        from finrl_pod.paper.simulated import SimulatedBroker
-        from tests.paper.fake_alpaca.serving import a_panel
+        from finrl_pod.paper.brokers.simulated import SimulatedBroker
+        from finrl_pod.paper.runtime.clocks import ManualClock
+        from tests.fake_alpaca.serving import a_panel
 
         self._clock = ManualClock(new_york("2024-03-01 08:00"))
         broker = SimulatedBroker(a_panel(), self._clock, Decimal(100_000))

@@ -41,9 +41,9 @@ def serve(**options: Any) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _here(options: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:
-    from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
-    from finrl_pod.paper.fake_alpaca.settings import CorporateAction, Settings
-    from tests.paper.fake_alpaca.serving import FIRST, STILL, a_panel
+    from finrl_pod.fake_alpaca.server import FakeAlpaca
+    from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
+    from tests.fake_alpaca.serving import FIRST, STILL, a_panel
 
     actions = tuple(CorporateAction(**action) for action in options.pop("actions", ()))
     settings = Settings(**{"partial": 0.0, **options, "actions": actions})

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.agents import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from finrl_pod.data.tensor import to_device
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.pipeline import Pipeline, SharedReplay
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
+from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from tests.contract.test_algorithm import settings_of
 from tests.markets import random_market
 from tests.pretend_device import NAME, There, pretend_device

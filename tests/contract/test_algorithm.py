@@ -9,9 +9,9 @@ import pytest
 import torch
 from finrl_pod_app.cli.main import run
 
-from finrl_pod.catalogue import ALGORITHMS
 from finrl_pod.errors import RunError
-from finrl_pod.rl.algorithms import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, ranges_of
+from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, ranges_of
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.zoo import NAMES, everything, small_config, small_learner
 
 MEMBERS = (0, 1, 2, 3)

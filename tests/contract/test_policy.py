@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.networks import Policy, PolicyOutput, PolicySpec, make_policy
+from finrl_pod.rl.networks.policies import Policy, PolicyOutput, PolicySpec, make_policy
 
 P, K, A, N, F = 3, 4, 2, 5, 3
 DOUBLE = torch.float64

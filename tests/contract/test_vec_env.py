@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.make import KINDS, make_env
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat, flat_size
+from finrl_pod_envs.trading_envs import KINDS, make_env
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import VecEnv
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
 from tests.markets import random_market
 

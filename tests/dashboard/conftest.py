@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.services.training import run_tournament
 
 from tests.app.made import fill_store, made_config
 

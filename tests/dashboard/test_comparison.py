@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.backtests import prepare
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import curves as figures
 from finrl_pod_app.dashboard.frames import comparison
-from finrl_pod_app.sweeps import Asked
+from finrl_pod_app.services.backtests import prepare
+from finrl_pod_app.services.sweeps import Asked
 
-from finrl_pod.config import RunConfig
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import bars_a_year, simple_returns
-from finrl_pod.pod.run_directory import RunDirectory
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module", autouse=True)

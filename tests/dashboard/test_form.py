@@ -8,11 +8,11 @@ from datetime import date
 
 import pytest
 from finrl_pod_app.dashboard.frames.form import config_of, merged, proposed_splits
-from finrl_pod_app.presets import config_text
+from finrl_pod_app.services.presets import config_text
 
-from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import RunConfig, SplitConfig, parse
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import RunConfig, SplitConfig, parse
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.frames import runs
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.services.training import run_tournament
 
-from finrl_pod.config import RunConfig, load
 from finrl_pod.errors import InputError, RunError
+from finrl_pod.settings.run import RunConfig, load
 from tests.app.made import made_config
 
 

@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
 
 from finrl_pod.data.store import Store
-from finrl_pod.evaluate.registry import FILE, Look, Registry
+from finrl_pod.promotion.trial_registry import FILE, Look, Registry
 
 RESEARCH = [name for name in PAGES if name != "paper"]
 

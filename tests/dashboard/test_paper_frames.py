@@ -19,14 +19,14 @@ from finrl_pod_app.dashboard.frames.paper_journal import Journal
 
 from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
-from finrl_pod.paper.broker import Clock
+from finrl_pod.paper.brokers.port import Clock
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.book import Loss
 from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.kept_settings import keep
+from finrl_pod.paper.monitoring.status import status
+from finrl_pod.paper.runtime.build import keep
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, OutsideSettings, PaperConfig, TimingSettings
-from finrl_pod.paper.status import status
 from finrl_pod.types import Panel
 from tests.paper.made import Sparing, World, config
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app import live
-from finrl_pod_app.classic.folder import RunFolder
-from finrl_pod_app.classic.order import Order
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.frames import runs, verdicts
+from finrl_pod_app.gymnasium_training.config import Order
+from finrl_pod_app.gymnasium_training.folder import RunFolder
+from finrl_pod_app.services import progress_file
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import parse
 from finrl_pod.errors import RunError
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.run import parse
 from tests.app.made import made_config
 
 
@@ -97,15 +97,17 @@ def test_a_run_is_what_its_files_and_its_process_say(finished: Path, tmp_path: P
     assert runs.status_of(run) == "finished"
     (folder / "report.json").unlink()
     assert runs.status_of(run) == "interrupted"
-    me = live.identity(os.getpid())
-    (folder / live.FILE).write_text(json.dumps({"process": me, "progress": {"stage": "training"}}))
+    me = progress_file.identity(os.getpid())
+    (folder / progress_file.FILE).write_text(json.dumps({"process": me, "progress": {"stage": "training"}}))
     assert runs.status_of(run) == "running"
     assert runs.progress_of(run) == {"stage": "training"}
-    (folder / live.FILE).write_text(json.dumps({"process": {**me, "began": 1.0}}))  # killed, and the number used again
+    (folder / progress_file.FILE).write_text(
+        json.dumps({"process": {**me, "began": 1.0}})
+    )  # killed, and the number used again
     assert runs.status_of(run) == "interrupted"
     (folder / runs.JOB).write_text(json.dumps({"process": me}))
     assert runs.status_of(run) == "running"
-    for file in (live.FILE, runs.JOB):
+    for file in (progress_file.FILE, runs.JOB):
         (folder / file).write_text("nonsense")
     assert runs.status_of(run) == "interrupted"
     (folder / "config.json").unlink()

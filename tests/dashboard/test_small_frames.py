@@ -10,8 +10,8 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import DEFINITIONS, definition
 from finrl_pod_app.dashboard.frames import findings, machine
-from finrl_pod_app.doctor import Finding
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
+from finrl_pod_app.services.doctor import Finding
 from finrl_pod_strategies.baselines import BASELINES, SEEDED
 
 

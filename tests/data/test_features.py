@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from finrl_pod.config import FeatureConfig
-from finrl_pod.data import cross_section, features
+from finrl_pod.data import features, price_features
 from finrl_pod.errors import EnvironmentLacks, FeatureError
+from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Floats, Panel
 from tests.data.panels import START, changed_after, panel, random_panel
 
@@ -162,18 +162,18 @@ def test_ties_share_a_rank_and_one_value_alone_is_in_the_middle() -> None:
     nan = np.nan
     rows = np.array([[1.0, 1.0, 3.0, nan], [0.1, 0.1, 0.1, nan], [nan, 5.0, nan, nan]])
     expected = np.array([[-0.5, -0.5, 1.0, nan], [0, 0, 0, nan], [nan, 0, nan, nan]])
-    np.testing.assert_allclose(cross_section.rank(rows), expected, equal_nan=True)
-    np.testing.assert_allclose(cross_section.zscore(rows)[1:], expected[1:], equal_nan=True)
+    np.testing.assert_allclose(price_features.rank(rows), expected, equal_nan=True)
+    np.testing.assert_allclose(price_features.zscore(rows)[1:], expected[1:], equal_nan=True)
 
 
 @given(arrays.arrays(np.float64, (3, 5), elements=st.floats(-1e6, 1e6) | st.just(np.nan)), st.permutations(range(5)))
 def test_cross_sections_are_bounded_and_follow_the_order_of_tickers(rows: Floats, order: list[int]) -> None:
-    for statistic in (cross_section.zscore, cross_section.rank):
+    for statistic in (price_features.zscore, price_features.rank):
         result = statistic(rows)
         assert np.array_equal(np.isnan(result), np.isnan(rows))
         np.testing.assert_allclose(statistic(rows[:, order]), result[:, order], atol=1e-6, equal_nan=True)
         np.testing.assert_allclose(np.nansum(result, 1), 0, atol=1e-6)
-    assert np.nanmax(np.abs(cross_section.rank(rows)), initial=0.0) <= 1
+    assert np.nanmax(np.abs(price_features.rank(rows)), initial=0.0) <= 1
 
 
 def test_market_features_equal_a_plain_loop() -> None:
@@ -258,7 +258,7 @@ WITH_TORCH_NUMPY_AND_PANDAS_ALONE = """
 import sys
 sys.modules.update(dict.fromkeys(["talib", "scipy", "skfolio", "pyarrow", "pydantic", "safetensors"]))  # None: absent
 import numpy as np
-from finrl_pod.config import FeatureConfig
+from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.data.tensor import build_market
 from finrl_pod.types import Panel
 close = 50 * np.exp(np.random.default_rng(0).normal(0, 0.01, (300, 3)).cumsum(0))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import SplitConfig
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.errors import DataError
+from finrl_pod.settings.run import SplitConfig
 
 # Every calendar day of 2020, a leap year: day d of the year is bar d - 1.
 YEAR = np.datetime64("2020-01-01", "ns") + np.arange(366).astype("timedelta64[D]")

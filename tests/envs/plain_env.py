@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.market.plain_execution import PlainFills, plain_execute
 

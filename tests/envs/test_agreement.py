@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.envs.plain_env import PlainEnv
 from tests.markets import random_market

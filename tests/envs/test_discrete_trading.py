@@ -8,14 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.discrete_trading import DiscreteTradingEnv
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
+from finrl_pod_envs.trading_envs import DiscreteTradingEnv
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.market.choices import choices_as_weights, number_of_choices, wanted_change
+from finrl_pod.market.actions import choices_as_weights, number_of_choices, wanted_change
 from finrl_pod.market.rules import rules_of
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 N, LOT, COST = 3, 0.3, 0.001

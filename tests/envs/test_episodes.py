@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_envs.market_env import RUIN, MarketEnv
-from finrl_pod_envs.portfolio import PortfolioEnv
-from finrl_pod_envs.stock_trading import StockTradingEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv, StockTradingEnv
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor
 from tests.markets import random_market
 

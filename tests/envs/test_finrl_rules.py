@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.stock_trading import StockTradingEnv
+from finrl_pod_envs.trading_envs import StockTradingEnv
 
-from finrl_pod.config import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.envs.finrl_oracle import FinrlAccount
 from tests.markets import random_market
 

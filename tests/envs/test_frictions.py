@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.rules import rules_of
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

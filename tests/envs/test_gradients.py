@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.config import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 CONFIG = EnvironmentConfig(window=30, envs=2, group=2, cost_bps=30.0, hmax=900.0)

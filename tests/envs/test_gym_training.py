@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from finrl_pod_envs.gym import GymMarketEnv
 
-from finrl_pod.config import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 CONFIG = EnvironmentConfig(window=32, cost_bps=5.0)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import EnvironmentConfig
-from finrl_pod.market.weights import scores_to_weights
+from finrl_pod.market.actions import scores_to_weights
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

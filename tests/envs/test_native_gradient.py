@@ -6,12 +6,12 @@ import pytest
 import torch
 from finrl_pod_envs import market_env
 from finrl_pod_envs.market_env import EnvState
-from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.native.library import find_compiler
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
 from tests.markets import stormy_market
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 from finrl_pod_envs import market_env, observation
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import EnvState, MarketEnv
-from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.native.library import find_compiler
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
 from tests.markets import random_market, stormy_market
 

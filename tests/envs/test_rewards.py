@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.portfolio import PortfolioEnv
 from finrl_pod_envs.rewards import differential_sharpe, log_return, reward
+from finrl_pod_envs.trading_envs import PortfolioEnv
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 

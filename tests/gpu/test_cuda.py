@@ -6,19 +6,17 @@ import functools
 
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
-from finrl_pod_envs.make import make_env
-from finrl_pod_envs.portfolio import PortfolioEnv
-from finrl_pod_envs.stock_trading import StockTradingEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv, StockTradingEnv, make_env
 from torch.utils._pytree import tree_map
 
-from finrl_pod.agents import SACConfig
-from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.data.tensor import to_device
-from finrl_pod.pod.scoring import score_members
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.pipeline import Pipeline
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.pipeline import Pipeline
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import SACConfig
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
+from finrl_pod.tournament.scoring import score_members
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 from tests.rl.zoo import NAMES, everything, small_learner

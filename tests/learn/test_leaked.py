@@ -11,11 +11,11 @@ from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture, excess_over_eq
 from finrl_pod_app.bench.training import Recipe
 from finrl_pod_app.bench.worlds import prices
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, leaked_return
 from finrl_pod.evaluate.statistics import growth_interval
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Panel
 
 CPU = torch.device("cpu")

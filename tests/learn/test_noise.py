@@ -10,9 +10,9 @@ import torch
 from finrl_pod_app.bench.noise import TOURNAMENT, champion_excess, noise_panel
 from finrl_pod_app.bench.worlds import prices
 
-from finrl_pod.config import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, SplitConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.evaluate.statistics import excess_p_value
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, SplitConfig
 
 CONFIG = RunConfig(
     seed=3,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from finrl_pod_app.bench.planted import RECIPE, planted_market, reachable, share_of_reachable
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import EnvironmentConfig
 
 BARS, ASSETS, INFORMATION = 3000, 6, 0.15
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 # What our side is told of an entry of the Zoo; anything else in one would be left out in silence.

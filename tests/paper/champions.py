@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.services.training import run_tournament
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 
 TINY = RunConfig(
     splits=SplitConfig(("2015-01-02", "2017-12-29"), ("2018-01-02", "2018-12-31"), ("2019-01-02", "2019-12-31")),

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.data.panel import make_panel
-from finrl_pod.paper.assembly import assemble
-from finrl_pod.paper.clocks import ManualClock
-from finrl_pod.paper.daemon import Daemon
+from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.execution.trading_cycle import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import Order, TimeInForce
-from finrl_pod.paper.schedule import SETTLE, Calendar
+from finrl_pod.paper.runtime.build import assemble
+from finrl_pod.paper.runtime.clocks import ManualClock
+from finrl_pod.paper.runtime.daemon import Daemon
+from finrl_pod.paper.runtime.schedule import SETTLE, Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     DataSettings,
@@ -28,8 +30,6 @@ from finrl_pod.paper.settings import (
     ScheduleSettings,
     TimingSettings,
 )
-from finrl_pod.paper.simulated import SimulatedBroker
-from finrl_pod.paper.trader import LoadedStrategy
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 SYMBOLS = ("AA", "BB", "CC")

@@ -14,13 +14,13 @@ import pytest
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_execution import backtest_paper
+from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.planning import sizing_rules
 from finrl_pod.paper.records import ActionKind, CorporateAction
-from finrl_pod.paper.replay import replay
-from finrl_pod.paper.risk import RiskState
+from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.types import Floats, Panel, Window
 from tests.paper.made import Rotating, Source, Told, World, config, prices
 

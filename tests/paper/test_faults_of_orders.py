@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import BrokerUnavailable, KeysRefused
-from finrl_pod.paper.intents import Intent
+from finrl_pod.paper.execution.intents import Intent
+from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, answered, ask
 from finrl_pod.paper.records import (
@@ -24,7 +25,6 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
-from finrl_pod.paper.risk import RiskState
 from finrl_pod.paper.settings import RiskSettings
 from tests.paper.made import World, config, first, orders
 

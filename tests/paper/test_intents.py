@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.paper.intents import client_order_id, is_ours
+from finrl_pod.paper.execution.intents import client_order_id, is_ours
 from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, Side
 
 parts = st.tuples(

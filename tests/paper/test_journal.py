@@ -19,9 +19,9 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.commands import CommandName, ask, pending
 from finrl_pod.paper.journal.lease import Lease
+from finrl_pod.paper.journal.reading import VERSION
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.journal.version import VERSION
-from finrl_pod.paper.kept_settings import keep
+from finrl_pod.paper.runtime.build import keep
 from finrl_pod.paper.settings import PaperConfig
 
 CREATE_RESULTS = "CREATE TABLE command_results (id INTEGER PRIMARY KEY, at TEXT, command_id INTEGER, outcome TEXT)"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import DaemonFailed, JournalError
+from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, answered, ask
 from finrl_pod.paper.journal.store import Store
@@ -22,7 +23,6 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
-from finrl_pod.paper.risk import RiskState
 from finrl_pod.paper.settings import RiskSettings
 from tests.paper.made import World, config, first, orders
 

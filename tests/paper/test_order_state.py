@@ -9,7 +9,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.paper.order_state import (
+from finrl_pod.paper.execution.order_state import (
     Change,
     OrderState,
     OrderView,

@@ -37,6 +37,8 @@ def test_a_reverse_split_has_a_ratio_below_one() -> None:
 
 
 def test_the_ports_need_no_heavy_module() -> None:
-    code = "import sys, finrl_pod.paper.broker; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys, finrl_pod.paper.brokers.port; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -15,11 +15,11 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_execution import backtest_paper
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.planning import sizing_rules
-from finrl_pod.paper.replay import replay
+from finrl_pod.paper.monitoring.status import orders
+from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, PaperConfig, ScheduleSettings
-from finrl_pod.paper.status import orders
 from tests.paper.made import SYMBOLS, Rotating, Source, config, prices
 
 FIRST, LAST = date(2024, 1, 8), date(2024, 2, 2)

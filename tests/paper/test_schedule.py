@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from finrl_pod.errors import InputError
-from finrl_pod.paper import schedule
-from finrl_pod.paper.schedule import Calendar, Round
+from finrl_pod.paper.runtime import schedule
+from finrl_pod.paper.runtime.schedule import Calendar, Round
 from finrl_pod.paper.settings import ScheduleSettings
 
 NEW_YORK = ZoneInfo("America/New_York")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_envs import market_env
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.config import EnvironmentConfig, PPOConfig
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.types import AgentSnapshot, MarketTensor
 from tests.markets import random_market
 

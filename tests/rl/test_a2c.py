@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from finrl_pod.agents import A2CConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.a2c import A2C
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.algorithms.a2c import A2C
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market
 from tests.rl.learners import small_env
 from tests.rl.plain_gae import Path, plain_gae

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.agents import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from finrl_pod.native.library import find_compiler
-from finrl_pod.rl.actor_critic import ActorCritic
-from finrl_pod.rl.algorithms import make_algorithm
-from finrl_pod.rl.inputs import Inputs, inputs_of, spec_of
-from finrl_pod.rl.td3 import TD3
+from finrl_pod.rl.algorithms.actor_critic import ActorCritic
+from finrl_pod.rl.algorithms.ddpg import TD3
+from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.networks.observation_adapter import Inputs, inputs_of, spec_of
+from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market
 from tests.rl.test_off_policy import Flat
 from tests.rl.zoo import small_learner

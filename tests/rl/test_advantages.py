@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.rl.advantages import gae
+from finrl_pod.rl.buffers.rollout import gae
 from tests.rl.plain_gae import Path, plain_gae
 
 H, P, E = 9, 2, 4

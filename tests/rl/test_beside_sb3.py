@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.agents import A2CConfig, PPOConfig
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.ppo import PPO
+from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 
 ENVS, HORIZON, RATE = 4, 16, 1e-2
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from finrl_pod.rl.distribution import entropy, log_probability, sample
+from finrl_pod.rl.networks.distributions import entropy, log_probability, sample
 
 P, K, A, D = 3, 4, 2, 5
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from finrl_pod.rl.diversity import bonus, categorical_kl, gaussian_kl, neighbours
+from finrl_pod.rl.algorithms.regularisers import bonus, categorical_kl, gaussian_kl, neighbours
 from tests.rl.zoo import everything, small_learner
 
 

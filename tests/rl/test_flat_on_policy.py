@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.agents import A2CConfig, PPOConfig
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.distribution import CATEGORICAL
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.ppo import PPO
-from finrl_pod.streams import generator
+from finrl_pod.random import generator
+from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.networks.distributions import CATEGORICAL
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 CARTPOLE, PENDULUM = "gym:CartPole-v1", "gym:Pendulum-v1"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.config import PPOConfig
 from finrl_pod.native.library import find_compiler
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.on_policy import OnPolicy
-from finrl_pod.rl.ppo import PPO
+from finrl_pod.rl.algorithms.on_policy import OnPolicy
+from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import PPOConfig
 from finrl_pod.types import Tensor
 from tests.markets import random_market
 from tests.rl.learners import small_env

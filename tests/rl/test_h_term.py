@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from finrl_pod.agents import OnPolicyConfig, PPOConfig
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.distribution import log_probability
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.ppo import PPO
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.networks.distributions import log_probability
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
 from tests.rl.learners import small_env
 from tests.rl.zoo import everything, small_config

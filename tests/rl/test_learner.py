@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.learner import Learner, Metrics
-from finrl_pod.rl.ppo import DIAGNOSTICS
-from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.training.learner import Learner, Metrics
+from finrl_pod.rl.training.worker import Worker
 from finrl_pod.types import Observation
 from tests.markets import random_market
 from tests.rl import zoo

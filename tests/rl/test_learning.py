@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.rl.acting import target_weights
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.acting import target_weights
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from finrl_pod_envs.observation import flat
 
-from finrl_pod.rl.networks import EquivariantPolicy, MlpPolicy, PolicySpec
+from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, PolicySpec
 from finrl_pod.types import Observation
 from tests.markets import random_market
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.rl.algorithms import make_algorithm
-from finrl_pod.rl.ensemble import combined, draw_subsets
-from finrl_pod.rl.inputs import Seen
-from finrl_pod.rl.layers import mlp, mlp_init
-from finrl_pod.rl.off_policy import Batch
-from finrl_pod.rl.q_networks import duel
-from finrl_pod.rl.sac import LOG_STD, squashed
-from finrl_pod.streams import generator
+from finrl_pod.random import generator
+from finrl_pod.rl.algorithms.off_policy import Batch
+from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.algorithms.sac import LOG_STD, squashed
+from finrl_pod.rl.networks.critics import combined, draw_subsets
+from finrl_pod.rl.networks.layers import mlp, mlp_init
+from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.rl.networks.q_networks import duel
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
 S, D, B = 3, 2, 10
 DOUBLE = torch.float64

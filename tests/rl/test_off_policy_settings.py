@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.weights import scores_to_weights
-from finrl_pod.rl.actors import EquivariantActor
-from finrl_pod.rl.critics import EquivariantCritic
-from finrl_pod.rl.inputs import SCORE_SCALE, MarketInputs, Seen, spec_of
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.networks import PolicySpec
-from finrl_pod.rl.q_networks import EquivariantQ
+from finrl_pod.market.actions import scores_to_weights
+from finrl_pod.rl.networks.actors import EquivariantActor
+from finrl_pod.rl.networks.critics import EquivariantCritic
+from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE, MarketInputs, Seen, spec_of
+from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.networks.q_networks import EquivariantQ
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 from tests.rl.test_off_policy import Flat
 from tests.rl.zoo import small_config, small_learner

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.agents import PPOConfig, SACConfig
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.pipeline import AHEAD, Pipeline, SharedReplay
+from finrl_pod.rl.training.pipeline import AHEAD, Pipeline, SharedReplay
+from finrl_pod.settings.algorithm_configs import PPOConfig, SACConfig
 
 PENDULUM = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
 SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch": 16, "replay": 200, "warmup": 40}
@@ -111,7 +111,7 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:
-    broken = functools.partial(ClassicEnv, "gym:tests.envs.classic.odd_gym:Short-v0")
+    broken = functools.partial(ClassicEnv, "gym:tests.envs.gymnasium_pool.odd_gym:Short-v0")
     with (
         Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
         pytest.raises(RunError, match=r"observation of shape \(2,\), and its space says \(3,\)"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.rl.learner import Learner, Metrics
+from finrl_pod.rl.training.learner import Learner, Metrics
 from tests.markets import random_market
 from tests.rl.learners import iteration, small_env, small_learner, state
 

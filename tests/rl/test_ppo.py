@@ -10,10 +10,10 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
-from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.worker import Worker
 from tests.markets import random_market
 from tests.rl.learners import easily_ruined, small_env, small_learner
 from tests.rl.plain_gae import Path, plain_gae

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from finrl_pod import memory
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl import free_memory
-from finrl_pod.rl import replay as replay_module
-from finrl_pod.rl.free_memory import available_bytes
-from finrl_pod.rl.replay import Replay
+from finrl_pod.memory import available_bytes
+from finrl_pod.rl.buffers import replay as replay_module
+from finrl_pod.rl.buffers.replay import Replay
 from tests.rl.zoo import small_learner
 
 FIELDS = {"x": ((2,), torch.float32), "day": ((), torch.int64)}
@@ -66,8 +66,8 @@ def test_free_memory_is_a_plausible_number() -> None:
 
 
 def test_what_a_container_keeps_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
-    monkeypatch.setattr(free_memory, "_of_machine", lambda: 2**40)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_of_machine", lambda: 2**40)
     stat = f"anon 5\ninactive_file {2**30}\nactive_file {2**29}\nfile {3 * 2**29}\n"
     for name, text in {"max": str(2**33), "current": str(2**33 - 1000), "stat": stat}.items():
         (tmp_path / f"memory.{name}").write_text(text + "\n")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.agents import DDPGConfig, DQNConfig, OffPolicyConfig, SACConfig, TD3Config
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.off_policy import Batch, OffPolicy
-from finrl_pod.rl.sac import SAC
+from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
+from finrl_pod.rl.algorithms.sac import SAC
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import DDPGConfig, DQNConfig, OffPolicyConfig, SACConfig, TD3Config
 from finrl_pod.types import Tensor
 
 UPDATES, ENVS, RATE, WARMUP = 6, 4, 1e-2, 60

@@ -8,10 +8,10 @@ import pytest
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 
-from finrl_pod.rl.distribution import log_probability
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.rollout import Rollout
-from finrl_pod.rl.worker import Worker
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.networks.distributions import log_probability
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.worker import Worker
 from finrl_pod.types import EnvStep, Observation
 from tests.markets import random_market
 from tests.rl.learners import easily_ruined, small_env, small_learner

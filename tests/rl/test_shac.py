@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.agents import SHACConfig
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl import through_market
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.shac import SHAC
+from finrl_pod.rl.algorithms import analytic
+from finrl_pod.rl.algorithms.shac import SHAC
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import SHACConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 from tests.rl.learners import easily_ruined
 from tests.rl.plain_gae import Path, plain_gae
@@ -44,7 +44,7 @@ def small_learner(policy: str) -> tuple[Learner, SHAC]:
     return learner, algorithm
 
 
-def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[float, through_market.Path]:
+def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[float, analytic.Path]:
     """Of a fresh learner's first path, in rewards as they are; move: a weight (name, index) and by how much."""
     learner, algorithm = small_learner(policy)
     if move is not None:
@@ -76,7 +76,7 @@ def unmoved_rewards(policy: str) -> torch.Tensor:
         return algorithm._follow(learner.worker).reward.detach()
 
 
-def value(algorithm: SHAC, path: through_market.Path, h: int, g: int, a: int) -> float:
+def value(algorithm: SHAC, path: analytic.Path, h: int, g: int, a: int) -> float:
     """The target critic's of what step h of an account led to."""
     views = algorithm.trained.targets["critic"].views
     day = path.day[h, 0, g].view(1, 1) + 1

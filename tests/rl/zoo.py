@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.agents import A2CConfig, AgentConfig, OffPolicyConfig, PPOConfig, SimulatorConfig
-from finrl_pod.catalogue import ALGORITHMS
-from finrl_pod.config import EnvironmentConfig
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, OffPolicyConfig, PPOConfig, SimulatorConfig
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 NAMES = tuple(ALGORITHMS)

@@ -32,10 +32,10 @@ from typing import Any
 import psutil
 
 from finrl_pod.data.store import Store
-from finrl_pod.paper.fake_alpaca.faults import random_faults
-from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
-from finrl_pod.paper.fake_alpaca.settings import Settings
-from finrl_pod.paper.scaled_clock import Pace
+from finrl_pod.fake_alpaca.faults import random_faults
+from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.server import FakeAlpaca
+from finrl_pod.fake_alpaca.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")

@@ -11,14 +11,14 @@ import pytest
 import torch
 from finrl_pod_strategies.policy import PolicyStrategy
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
 from finrl_pod.market.rules import rules_of
-from finrl_pod.pod.scoring import run_members
-from finrl_pod.rl.networks import PolicySpec, make_policy
-from finrl_pod.rl.on_policy import MeanActor
+from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.networks.policies import PolicySpec, make_policy
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.tournament.scoring import run_members
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import END, panel, random_panel
 
@@ -195,7 +195,7 @@ def test_above_the_turbulence_limit_everything_is_sold(limit: float) -> None:
 
 
 def test_the_environment_obeys_the_same_limit() -> None:
-    from finrl_pod_envs.make import make_env
+    from finrl_pod_envs.trading_envs import make_env
 
     source = panel(random_panel(4).close[:, [0, 4, 5]])
     rules = EnvironmentConfig(turbulence_limit=5.0, envs=1, group=1, window=90)
@@ -231,7 +231,7 @@ def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
 
     But for tickers that end: an environment spends the proceeds of the forced sale at once, a strategy a bar later.
     """
-    from finrl_pod_envs.make import make_env
+    from finrl_pod_envs.trading_envs import make_env
 
     length = 90
     rules = EnvironmentConfig(**{"fill": "same_close", "envs": 1, "group": 1, "window": length, **SAME_CLOSE[name]})  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ def test_a_market_without_its_features_is_refused() -> None:
 
 
 def test_saved_agents_decide_as_before(tmp_path: Any) -> None:
-    from finrl_pod.pod import snapshots
+    from finrl_pod.tournament import snapshots
 
     rules, source = RULES["portfolio"], prices()
     made = agent(market_of(source, rules), rules)

@@ -7,16 +7,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from finrl_pod_envs.make import make_env
-from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.voting import majority, median_weights
+from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.policy import PolicyStrategy, majority, median_weights
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.agents import DQNConfig
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.evaluate.backtest import window_at
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import DQNConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Positions
 from tests.strategies.test_policy import FIT, RULES, agent, market_of, prices
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv
 
-from finrl_pod.agents import AnalyticConfig
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.tensor import leaked_return, to_device, with_extra_feature
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import AnalyticConfig
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market, rates
 from finrl_pod_app.bench.training import BASIS_POINT

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import ConfigError, EnvironmentLacks
-from finrl_pod.evaluate.replay import Job, Replays, replay
-from finrl_pod.evaluate.replay_native import kernel_of
 from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.variations import Job, Replays, kernel_of, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs

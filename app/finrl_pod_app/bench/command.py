@@ -21,13 +21,12 @@ from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import FIRST, KEPT, LEARNERS, gate_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
-from finrl_pod_app.bench.machine import describe
 from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
-from finrl_pod_app.bench.rows import Row, as_json, as_table, document
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document
 from finrl_pod_app.bench.sac import SacSettings, sac_rows
 from finrl_pod_app.bench.speed import SpeedSettings
-from finrl_pod_app.devices import pick_device
+from finrl_pod_app.services.doctor import pick_device
 
 SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
     "env": lambda settings, device: [env_row(settings, device)],

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from finrl_pod.agents import PPOConfig
-from finrl_pod.config import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.statistics import exact_interval
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.types import Panel
 from finrl_pod_app.bench.edges import STRENGTHS, edge_panel
 from finrl_pod_app.bench.rows import Row
@@ -62,10 +62,10 @@ def config_of(learner: str, seed: int) -> RunConfig:
 def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
     """One world from prices to verdict, in a folder and a register of its own: a plain record of what came out."""
     # The line needs more than the core does: it is imported where it runs.
-    from finrl_pod.evaluate.registry import Registry
-    from finrl_pod.pod.run_directory import RunDirectory
-    from finrl_pod_app.crowning import Ground, crown, judge_choice_of
-    from finrl_pod_app.wiring import make_market, train, training_env
+    from finrl_pod.promotion.trial_registry import Registry
+    from finrl_pod.tournament.run_directory import RunDirectory
+    from finrl_pod_app.services.promotion import Ground, crown, judge_choice_of
+    from finrl_pod_app.services.training import make_market, train, training_env
 
     began = time.perf_counter()
     config = config_of(learner, seed)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from finrl_pod_strategies.simple import EqualWeight
 
-from finrl_pod.config import EnvironmentConfig, PPOConfig, SplitConfig
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
@@ -23,6 +22,7 @@ from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.statistics import growth_interval
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import BASIS_POINT, Recipe, Trained, log_returns, say, train

@@ -11,9 +11,8 @@ from finrl_pod.errors import ConfigError
 from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row, placebo_row
 from finrl_pod_app.bench.noise import TOURNAMENT, noise_row
 from finrl_pod_app.bench.planted import RECIPE, planted_row
-from finrl_pod_app.bench.recipes import NAMES, recipe
 from finrl_pod_app.bench.rows import Row
-from finrl_pod_app.bench.training import Recipe
+from finrl_pod_app.bench.training import NAMES, Recipe, recipe
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_envs.make import make_env
+from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.simple import EqualWeight
 
-from finrl_pod.config import RunConfig, TournamentConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
@@ -29,9 +28,10 @@ from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.statistics import exact_interval, excess_p_value
 from finrl_pod.market.rules import rules_of
-from finrl_pod.pod.champion import choose
-from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod.pod.tournament import Tournament
+from finrl_pod.settings.run import RunConfig, TournamentConfig
+from finrl_pod.tournament.leaderboard import choose
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.tournament import Tournament
 from finrl_pod.types import Floats, MarketTensor, Panel
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import BASIS_POINT, say

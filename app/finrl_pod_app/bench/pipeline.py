@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from finrl_pod_envs.classic.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
-from finrl_pod.agents import SACConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.learner import Learner
-from finrl_pod.rl.pipeline import Figures, Pipeline
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.pipeline import Figures, Pipeline
+from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import say
 

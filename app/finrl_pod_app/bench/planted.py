@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from finrl_pod.config import EnvironmentConfig, PPOConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train

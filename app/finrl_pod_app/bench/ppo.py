@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from finrl_pod.config import PPOConfig
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import PPOConfig
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
 

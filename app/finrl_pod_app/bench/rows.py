@@ -1,12 +1,50 @@
-"""What a benchmark says: rows of numbers with everything that led to them, as JSON or as a small table."""
+"""What a benchmark reports: rows of numbers, what led to them, and the machine they were measured on."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+import torch
+
+from finrl_pod_app.services.doctor import installed_versions
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, threads, memory, load, device, versions and date: plain values for JSON."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_average": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": installed_versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
 
 SMALLEST = 5e-4  # below it three decimals say nothing
 COLUMNS = ("name", "value", "low", "high", "unit")

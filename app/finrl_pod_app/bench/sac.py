@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from finrl_pod.agents import SACConfig
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms import make_algorithm
-from finrl_pod.rl.off_policy import OffPolicy
+from finrl_pod.rl.algorithms.off_policy import OffPolicy
+from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import say
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from finrl_pod_envs.make import make_env
 from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Normaliser
 from finrl_pod_app.bench.training import say
 from finrl_pod_app.bench.worlds import random_walks

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv
 
-from finrl_pod.config import AgentConfig, EnvironmentConfig
-from finrl_pod.pod.scoring import run_members
-from finrl_pod.rl.learner import Learner
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import AgentConfig, EnvironmentConfig
+from finrl_pod.tournament.scoring import run_members
 from finrl_pod.types import Floats, MarketTensor
 
 BASIS_POINT = 1e-4
@@ -72,3 +74,32 @@ def log_returns(trained: Trained, market: MarketTensor, first: int, last: int) -
     algorithm = learner.algorithm
     ledger = run_members(algorithm.actor, algorithm.weights(), market, learner.env.config, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)
+
+
+# What pays is what happens in the interval decided on; the next one is looked at a little, as by PPO here.
+_OFF_POLICY: Mapping[str, Any] = {"discount": 0.5, "learning_rate": 3e-3, "warmup": 2_000}
+# Environments, samples, and settings that are not the algorithm's own defaults. An algorithm with a replay draws
+# batches of 256 samples: 16 days of 16 accounts each.
+_OWN: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
+    "a2c": (256, 500_000, {"horizon": 4, "learning_rate": 1e-2, "discount": 0.5}),
+    "analytic": (4096, 4_000_000, {}),
+    "shac": (1024, 1_000_000, {"discount": 0.5}),
+    "ddpg": (64, 100_000, _OFF_POLICY),
+    "td3": (64, 120_000, _OFF_POLICY),
+    "sac": (64, 100_000, {**_OFF_POLICY, "temperature": 0.1}),
+    "redq": (
+        64,
+        80_000,
+        {**_OFF_POLICY, "discount": 0.0, "temperature": 0.1, "updates": 2, "critics": 5, "policy_delay": 2},
+    ),
+}
+
+
+def recipe(algorithm: str) -> Recipe:
+    """Groups of 16 accounts."""
+    envs, samples, own = _OWN[algorithm]
+    agent = ALGORITHMS[algorithm].record(**{"algorithm": algorithm, **own})
+    return Recipe(EnvironmentConfig(envs=envs, group=16), agent, samples)
+
+
+NAMES = tuple(_OWN)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod import streams
+from finrl_pod import random
 from finrl_pod.types import Floats
 
 START = 100.0  # price of every asset at the first bar
@@ -39,7 +39,7 @@ def planted(
     with e, u standard normal, so that s has unit variance and correlates by `information` with the return of the
     interval from the fill at t+1 to t+2. The first two returns are zero.
     """
-    rng = np.random.default_rng(streams.key(seed, 0, "planted world"))
+    rng = np.random.default_rng(random.key(seed, 0, "planted world"))
     shocks, noise = rng.normal(size=(2, bars, assets))
     signal = np.empty((bars, assets))
     signal[0] = shocks[0]
@@ -59,7 +59,7 @@ def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
     replacement: volatilities, correlations and fat tails stay, means and order in time do not. (Shuffling rows alone
     would keep the means, by which survivors can be told.)
     """
-    rng = np.random.default_rng(streams.key(seed, 0, "world without edge"))
+    rng = np.random.default_rng(random.key(seed, 0, "world without edge"))
     level: Floats = returns - returns.mean(0) + returns.mean()
     return level[rng.integers(0, len(level), bars)]
 
@@ -86,7 +86,7 @@ def shuffled_over_assets(values: Floats, seed: int) -> Floats:
     Ranks, because the values themselves, however dealt, still tell what the market as a whole is about to do: by their
     mean, and by their skew. Bars with a missing value are NaN.
     """
-    rng = np.random.default_rng(streams.key(seed, 0, "shuffle over assets"))
+    rng = np.random.default_rng(random.key(seed, 0, "shuffle over assets"))
     ranks = values.argsort(1).argsort(1) / max(values.shape[1] - 1, 1) * 2 - 1
     return np.where(np.isfinite(values).all(1, keepdims=True), rng.permuted(ranks, axis=1), np.nan)
 

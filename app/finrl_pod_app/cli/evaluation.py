@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.run_commands import Device
+from finrl_pod_app.cli.run import Device
 
 REFUSED = 1
 
@@ -27,9 +27,10 @@ def audit(
 ) -> None:
     """Look for look-ahead, leaks between splits, fills at observed prices and flawed data; 1 where there is a fault."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app import audit_targets, console
-    from finrl_pod_app.cli.run_commands import print_json
-    from finrl_pod_app.console_evaluation import show_audit
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.cli.console_evaluation import show_audit
+    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
         raise InputError("audit takes a run directory, --strategy NAME or --env KIND, one of the three")
@@ -56,9 +57,9 @@ def promote(
     as_json: Json = False,
 ) -> None:
     """Say whether a run's champion may be promoted, rule by rule; 1 and the reasons where it may not."""
-    from finrl_pod_app.cli.run_commands import print_json
-    from finrl_pod_app.console_evaluation import show_rules
-    from finrl_pod_app.verdict import read_verdict
+    from finrl_pod_app.cli.console_evaluation import show_rules
+    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.services.verdict import read_verdict
 
     judged = read_verdict(run_dir)
     if as_json:
@@ -74,10 +75,10 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """Show how many trials touched each data set, and every look at a test period."""
-    from finrl_pod.evaluate.registry import Registry
-    from finrl_pod_app.cli.run_commands import print_json
-    from finrl_pod_app.console_evaluation import show_trials
-    from finrl_pod_app.register import register
+    from finrl_pod.promotion.trial_registry import Registry
+    from finrl_pod_app.cli.console_evaluation import show_trials
+    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.services.trial_listing import register
 
     registry = Registry()
     known = register(registry, data)
@@ -99,12 +100,12 @@ def walkforward(
     as_json: Json = False,
 ) -> None:
     """Retrain on each fold and test on what came next; one stitched curve, and the gate's verdict on it."""
-    from finrl_pod.config import load
-    from finrl_pod_app import console
-    from finrl_pod_app.cli.run_commands import folder_of, print_json
-    from finrl_pod_app.console_evaluation import show_rules, show_walkforward
-    from finrl_pod_app.verdict import Judged
-    from finrl_pod_app.walkforward import run_walkforward
+    from finrl_pod.settings.run import load
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.cli.console_evaluation import show_rules, show_walkforward
+    from finrl_pod_app.cli.run import folder_of, print_json
+    from finrl_pod_app.services.verdict import Judged
+    from finrl_pod_app.services.walkforward import run_walkforward
 
     settings = load(config)
     folder = folder_of(out, config, resume=resume)

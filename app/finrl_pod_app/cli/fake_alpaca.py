@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.run_commands import print_json
+from finrl_pod_app.cli.run import print_json
 
 
 def fake_alpaca(
@@ -44,11 +44,11 @@ def fake_alpaca(
 
     from finrl_pod.data.dates import first_moment, last_moment
     from finrl_pod.data.store import Store
-    from finrl_pod.paper.fake_alpaca.faults import random_faults, read_faults
-    from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
-    from finrl_pod.paper.fake_alpaca.sessions import trading_windows
-    from finrl_pod.paper.fake_alpaca.settings import Settings, read_actions
-    from finrl_pod.paper.scaled_clock import Pace
+    from finrl_pod.fake_alpaca.faults import random_faults, read_faults
+    from finrl_pod.fake_alpaca.scaled_clock import Pace
+    from finrl_pod.fake_alpaca.server import FakeAlpaca
+    from finrl_pod.fake_alpaca.sessions import trading_windows
+    from finrl_pod.fake_alpaca.settings import Settings, read_actions
 
     day = first_moment(start, "--start").date()
     end = last_moment(until, "--until").timestamp() if until else float("inf")

@@ -16,18 +16,8 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import (
-    algorithms,
-    backtest_commands,
-    dashboard,
-    data,
-    doctor,
-    evaluation,
-    init,
-    paper,
-    run_commands,
-    train,
-)
+from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, train
+from finrl_pod_app.cli import run as run_commands
 
 INTERRUPTED = 130
 # Objects made before the collector looks at the youngest again. Loading torch makes hundreds of thousands that live for
@@ -47,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(run_commands.demo)
-app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(init.init)
+app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(info.init)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
@@ -57,10 +47,10 @@ app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algo
     train.train
 )
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
-    backtest_commands.backtest
+    backtest.backtest
 )
 app.command("sweep", epilog="Example: finrl-pod sweep --strategy equal_weight --cost-bps 0,10,50 --period 2010-01-01:")(
-    backtest_commands.sweep
+    backtest.sweep
 )
 app.command("audit", epilog="Example: finrl-pod audit --strategy equal_weight --json")(evaluation.audit)
 app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --folds 6 --seeds 3 --out runs/walk")(
@@ -69,8 +59,8 @@ app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --fo
 app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
 app.add_typer(dashboard.app, name="dashboard")
-app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(algorithms.algorithms)
-app.command("doctor", epilog="Example: finrl-pod doctor --json")(doctor.doctor)
+app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(info.algorithms)
+app.command("doctor", epilog="Example: finrl-pod doctor --json")(info.doctor)
 app.command(
     "bench",
     epilog="Example: finrl-pod bench learn --json",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finrl_pod_app.cli.fake_alpaca import fake_alpaca
-from finrl_pod_app.cli.run_commands import print_json
+from finrl_pod_app.cli.run import print_json
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.commands import CommandName
@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Trade until told to stop. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
     from finrl_pod.paper.settings import load
-    from finrl_pod_app.paper.running import run_daemon
+    from finrl_pod_app.paper.runner import run_daemon
 
     if allow_unpromoted:
         typer.echo("*** A champion that was NOT promoted trades here, against a server on this machine. ***", err=True)
@@ -45,14 +45,14 @@ def run(
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
 def status(config: Config = DEFAULT, as_json: Json = False) -> None:
     """Show account, positions, open orders, state and the last alerts. Works while the daemon is down, too."""
-    from finrl_pod.paper.status import status as read_status
+    from finrl_pod.paper.monitoring.status import status as read_status
 
     settings, store = _open(config)
     document = read_status(store, settings)
     if as_json:
         print_json(document)
         return
-    from finrl_pod_app.paper.showing import show_status
+    from finrl_pod_app.paper.status_view import show_status
 
     show_status(document)
 
@@ -64,14 +64,14 @@ def orders(
     as_json: Json = False,
 ) -> None:
     """List the orders of the journal, the newest last."""
-    from finrl_pod.paper.status import orders as read_orders
+    from finrl_pod.paper.monitoring.status import orders as read_orders
 
     _, store = _open(config)
     rows = read_orders(store)[-last:]
     if as_json:
         print_json({"orders": rows})
         return
-    from finrl_pod_app.paper.showing import show_orders
+    from finrl_pod_app.paper.status_view import show_orders
 
     show_orders(rows)
 
@@ -135,8 +135,8 @@ def replay(
 
     from finrl_pod.data.dates import first_moment
     from finrl_pod.paper.settings import load
-    from finrl_pod_app.paper.replaying import run_replay
-    from finrl_pod_app.paper.showing import replay_progress, show_replay
+    from finrl_pod_app.paper.replay_report import run_replay
+    from finrl_pod_app.paper.status_view import replay_progress, show_replay
 
     days = first_moment(start, "START").date(), first_moment(end, "END").date()
     with tempfile.TemporaryDirectory() as folder, replay_progress(*days, quiet=as_json) as progress:
@@ -164,8 +164,8 @@ def track(
     import dataclasses
 
     from finrl_pod.paper.settings import load
-    from finrl_pod_app.paper.showing import show_track
-    from finrl_pod_app.paper.tracking import kept_config, run_track
+    from finrl_pod_app.paper.status_view import show_track
+    from finrl_pod_app.paper.tracking_error import kept_config, run_track
 
     settings = load(config) if journal is None else dataclasses.replace(kept_config(journal), journal=str(journal))
     document = run_track(settings, panel)
@@ -187,7 +187,7 @@ def demo(
     """Trade one simulated month with the daemon against the fake server: no account, no network, some minutes."""
     from finrl_pod.data.dates import first_moment
     from finrl_pod_app.paper.demo import run_demo
-    from finrl_pod_app.paper.showing import show_demo
+    from finrl_pod_app.paper.status_view import show_demo
 
     document = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
     if as_json:
@@ -219,7 +219,7 @@ def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_a
     import time
 
     from finrl_pod.paper.journal.commands import answered
-    from finrl_pod_app.paper.commanding import give, own_name
+    from finrl_pod_app.paper.commands import give, own_name
 
     number, end = give(store, name, user=own_name()), time.monotonic() + wait
     answer = answered(store, number)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.run_commands import Device, Json, Out, Resume, Seed, folder_of, print_json, run_config
+from finrl_pod_app.cli.run import Device, Json, Out, Resume, Seed, folder_of, print_json, run_config
 
 
 class PipelineMode(StrEnum):
@@ -82,12 +82,12 @@ def train(
     assert env is not None
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be 1 or more, got {workers}; leave it out to step in this process")
-    from finrl_pod_app import console
-    from finrl_pod_app.classic.evaluation import EPISODES
-    from finrl_pod_app.classic.order import Order, agent_of, default_algorithm
-    from finrl_pod_app.classic.overlapped import train_at_once
-    from finrl_pod_app.classic.training import SAVE_SECONDS
-    from finrl_pod_app.classic.training import train as run
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.gymnasium_training.config import Order, agent_of, default_algorithm
+    from finrl_pod_app.gymnasium_training.evaluation import EPISODES
+    from finrl_pod_app.gymnasium_training.overlapped import train_at_once
+    from finrl_pod_app.gymnasium_training.training import SAVE_SECONDS
+    from finrl_pod_app.gymnasium_training.training import train as run
 
     steps = 100_000 if steps is None else steps
     envs = envs if envs is not None else workers or 1
@@ -123,7 +123,7 @@ def train(
 def _on_market(
     config: Path, out: Path | None, seed: int | None, *, resume: bool, device: Device, as_json: bool
 ) -> None:
-    from finrl_pod.config import load
+    from finrl_pod.settings.run import load
 
     loaded = load(config)
     single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)

@@ -58,6 +58,6 @@ def visitor_address() -> str:
 
 def default_name() -> str:
     """The name to begin with: that of the account the server runs under, where browser and server share a machine."""
-    from finrl_pod_app.paper.commanding import own_name
+    from finrl_pod_app.paper.commands import own_name
 
     return own_name() if visitor_address() in ("127.0.0.1", "::1") else ""

@@ -15,10 +15,9 @@ from typing import Any
 
 import psutil
 
-from finrl_pod.config import RunConfig
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.files import write_json, write_text
-from finrl_pod_app import live
+from finrl_pod.settings.run import RunConfig
 from finrl_pod_app.dashboard.frames.runs import (
     CONFIG,
     JOB,
@@ -30,7 +29,8 @@ from finrl_pod_app.dashboard.frames.runs import (
     walkforward_of,
 )
 from finrl_pod_app.dashboard.frames.runs import config as config_of
-from finrl_pod_app.presets import config_text
+from finrl_pod_app.services import progress_file
+from finrl_pod_app.services.presets import config_text
 
 SETTINGS = "settings.toml"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -108,7 +108,7 @@ def _launch(folder: Path, arguments: Sequence[str]) -> None:
         raise RunError(f"cannot start a training in {folder}: {error.strerror}") from None
     _started.append(process)
     with contextlib.suppress(psutil.Error):  # it may have ended at once, and said why in its log
-        write_json(folder / JOB, {"process": live.identity(process.pid)})
+        write_json(folder / JOB, {"process": progress_file.identity(process.pid)})
 
 
 def _signal(run: RunFiles, number: signal.Signals) -> None:

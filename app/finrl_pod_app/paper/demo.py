@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.server import FakeAlpaca
+from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.files import write_text
-from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
-from finrl_pod.paper.fake_alpaca.settings import Settings
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.scaled_clock import Pace
+from finrl_pod.paper.monitoring.status import heartbeat, status
 from finrl_pod.paper.settings import load
-from finrl_pod.paper.status import heartbeat, status
-from finrl_pod_app.paper.replaying import CENT
+from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
-from finrl_pod_app.paper.tracking import keep_track, track
-from finrl_pod_app.presets import preset
-from finrl_pod_app.prices import load_panel
-from finrl_pod_app.wiring import run_tournament
+from finrl_pod_app.paper.tracking_error import keep_track, track
+from finrl_pod_app.services.presets import preset
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.training import run_tournament
 
 # Simulated seconds a second: before it starts, daemon working, daemon idle. Time limits of 15 simulated seconds shrink
 # with the second, work does not: on a slow machine too an answer must come in time.

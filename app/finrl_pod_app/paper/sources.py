@@ -11,12 +11,11 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
+from finrl_pod.paper.execution.trading_cycle import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig
-from finrl_pod.paper.trader import LoadedStrategy, StrategySource
-from finrl_pod.pod.champion import choose
-from finrl_pod.pod.leaderboard import Leaderboard
-from finrl_pod.pod.run_directory import RunDirectory
-from finrl_pod_app.verdict import FILE, read_verdict
+from finrl_pod.tournament.leaderboard import Leaderboard, choose
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod_app.services.verdict import FILE, read_verdict
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.config import EnvironmentConfig, RunConfig
 from finrl_pod.files import write_text
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.sheet import tear_sheet
 

@@ -14,7 +14,7 @@ from finrl_pod_app.report import figures, sections
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, readable
 from finrl_pod_app.report.document import to_plain, write_json
 from finrl_pod_app.report.palette import Style, styles
-from finrl_pod_app.report.parts import chart, fact_list, listed, section
+from finrl_pod_app.report.sections import chart, fact_list, listed, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 
 FLAWS_SHOWN = 8  # the others fold away

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, figures
 from finrl_pod_app.report.columns import in_order, readable
 from finrl_pod_app.report.palette import Style
-from finrl_pod_app.report.parts import chart, section
 from finrl_pod_app.report.tables import (
     cost_curve_table,
     costs_table,
@@ -20,6 +19,32 @@ from finrl_pod_app.report.tables import (
     key_line,
     monthly_table,
 )
+
+
+def chart(name: str, figure: Any, size: str = "") -> str:
+    from plotly.io import to_html
+
+    # A name of its own instead of a random one: equal runs give equal pages.
+    drawn = to_html(figure, full_html=False, include_plotlyjs=False, div_id=name, config={"responsive": True})
+    return f'<div class="{f"chart {size}".strip()}">{drawn}</div>'
+
+
+def section(title: str, body: str) -> str:
+    return f"<section><h2>{html.escape(title)}</h2>\n{body}</section>"
+
+
+def fact_list(facts: Mapping[str, str]) -> str:
+    return "<dl>" + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts.items()) + "</dl>"
+
+
+def listed(sentences: Sequence[str]) -> str:
+    if not sentences:
+        return ""
+    items = "".join(
+        f"<li{' class=warning' if sentence.startswith('Warning') else ''}>{html.escape(sentence)}</li>"
+        for sentence in sentences
+    )
+    return f"<ul>{items}</ul>"
 
 
 def gate(document: Mapping[str, Any]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finrl_pod.evaluate.audit.finding import Finding
-from finrl_pod.evaluate.audit.pipeline import Pipeline, decisions
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, decisions
 from finrl_pod.evaluate.audit.rollout import first_difference, rollout
 
 CHECK = "determinism"

@@ -7,10 +7,9 @@ import dataclasses
 import numpy as np
 import torch
 
-from finrl_pod import streams
+from finrl_pod import random
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.finding import Finding
-from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.audit.rollout import random_actions
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
@@ -89,7 +88,7 @@ def _environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     first = max(pipeline.settled, market.first)
     env = pipeline.make_env(market, first, min(first + SPAN, market.steps - 1))
     observation = env.reset(0)
-    stream = streams.generator(0, 0, "audit purchases")
+    stream = random.generator(0, 0, "audit purchases")
     outcome = env.step(random_actions(env, stream, torch.rand))
     gap = (outcome.equity.double() + outcome.cost.double() - pipeline.cash).abs() / pipeline.cash
     if float(gap.max()) <= MONEY:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from finrl_pod.data.flaws import check, sentences
-from finrl_pod.evaluate.audit.finding import Finding
+from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.types import Panel
 
 CHECK = "data"

@@ -9,7 +9,7 @@ import numpy as np
 
 from finrl_pod.data.normalise import fit_normaliser
 from finrl_pod.data.splits import Splits
-from finrl_pod.evaluate.audit.finding import Finding
+from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.types import Floats, MarketTensor, Normaliser
 
 CHECK = "leakage"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finrl_pod.evaluate.audit.finding import Finding
 from finrl_pod.evaluate.audit.pipeline import (
+    Finding,
     Pipeline,
     cut,
     decisions,

@@ -1,20 +1,42 @@
-"""What is audited: the way from prices to decisions, with everything that was fitted frozen."""
+"""What is audited: the way from prices to decisions with everything fitted frozen, and the findings of its checks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.replay import Recording
+from finrl_pod.evaluate.variations import Recording
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Floats, MarketTensor, Panel
+
+Status = Literal["pass", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """check: look-ahead, leakage, warm-up, fills, data, sensitivity or determinism. status: "fail" makes results
+    worthless, "warn" deserves doubt. part: the feature or step that it is about. bar: the first one (ISO) where the
+    fault appears. message: one sentence. value: the figure in it, where there is one.
+    """
+
+    check: str
+    status: Status
+    part: str
+    message: str
+    bar: str | None = None
+    value: float | None = None
+
+
+def clean(findings: Iterable[Finding]) -> bool:
+    """No finding is a failure."""
+    return not any(finding.status == "fail" for finding in findings)
 
 
 def as_it_is(panel: Panel) -> Panel:

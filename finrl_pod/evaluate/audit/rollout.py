@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from finrl_pod import streams
+from finrl_pod import random
 from finrl_pod.protocols import VecEnv
 from finrl_pod.types import Bools, Floats, Observation, Tensor
 
@@ -24,7 +24,7 @@ class Shown(NamedTuple):
 
 def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
     """The observation after reset and everything that `steps` steps return, under random actions."""
-    stream = streams.generator(seed, 0, "audit actions")
+    stream = random.generator(seed, 0, "audit actions")
     observation = env.reset(seed)
     shown = [Shown(_days(observation, env, 0), {"observation": _flat(observation, env)})]
     for i in range(steps):

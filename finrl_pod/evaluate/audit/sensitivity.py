@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from finrl_pod.evaluate.audit.finding import Finding
-from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.metrics import BARS_A_YEAR, bars_a_year
-from finrl_pod.evaluate.replay import Job, Recording, replay
+from finrl_pod.evaluate.variations import Job, Recording, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.finding import Finding
 from finrl_pod.evaluate.audit.lookahead import probe_bars
-from finrl_pod.evaluate.audit.pipeline import Pipeline, cut, decisions, difference
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, cut, decisions, difference
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "warm-up"

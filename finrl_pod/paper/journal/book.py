@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from finrl_pod.paper.intents import Intent, IntentState
+from finrl_pod.paper.execution.intents import Intent, IntentState
+from finrl_pod.paper.execution.order_state import Change, OrderState, OrderView
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
-from finrl_pod.paper.order_state import Change, OrderState, OrderView
 from finrl_pod.paper.records import (
     TAKEN,
     CorporateAction,

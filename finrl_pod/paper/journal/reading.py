@@ -15,7 +15,9 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from finrl_pod.errors import JournalError
-from finrl_pod.paper.journal.version import VERSION
+
+VERSION = 4
+
 
 T = TypeVar("T")
 ATTEMPTS = 5

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from finrl_pod.paper.broker import Broker, DataFeed
+from finrl_pod.paper.brokers.port import Broker, DataFeed
 from finrl_pod.paper.records import (
     Confirmed,
     OrderStatus,

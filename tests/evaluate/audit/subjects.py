@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from finrl_pod_envs.portfolio import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv
 from finrl_pod_strategies.simple import EqualWeight, Momentum
 
-from finrl_pod.config import EnvironmentConfig
 from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import (
     Benchmark,
     EnvStep,

@@ -7,21 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.audit import small_env
+from finrl_pod_app.services.audit import small_env
 from finrl_pod_strategies.simple import EqualWeight
 
-from finrl_pod.config import EnvironmentConfig, SplitConfig
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.determinism import determinism
 from finrl_pod.evaluate.audit.fills import fills
-from finrl_pod.evaluate.audit.finding import Finding, clean
 from finrl_pod.evaluate.audit.flaws import flaws
 from finrl_pod.evaluate.audit.leakage import chosen_on_validation, fitted, separated
 from finrl_pod.evaluate.audit.lookahead import lookahead
-from finrl_pod.evaluate.audit.pipeline import Pipeline, cut, permuted, perturbed
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, cut, permuted, perturbed
 from finrl_pod.evaluate.audit.warmup import warm_up
+from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
 from finrl_pod.types import MarketTensor, Panel
 from tests.evaluate.audit.subjects import (
     FEATURES,

@@ -14,7 +14,7 @@ from finrl_pod.evaluate.audit.sensitivity import (
     sensitivity_findings,
 )
 from finrl_pod.evaluate.metrics import bars_a_year
-from finrl_pod.evaluate.replay import recorded
+from finrl_pod.evaluate.variations import recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build

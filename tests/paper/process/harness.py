@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.store import Store
-from finrl_pod.paper.fake_alpaca.faults import Fault
-from finrl_pod.paper.fake_alpaca.orders import Order
-from finrl_pod.paper.fake_alpaca.server import FakeAlpaca
-from finrl_pod.paper.fake_alpaca.settings import Settings
-from finrl_pod.paper.scaled_clock import Pace
+from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.server import FakeAlpaca
+from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.types import Panel
 
 ROOT = Path(__file__).parents[3]

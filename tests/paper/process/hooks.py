@@ -25,7 +25,7 @@ def die_at_write(where: Mapping[str, Any]) -> None:
 
     number 0 never dies. counts: a file that is told how many writes there were.
     """
-    from finrl_pod.paper.followed_clock import FollowedClock
+    from finrl_pod.fake_alpaca.followed_clock import FollowedClock
     from finrl_pod.paper.journal.store import Store
 
     clock, write, seen = FollowedClock(Path(where["clock"])), Store.write, [0]
@@ -54,7 +54,7 @@ def die_at_write(where: Mapping[str, Any]) -> None:
 
 def die_before_post(part: str) -> None:
     """SIGKILL where an order whose name contains `part` was written down and would be sent next."""
-    from finrl_pod.paper.alpaca.account import AlpacaAccount
+    from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 
     submit = AlpacaAccount.submit
 
@@ -68,7 +68,7 @@ def die_before_post(part: str) -> None:
 
 def wrong_clock(seconds: float) -> None:
     """The machine's clock is that far ahead."""
-    from finrl_pod.paper.followed_clock import FollowedClock
+    from finrl_pod.fake_alpaca.followed_clock import FollowedClock
 
     right: Callable[[FollowedClock], datetime] = FollowedClock.now
     FollowedClock.now = lambda clock: right(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
@@ -76,7 +76,7 @@ def wrong_clock(seconds: float) -> None:
 
 def stall_while(file: str) -> None:
     """The loop hangs in its strategy as long as the file is there; a beat counts as stale after half a second."""
-    from finrl_pod.paper.outside import heartbeat
+    from finrl_pod.paper.monitoring import heartbeat
     from tests.paper.process.daemon import Restless
 
     heartbeat.STALE = 0.5

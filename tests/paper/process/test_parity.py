@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.paper.tracking import run_track
+from finrl_pod_app.paper.tracking_error import run_track
 from finrl_pod_strategies import baselines
 
 from finrl_pod.data.store import Store

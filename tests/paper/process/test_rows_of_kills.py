@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.paper.journal.commands import CommandName, ask
 from finrl_pod.paper.journal.store import Store
 from tests.paper.process.harness import Rig

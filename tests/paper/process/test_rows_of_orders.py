@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
-from finrl_pod.paper.intents import client_order_id
+from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.paper.execution.intents import client_order_id
 from finrl_pod.paper.records import Side
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge

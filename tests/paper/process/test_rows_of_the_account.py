@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
-from finrl_pod.paper.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.orders import Order
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge
 

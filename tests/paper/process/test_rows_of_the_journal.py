@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.orders import Order
 from finrl_pod.paper.journal.store import BUSY_SECONDS
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge

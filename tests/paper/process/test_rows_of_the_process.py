@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.faults import Fault
 from tests.paper.process.harness import PATIENCE, SYMBOLS, Rig, environment
 from tests.soak.judge import judge
 

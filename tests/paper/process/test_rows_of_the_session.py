@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
-from finrl_pod.paper.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.orders import Order
 from tests.paper.process.harness import Rig
 from tests.soak.judge import judge
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.paper.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.faults import Fault
 from tests.paper.process.harness import AWAKE, Rig
 from tests.soak.judge import judge
 

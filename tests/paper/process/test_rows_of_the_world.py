@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from finrl_pod.data.panel import make_panel
-from finrl_pod.paper.fake_alpaca.settings import CorporateAction
+from finrl_pod.fake_alpaca.settings import CorporateAction
 from finrl_pod.types import Panel
 from tests.paper.made import prices
 from tests.paper.process.harness import Rig

@@ -13,18 +13,18 @@ import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED
 
-from finrl_pod.config import RunConfig
 from finrl_pod.evaluate.backtest import result_of
 from finrl_pod.evaluate.export import csv_text
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRICS, bars_a_year, simple_returns
-from finrl_pod.evaluate.replay import replay
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.tearsheet import BAND_LEVEL, FEWEST_BARS, equity_band
+from finrl_pod.evaluate.variations import replay
+from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
-from finrl_pod_app.backtests import prepare
-from finrl_pod_app.results import bars_of, weights_of
-from finrl_pod_app.sweeps import Asked, ask, by_prices, decisions_of, job_of
+from finrl_pod_app.services.backtests import prepare
+from finrl_pod_app.services.results import bars_of, weights_of
+from finrl_pod_app.services.sweeps import Asked, ask, by_prices, decisions_of, job_of
 
 STRATEGIES = (*BASELINES, *SEEDED)
 SLOW = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # they solve a problem at every rebalancing
@@ -159,9 +159,9 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
 
 def export_html(results: Sequence[BacktestResult], asked: Asked, cost_bps: float | None) -> str:
     """The report of the comparison: one page that needs no network. asked: the first one, whose rules it states."""
-    from finrl_pod_app.doctor import installed_versions
     from finrl_pod_app.report.document import build_document, to_plain
     from finrl_pod_app.report.html import render
+    from finrl_pod_app.services.doctor import installed_versions
 
     named = {result.name: result for result in results}
     config = asked.prepared.config

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from finrl_pod.config import RunConfig, SplitConfig, parse
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.run import RunConfig, SplitConfig, parse
 
 TRAIN, VALIDATION = 0.70, 0.15  # of the days, where the default years do not fit the data; the rest is the test
 

@@ -74,7 +74,7 @@ def freshness(journal: Journal, now: datetime) -> Sign:
 
 def sessions_behind(bar: str, now: datetime) -> int:
     """Complete sessions of the exchange after `bar` (an ISO date)."""
-    from finrl_pod.paper.schedule import Calendar
+    from finrl_pod.paper.runtime.schedule import Calendar
 
     day = datetime.fromisoformat(bar).date()
     if (now.date() - day).days > 10 * 366:

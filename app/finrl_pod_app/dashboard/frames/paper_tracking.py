@@ -10,7 +10,7 @@ import pandas as pd
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.frames.paper_journal import Journal
-from finrl_pod_app.paper.tracking_file import track_file
+from finrl_pod_app.paper.tracking_error import track_file
 
 BASIS_POINTS = 10_000.0
 BARS_A_YEAR = 252

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from finrl_pod.config import RunConfig, parse
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod_app import live
+from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod_app.services import progress_file
 
 DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
 CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
@@ -97,7 +97,7 @@ def status_of(run: RunFiles) -> Status:
     """What the run does now, from its files and its process."""
     process = process_of(run)
     if process is not None:
-        return "paused" if live.is_paused(process) else "running"
+        return "paused" if progress_file.is_paused(process) else "running"
     if (run.path / REPORT).exists() or (walkforward_of(run) is not None and _trained_out(run)):
         return "finished"
     return "interrupted" if (run.path / CONFIG).exists() else "failed"
@@ -126,12 +126,14 @@ def _trained_out(run: RunFiles) -> bool:
 
 def process_of(run: RunFiles) -> Any | None:
     """The process that trains the run (psutil.Process), or None."""
-    return live.process_of(live.read(run.path / live.FILE)) or live.process_of(live.read(run.path / JOB))
+    return progress_file.process_of(progress_file.read(run.path / progress_file.FILE)) or progress_file.process_of(
+        progress_file.read(run.path / JOB)
+    )
 
 
 def progress_of(run: RunFiles) -> Mapping[str, Any] | None:
     """The fields of `Progress` as the run told them last, while it works."""
-    told = live.read(run.path / live.FILE)
+    told = progress_file.read(run.path / progress_file.FILE)
     values = (told or {}).get("progress")
     return values if isinstance(values, dict) else None
 

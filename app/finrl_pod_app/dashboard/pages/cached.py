@@ -17,8 +17,8 @@ from finrl_pod_app.dashboard.frames import machine, runs, training, verdicts
 from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
-    from finrl_pod.config import RunConfig
     from finrl_pod.data.manifest import Manifest
+    from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import Panel
 
 RUNS_KEPT, GENERATIONS_KEPT = 1_000, 200
@@ -74,7 +74,7 @@ def config(run: runs.RunFiles) -> RunConfig:
 @st.cache_resource(max_entries=1, show_spinner=False)
 def default_config() -> RunConfig:
     """The settings where nobody says others."""
-    from finrl_pod.config import RunConfig
+    from finrl_pod.settings.run import RunConfig
 
     return RunConfig()
 
@@ -130,7 +130,7 @@ def strategies() -> tuple[str, ...]:
 @st.cache_resource(max_entries=50, show_spinner=False)
 def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str, Any]:
     """What an audit finds about the champion of a run, or about a strategy on the sample prices."""
-    from finrl_pod_app import audit_targets
+    from finrl_pod_app.services import audit_targets
 
     _one_thread()
     if isinstance(target, str):
@@ -141,7 +141,7 @@ def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Looking at the machine")
 def doctor() -> list[Any]:
     """What works on this machine and what does not."""
-    from finrl_pod_app.doctor import examine
+    from finrl_pod_app.services.doctor import examine
 
     return examine()
 

@@ -12,7 +12,7 @@ from finrl_pod_app.dashboard.pages.paper_summary import show_account
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.presets import preset
+from finrl_pod_app.services.presets import preset
 
 LATEST = 25
 

@@ -91,7 +91,7 @@ def _behind_password(path: Path, name: str) -> None:
 def _give(path: Path, name: str, user: str) -> None:
     from finrl_pod.paper.journal.commands import CommandName
     from finrl_pod.paper.journal.store import Store
-    from finrl_pod_app.paper.commanding import give
+    from finrl_pod_app.paper.commands import give
 
     try:
         store = Store.open(path)

@@ -14,7 +14,7 @@ from finrl_pod_app.dashboard.pages.parts import show_figure, told
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.presets import COMMENTS
+from finrl_pod_app.services.presets import COMMENTS
 
 REFRESH = 3.0  # seconds: a generation takes longer
 SHOWN = 20  # rows of the leaderboard

@@ -1,0 +1,155 @@
+"""`finrl-pod backtest` and `finrl-pod sweep`."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finrl_pod_app.cli import quick_start
+from finrl_pod_app.cli.run import Json, print_json
+
+Data = Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")]
+Cash = Annotated[float | None, typer.Option(min=0, help="Cash at the start.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A field of [environment], as delay=2; may be repeated."),
+]
+
+
+class Execution(StrEnum):
+    """How target weights become trades."""
+
+    weights = "weights"
+    paper = "paper"
+
+
+def backtest(
+    run_dir: Annotated[
+        Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is tested. Or a strategy, as below.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="A baseline by name, or file.py:Class, instead of a run. The file is trusted.")
+    ] = None,
+    data: Data = None,
+    start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, as 2019-01-31.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
+    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost of a trade in basis points, each side.")] = None,
+    cash: Cash = None,
+    setting: Setting = None,
+    execution: Annotated[
+        Execution, typer.Option(help="paper: send the orders that the paper-trading daemon would.")
+    ] = Execution.weights,
+    paper: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: a daemon's config to follow.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report, and bars and weights as Parquet and CSV.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Test a run's champion, a baseline or a strategy of your own. Accounting and costs are those of the tournament."""
+    quick_start.import_torch()
+    from finrl_pod.errors import InputError
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.services import backtests
+
+    if (run_dir is None) == (strategy is None):
+        raise InputError(
+            "backtest takes a run directory or --strategy NAME, one of the two: see finrl-pod backtest --help"
+        )
+    target: str | Path = str(strategy) if run_dir is None else run_dir
+    if run_dir is not None and run_dir.suffix.startswith(".py:"):  # file.py:Class without the option's name
+        target = str(run_dir)
+    given: dict[str, Any] = {"settings": setting} if setting else {}
+    if execution is Execution.paper:
+        given["execution"] = execution.value
+    if paper is not None:
+        from finrl_pod.paper.settings import load
+
+        given["paper"] = load(paper)
+    document = backtests.run_backtest(
+        target, data=data, start=start, end=end, cost_bps=cost_bps, cash=cash, out=out, **given
+    )
+    if as_json:
+        print_json(document)
+    else:
+        console.show_result(document, out)
+
+
+def sweep(
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="A baseline, random_weights, or file.py:Class; may be repeated.")
+    ] = None,
+    run: Annotated[list[Path] | None, typer.Option(help="A run: its champion; may be repeated.")] = None,
+    cost_bps: Annotated[str | None, typer.Option(metavar="0,5,10", help="Costs in basis points, each side.")] = None,
+    period: Annotated[
+        list[str] | None, typer.Option(metavar="START:END", help="As 2010-01-01:2014-12-31; may be repeated.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="0-9", help="Seeds of a strategy that takes one.")] = None,
+    data: Data = None,
+    cash: Cash = None,
+    setting: Setting = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for sweep.json, sweep.parquet and sweep.csv.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Backtest every combination of strategies, costs, periods and seeds. Each strategy is asked once for a seed and a
+    period; the costs are charged on the same decisions."""
+    quick_start.import_torch()
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.services import sweeps
+
+    with console.progress_display(quiet=as_json) as progress:
+        document = sweeps.run_sweep(
+            [*(strategy or ()), *(run or ())],
+            costs=_numbers(cost_bps),
+            periods=[_period(text) for text in period or ()],
+            seeds=_seeds(seeds),
+            data=data,
+            cash=cash,
+            settings=setting or (),
+            out=out,
+            progress=progress,
+        )
+    if as_json:
+        print_json(document)
+    else:
+        console.show_sweep(document, out)
+
+
+def _numbers(text: str | None) -> list[float]:
+    from finrl_pod.errors import InputError
+
+    try:
+        return [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise InputError(f"--cost-bps takes numbers such as 0,5,10, got {text!r}") from None
+
+
+def _period(text: str) -> tuple[str | None, str | None]:
+    from finrl_pod.errors import InputError
+
+    start, separator, end = text.partition(":")
+    if not separator:
+        raise InputError(f"--period takes START:END such as 2010-01-01:2014-12-31, got {text!r}")
+    return start or None, end or None
+
+
+def _seeds(text: str | None) -> list[int]:
+    """0-4,9 -> [0, 1, 2, 3, 4, 9]."""
+    from finrl_pod.errors import InputError
+    from finrl_pod_app.services.sweeps import MOST
+
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        matched = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", part)
+        low, high = (int(x or matched[1]) for x in matched.groups()) if matched else (1, 0)
+        if high < low:
+            raise InputError(f"--seeds takes numbers such as 0-9 or 1,5,7, got {text!r}")
+        if len(found) + high - low >= MOST:
+            raise InputError(f"--seeds {text} is too large: {MOST:,} seeds are the most")
+        found += range(low, high + 1)
+    return found

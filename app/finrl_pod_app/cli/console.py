@@ -1,0 +1,257 @@
+"""What the terminal shows: progress on standard error while a run trains, its result on standard output after."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, in_order, readable, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from finrl_pod.tournament.progress import Progress
+    from finrl_pod_app.services.doctor import Finding
+
+PIPE_WIDTH = 160
+# On a narrow terminal the first goes first.
+SPARE_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
+SWEEP_ROWS = 40  # shown; the others are in the files
+SWEEP_COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
+Report = Callable[["Progress"], None]
+
+
+@contextmanager
+def progress_display(*, quiet: bool) -> Iterator[Report]:
+    """A function to call with every `Progress`.
+
+    On a terminal: one live line with stage, samples/s, best validation score and time left. Elsewhere: one line a
+    stage. With `quiet`: nothing.
+    """
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with _live_line() as report:
+            yield report
+    else:
+        yield _line_a_stage()
+
+
+def show_result(document: Mapping[str, Any], out: Path | None) -> None:
+    """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
+    console = make_console()
+    columns = list(STRATEGY_COLUMNS)
+    # A number that is cut says something wrong: on a narrow terminal whole columns stay away instead.
+    unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
+    for spare in SPARE_COLUMNS:
+        if console.measure(_table(document, columns), options=unbounded).maximum <= console.width:
+            break
+        columns = [column for column in columns if column.key != spare]
+    console.print(_table(document, columns))
+    if len(columns) < len(STRATEGY_COLUMNS):
+        console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
+    if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
+        console.print("The index is by its price alone, without dividends.")
+    if warning := document.get("in_sample"):
+        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
+    if verdict := document.get("verdict"):
+        console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
+    elif looks := document.get("looks"):
+        count = "1 look" if looks == 1 else f"{looks} looks"
+        console.print(f"The register counts {count} at these bars; every one more asks more of a verdict on them.")
+    if out is not None:
+        console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def show_classic(result: Mapping[str, Any]) -> None:
+    """Print what training on a Gymnasium environment came to, from the object of result.json."""
+    console, evaluated = make_console(), result["evaluation"]
+    lines = [
+        f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
+        f"{result['samples_per_second']:,.0f} samples/s, {result['episodes']:,} episodes."
+    ]
+    for p, alive in enumerate(result["alive"]):
+        score = result["score"][p]
+        words = [f"score {score:.1f} (mean return of its last 100 episodes)"] if score is not None else []
+        if evaluated is not None:
+            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
+        words += [] if alive else ["it stopped: its loss was no longer a number"]
+        lines.append(f"Member {p}: {'; '.join(words)}.")
+    if evaluated is not None and "together" in evaluated:
+        found = evaluated["together"]
+        lines.append(f"Deciding together: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
+    if result["unscored"]:
+        lines.append(f"{result['unscored']:,} episodes had rewards that were no numbers, and are part of no score.")
+    if result["workers_lost"]:
+        lines.append(f"{result['workers_lost']} workers were lost and replaced.")
+    lines.append(f"Weights: {result['weights']}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _spread(mean: float | None, deviation: float | None) -> str:
+    """Of the returns of an evaluation."""
+    numbers = "no number" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
+    return f"{numbers} without exploration"
+
+
+def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
+    """Print the rows of a sweep, and where the files lie, from the object of sweep.json."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console, rows = make_console(), document["rows"]
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    seeded = any(row["seed"] is not None for row in rows)
+    for head in ("strategy", *(("seed",) if seeded else ()), "start", "end", "bp"):
+        table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
+    columns = [column for column in STRATEGY_COLUMNS if column.key in SWEEP_COLUMNS]
+    for column in columns:
+        table.add_column(f"{column.short} {column.unit}".strip(), justify="right", no_wrap=True)
+    for row in rows[:SWEEP_ROWS]:
+        head = [Text(readable(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
+        cells = [show(column, row.get(column.key)) for column in columns]
+        table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
+    console.print(table)
+    if len(rows) > SWEEP_ROWS:
+        console.print(f"{len(rows) - SWEEP_ROWS:,} more rows{'' if out else ': keep them with --out DIR'}.")
+    for warning in document["in_sample"]:
+        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
+    spent = document["seconds"]
+    console.print(
+        f"{len(rows):,} backtests: decisions in {spent['decisions']:.2f} s, their books in {spent['books']:.2f} s.",
+        markup=False,
+    )
+    if out is not None:
+        console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
+
+
+def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    first, last = document["splits"]["test"]
+    strategies = document["test"]["strategies"]
+    table = Table(
+        title=f"{'In sample' if document.get('in_sample') else 'Test'} {first} to {last}",
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("strategy", no_wrap=True)
+    for column in columns:
+        table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
+    for name in in_order(strategies):
+        cells = [show(column, strategies[name].get(column.key)) for column in columns]
+        table.add_row(Text(readable(name)), *cells, style="bold" if name == CHAMPION else "")
+    return table
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Print what the doctor found: a mark, a name, what is there, and the mend below what would not work."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console, marks = make_console(), {"ok": "green", "missing": "yellow", "broken": "red"}
+    width = max(len(finding.name) for finding in findings)
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            console.print(Text(group, style="bold"))
+        line = Text.assemble((f"{finding.status:8}", marks[finding.status]), f"{finding.name:{width}}  {finding.value}")
+        console.print(Padding(line, (0, 0, 0, 2), expand=False))
+        if finding.mend:
+            console.print(Padding(Text(finding.mend, style="dim"), (0, 0, 0, width + 12), expand=False))
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """Whether the champion earned its place, with the reasons, in one sentence."""
+    words = "earned its place" if verdict["promoted"] else "did not earn its place"
+    reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
+    return f"The champion {words}: {reasons}." if reasons else f"The champion {words}."
+
+
+def progress_words(progress: Progress) -> str:
+    """Speed, best score and time left, as far as they are known."""
+    words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
+    if progress.best is not None:
+        words.append(f"best validation Sharpe {progress.best:.2f}")
+    if progress.seconds_left is not None:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        words.append(f"{minutes}:{seconds:02d} left")
+    if progress.detail:
+        words.append(progress.detail)
+    return ", ".join(words)
+
+
+def make_console() -> Console:
+    """Standard output, as wide as its terminal."""
+    from rich.console import Console
+
+    # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+@contextmanager
+def step_display(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function to call with the name of every step: on a terminal one live line, elsewhere a line a step."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+            yield lambda name: status.update(name)
+    else:
+        yield lambda name: print(name, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@contextmanager
+def _live_line() -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("starting", total=None, words="")
+
+        def report(progress: Progress) -> None:
+            bars.update(
+                task,
+                description=progress.stage,
+                completed=progress.samples,
+                total=progress.total_samples or None,
+                words=progress_words(progress),
+            )
+
+        yield report
+
+
+def _line_a_stage() -> Report:
+    seen = ""
+
+    def report(progress: Progress) -> None:
+        nonlocal seen
+        if progress.stage == seen:
+            return
+        seen = progress.stage
+        words = progress_words(progress)
+        sys.stderr.write(f"{progress.stage}{': ' if words else ''}{words}\n")
+        sys.stderr.flush()
+
+    return report

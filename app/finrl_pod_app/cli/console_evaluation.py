@@ -1,0 +1,128 @@
+"""What the terminal shows of an audit, a verdict, the register and a walk-forward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from finrl_pod_app.cli.console import make_console
+from finrl_pod_app.report.columns import readable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from finrl_pod_app.services.audit import Audit
+    from finrl_pod_app.services.verdict import Judged
+
+MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
+SHA256 = 64  # digits of a hash
+SHOWN_LOOKS = 5
+
+
+def show_audit(audit: Audit) -> None:
+    """A line a finding, faults first, and the outcome in words."""
+    from rich.text import Text
+
+    table = _table(f"Audit of {audit.subject}")
+    for name in ("", "check", "what"):
+        table.add_column(name, no_wrap=name != "what")
+    order = ("fail", "warn", "pass")
+    for finding in sorted(audit.findings, key=lambda f: order.index(f.status)):
+        table.add_row(Text(finding.status, style=MARKS[finding.status]), finding.check, Text(finding.message))
+    console = make_console()
+    console.print(table)
+    faults = sum(finding.status == "fail" for finding in audit.findings)
+    doubts = sum(finding.status == "warn" for finding in audit.findings)
+    outcome = f"{faults} faults: the results cannot be believed" if faults else "no fault was found"
+    console.print(f"{outcome[0].upper()}{outcome[1:]}; {doubts} doubts stand beside.", markup=False)
+
+
+def show_rules(judged: Judged) -> None:
+    """The gate's table, and the outcome in words."""
+    from rich.text import Text
+
+    table = _table("The gate")
+    for name in ("rule", "value", "limit", "", "what"):
+        table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
+    for rule in judged.rules:
+        mark = "pass" if rule["passed"] else "fail"
+        value = "–" if rule["value"] is None else f"{rule['value']:.4g}"
+        table.add_row(
+            readable(rule["name"]),
+            value,
+            f"{rule['limit']:.4g}",
+            Text(mark, style=MARKS[mark]),
+            Text(str(rule["sentence"])),
+        )
+    console = make_console()
+    console.print(table)
+    trials = judged.trials
+    console.print(
+        f"{trials['raw']} trials were made on these data by {trials['runs']} runs ({trials['clustered']} that differ); "
+        f"this was look {judged.looks} at the test period.",
+        markup=False,
+    )
+    failed = [readable(rule["name"]) for rule in judged.rules if not rule["passed"]]
+    why = f"not promoted: {', '.join(failed)}" if failed else "promoted: every rule is met"
+    console.print(f"The champion is {why}.", markup=False)
+
+
+def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
+    """A line a data set, and its last looks."""
+    console = make_console()
+    if not data_sets:
+        console.print(f"No trial is known yet in {path}.", markup=False, soft_wrap=True)
+        return
+    table = _table(f"Trials in {path}")
+    for name in ("data", "trials", "that differ", "runs", "looks", "last"):
+        table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
+    for entry in data_sets:
+        numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
+        table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
+    console.print(table)
+    for entry in data_sets:
+        for look in entry["looks"][-SHOWN_LOOKS:]:
+            line = (
+                f"{_name(entry)}: {look['first']} to {look['last']} looked at on {look['made'][:10]} ({look['what']})"
+            )
+            console.print(line, markup=False, soft_wrap=True)
+    for entry in data_sets:
+        if entry["kin"]:
+            kin = ", ".join(name[:12] if len(name) == SHA256 else name for name in entry["kin"])
+            line = f"{_name(entry)} shows the same market as {kin}: looks at either count for both."
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return str(entry["name"] or entry["data_sha256"][:12])
+
+
+def show_walkforward(document: Mapping[str, Any]) -> None:
+    """Each fold and seed, the stitched curve beside the baselines, and the outcome."""
+    console = make_console()
+    table = _table("Sharpe ratio of each fold and seed, out of sample")
+    table.add_column("fold", justify="right")
+    table.add_column("tested", no_wrap=True)
+    seeds = sorted({row["seed"] for row in document["runs"]})
+    for seed in seeds:
+        table.add_column(f"seed {seed}", justify="right")
+    table.add_column("equal weight", justify="right")
+    for fold in document["folds"]:
+        own = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
+        cells = [_ratio(own.get(seed)) for seed in seeds]
+        span = " to ".join(fold["test"])
+        table.add_row(str(fold["fold"]), span, *cells, _ratio(fold["equal_weight_sharpe"]))
+    console.print(table)
+
+
+def _ratio(x: float | None) -> str:
+    return "–" if x is None or not math.isfinite(x) else f"{x:.2f}"
+
+
+def _table(title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,0 +1,1 @@
+"""Training on Gymnasium environments: config, run folder, loop, evaluation."""

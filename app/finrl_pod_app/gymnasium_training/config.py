@@ -1,0 +1,136 @@
+"""What is to be trained: everything that a run on a Gymnasium environment depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finrl_pod_envs.gymnasium_pool.pool import check as check_pool
+from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
+
+from finrl_pod import __version__
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import MOST_SEED, parse
+from finrl_pod_app.services.doctor import pick_device
+from finrl_pod_app.services.overrides import read_setting
+
+NEVER = 1e9  # of a limit that is never reached
+MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
+
+
+@dataclass(frozen=True)
+class Order:
+    """env: "gym:NAME". workers: processes that step it, 0 for this one. envs: of a member. steps: of a member, in all.
+
+    pipeline: "sync" collects and learns in turn and repeats exactly; "async" does both at once. device: where the agent
+    learns, and acts too unless it is async; environments are stepped on the CPU.
+    """
+
+    env: str
+    agent: AgentConfig
+    steps: int
+    envs: int = 1
+    workers: int = 0
+    members: int = 1
+    seed: int = 0
+    threads: int = 1
+    worker_timeout: float = 60.0
+    pipeline: Literal["sync", "async"] = "sync"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def plain(self) -> dict[str, Any]:
+        """As config.json holds it."""
+        return {**dataclasses.asdict(self), "version": __version__}
+
+
+def order_of(values: Mapping[str, Any]) -> Order:
+    """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has, RunError for other runs."""
+    if missing := {"env", "agent", "steps"} - values.keys():
+        raise RunError(f"config.json has no {min(missing)!r}, so it is of no run of train --env; name another folder")
+    agent = parse({"agent": values["agent"]}, "config.json").agent
+    fields = {field.name for field in dataclasses.fields(Order)} - {"agent"}
+    known = {"device": "cpu", **values}  # runs of before there was a choice
+    return Order(agent=agent, **{name: known[name] for name in fields})
+
+
+def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
+    """The algorithm's usual settings for such environments, with some replaced.
+
+    settings: `name=value` in TOML's notation. Raises ConfigError for an algorithm or a setting there is none of.
+    """
+    if algorithm not in ALGORITHMS:
+        parse({"agent": {"algorithm": algorithm}}, "--algorithm")
+    given = dict(map(read_setting, settings))
+    horizon = given.get("horizon")
+    ours = usual(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
+    return parse({"agent": {"algorithm": algorithm, **ours, **given}}, "--set").agent
+
+
+def default_algorithm(env: str) -> str:
+    """For the environment's kind of actions. Raises as `make_gymnasium` and `shapes_of`."""
+    made = make_gymnasium(env)
+    choices = shapes_of(made, env).choices
+    made.close()
+    return "dqn" if choices else "sac"
+
+
+def usual(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
+    """Settings that are usual on control tasks; the records' own defaults are for markets.
+
+    horizon: of an on-policy algorithm, where it is given already.
+    """
+    record = ALGORITHMS[algorithm].record
+    names = {field.name for field in dataclasses.fields(record)}
+    shared: dict[str, Any] = {
+        "policy": "mlp", "discount": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
+    }  # fmt: skip
+    if issubclass(record, OffPolicyConfig):
+        # One update a sample; random actions for a twentieth of the run at most.
+        each: dict[str, Any] = {
+            "hidden": [256, 256], "batch": 256, "replay": max(min(steps, 1_000_000), 256, envs), "updates": envs,
+            "warmup": min(5_000, steps // 20), "scale_rewards": False, "max_grad_norm": NEVER,
+        }  # fmt: skip
+        if issubclass(record, DQNConfig):
+            each |= {
+                "learning_rate": 1e-3, "target_rate": 0.01, "max_grad_norm": 10.0,
+                "exploration_samples": max(steps // 5, 1),
+            }  # fmt: skip
+    else:
+        horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
+        each = {
+            "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
+            "gae_lambda": 0.95, "entropy": 0.0,
+            "epochs": 10, "minibatches": _parts(horizon * envs), "target_kl": NEVER,
+        }  # fmt: skip
+        if "epochs" not in names:  # one step of gradient on a short rollout
+            each |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
+    return {name: value for name, value in {**shared, **each}.items() if name in names}
+
+
+def _parts(items: int) -> int:
+    """The most minibatches of one size, of 64 items or more."""
+    return next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
+
+
+def check(order: Order) -> None:
+    """Raises ConfigError for a number that cannot be, EnvironmentLacks for a device that is not there."""
+    pick_device(order.device)
+    for flag, value, least in (
+        ("--steps", order.steps, 1), ("--envs", order.envs, 1), ("--members", order.members, 1),
+        ("--threads", order.threads, 1), ("--seed", order.seed, 0),
+    ):  # fmt: skip
+        if value < least:
+            raise ConfigError(f"{flag} must be {least} or more, got {value}")
+    if order.seed > MOST_SEED:
+        raise ConfigError(f"--seed must be at most {MOST_SEED}, got {order.seed}")
+    check_pool(order.envs * order.members, order.workers or 1, order.worker_timeout)
+    if order.pipeline == "async" and not isinstance(order.agent, OffPolicyConfig):
+        able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
+        raise ConfigError(
+            f"--pipeline async is for algorithms that learn from a replay, got {order.agent.algorithm}; "
+            f"use one of {able}"
+        )

@@ -1,0 +1,89 @@
+"""What trained agents are worth without exploration: each by itself, and several deciding together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+
+from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.promotion.rules import number
+from finrl_pod.random import key
+from finrl_pod.types import Tensor
+from finrl_pod_app.gymnasium_training.config import Order
+
+EPISODES = 10
+
+Act = Callable[[Any], Tensor]
+
+
+def evaluate(
+    act: Act, order: Order, episodes: int, stopped: Callable[[], object] = lambda: False
+) -> dict[str, Any] | None:
+    """Whole episodes from seeds of their own: mean and spread of the returns of every member and, where there are
+    several, of all members deciding together in every member's episodes; None for returns that are no numbers.
+
+    stopped: asked after each step. Raises Interrupted when it says so, RunError where an environment fails.
+    """
+    if episodes < 1:
+        return None
+    each = _returns(act, order, episodes, stopped)
+    found: dict[str, Any] = {
+        "episodes": episodes,
+        "mean": [number(x) for x in each.mean(1).tolist()],
+        "std": [number(x) for x in each.std(1, correction=0).tolist()],
+    }
+    if order.members > 1:
+        all_of_them = _returns(together(act, order.members), order, episodes, stopped)
+        found["together"] = {
+            "episodes": all_of_them.numel(),
+            "mean": number(float(all_of_them.mean())),
+            "std": number(float(all_of_them.std(correction=0))),
+        }
+    return found
+
+
+def together(act: Act, members: int) -> Act:
+    """All members see what one of them would, and one action is made of theirs: the mean of what each would do within
+    the bounds, and of choices the one that most would make (of equally many the lowest).
+
+    act: rows [P, E, ...] -> actions [P, E, D], each member's for its own rows.
+    """
+
+    def decide(rows: Any) -> Tensor:
+        # Member p acts on the rows of member p - k, whose lanes its action goes back to.
+        each = torch.stack([act(rows.roll(k, 0)).roll(-k, 0) for k in range(members)])  # [P, P, E, D]
+        if each.is_floating_point():
+            return each.clamp(-1.0, 1.0).mean(0)
+        votes = torch.nn.functional.one_hot(each).sum(0)
+        return votes.argmax(-1)
+
+    return decide
+
+
+def _returns(act: Act, order: Order, episodes: int, stopped: Callable[[], object]) -> Tensor:
+    """[P, episodes] float64"""
+    lanes = order.members * episodes
+    workers = max((n for n in range(1, order.workers + 1) if lanes % n == 0), default=None)
+    env = ClassicEnv(
+        order.env, envs=episodes, members=range(order.members), workers=workers, seconds=order.worker_timeout,
+        device=order.device,
+    )  # fmt: skip
+    try:
+        observation = env.reset(key(order.seed, 0, "evaluation"))
+        totals = torch.zeros(order.members, episodes, dtype=torch.float64)
+        running = torch.ones(order.members, episodes, dtype=torch.bool)
+        while bool(running.any()):
+            step = env.step(act(observation))
+            if env.losses:
+                raise RunError(f"a worker of {order.env} was lost")
+            if stopped():
+                raise Interrupted("the evaluation was stopped")
+            totals += torch.where(running, step.reward.cpu().double(), 0.0)
+            running &= ~(step.terminated | step.truncated).cpu()
+            observation = step.observation
+    finally:
+        env.close()
+    return totals

@@ -1,0 +1,218 @@
+"""The loop: trains, tells how far it is, saves, stops when asked, and says at the end what the agent is worth."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+
+from finrl_pod.errors import ConfigError, Interrupted, RunError
+from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.tournament.progress import Progress
+from finrl_pod_app.gymnasium_training.config import Order, check, order_of
+from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
+from finrl_pod_app.gymnasium_training.folder import RunFolder
+from finrl_pod_app.gymnasium_training.scores import Scores
+from finrl_pod_app.services.output_folder import RUN, held
+
+Report = Callable[[Progress], None]
+SAVE_SECONDS = 60.0
+TELL_SECONDS = 0.2
+
+
+def train(
+    order: Order,
+    out: Path,
+    *,
+    resume: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    evaluation: int = EPISODES,
+    progress: Report = lambda _: None,
+) -> dict[str, Any]:
+    """Train as ordered, or go on with the run in `out`; returns the result that result.json keeps.
+
+    Raises ConfigError for settings that cannot be, RunError for a folder that does not fit and for an environment that
+    fails, Interrupted after Ctrl-C or SIGTERM, with all saved.
+    """
+    check(order)
+    if not save_seconds >= 0:
+        raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
+    folder = RunFolder(out)
+    if resume:
+        _same(order, order_of(folder.config()), out)
+        if (done := folder.result()) is not None:
+            return done
+    with contextlib.closing(_make_env(order)) as env, stop_asked() as asked:
+        learner = Learner(env, order.agent, seed=order.seed, threads=order.threads)
+        with held(out, RUN):
+            if not resume:
+                folder.begin(order.plain())
+            return _Run(order, folder, env, learner, progress).go(asked, save_seconds, evaluation)
+
+
+class _Run:
+    def __init__(self, order: Order, folder: RunFolder, env: ClassicEnv, learner: Learner, progress: Report) -> None:
+        self.order, self.folder, self.env, self.learner, self._tell = order, folder, env, learner, progress
+        self.scores = Scores(order.members, order.steps)
+        self.seconds = self.losses = 0.0
+        self._resume()
+
+    def go(self, asked: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
+        order, learner = self.order, self.learner
+        first, began, saved, told = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
+        before = self.seconds
+
+        def after(_: Learner, __: Metrics) -> bool:
+            nonlocal saved, told
+            now, samples = time.monotonic(), learner.samples[0]
+            self.seconds = before + now - began
+            if finished := self.env.episodes():
+                self.scores.add(finished, samples)
+            if now - told >= TELL_SECONDS:
+                told = now
+                self._tell(self._progress(samples, (samples - first) / max(now - began, 1e-9)))
+            if now - saved >= save_seconds:
+                self.save()
+                saved = time.monotonic()
+            return not asked
+
+        left = order.steps - first
+        if left > 0:
+            linear = order.agent.learning_rate_schedule == "linear"
+            learner.learn(
+                left, callback=after, schedule=lambda done: 1 - (first + done) / order.steps if linear else 1.0
+            )
+        self.save()  # what comes now may be stopped too, or fail
+        if asked and learner.samples[0] < order.steps:
+            raise Interrupted(
+                f"stopped after {learner.samples[0]:,} of {order.steps:,} steps, all is saved: "
+                f"go on with the same command and --resume"
+            )
+        found, failed = None, None
+        try:
+            found = evaluate(learner.act, order, evaluation, stopped=lambda: asked)
+        except Interrupted:
+            raise Interrupted(
+                f"stopped after all {order.steps:,} steps, in the evaluation; all is saved: go on with the same "
+                "command and --resume"
+            ) from None
+        except RunError as error:
+            failed = error
+        result = {**self._result(), "evaluation": found}
+        self.folder.finish(_all_weights(learner), result)
+        if failed is not None:
+            raise RunError(f"the agent is trained and kept in {self.folder.path}, but not evaluated: {failed}")
+        return result
+
+    def save(self) -> None:
+        """A checkpoint from which the run goes on exactly."""
+        values = {"scores": self.scores.plain(), "seconds": self.seconds, "losses": self._losses()}
+        self.folder.save(self.learner.checkpoint(self.folder.written), values, self._capacity)
+
+    def _resume(self) -> None:
+        if (kept := self.folder.load(self._capacity)) is None:
+            return
+        tensors, values = kept
+        self.learner.resume(tensors)
+        self.scores.load(values["scores"])
+        self.seconds, self.losses = values["seconds"], values["losses"]
+
+    @property
+    def _capacity(self) -> int:
+        return self.learner.algorithm.slot_items
+
+    def _losses(self) -> int:
+        return int(self.losses) + self.env.losses
+
+    def _progress(self, samples: int, rate: float) -> Progress:
+        members, total = self.order.members, self.order.steps
+        return Progress(
+            stage=f"training {self.order.agent.algorithm} on {self.order.env}",
+            samples=samples * members,
+            total_samples=total * members,
+            samples_per_second=rate * members,
+            best=None,
+            seconds_left=max(total - samples, 0) / rate if rate > 0 else None,
+            detail="" if self.scores.best is None else f"score {self.scores.now:.1f}, best {self.scores.best:.1f}",
+        )
+
+    def _result(self) -> dict[str, Any]:
+        learner = self.learner
+        return {
+            "env": self.order.env,
+            "algorithm": self.order.agent.algorithm,
+            "seed": self.order.seed,
+            "steps": learner.samples[0],
+            "updates": getattr(learner.algorithm, "updates", None),
+            "seconds": round(self.seconds, 3),
+            "samples_per_second": round(learner.samples[0] * self.order.members / max(self.seconds, 1e-9), 1),
+            "episodes": self.scores.episodes,
+            "unscored": self.scores.unscored,
+            "score": self.scores.each,
+            "best_score": self.scores.best,
+            "curve": self.scores.curve,
+            "alive": learner.alive,
+            "workers_lost": self._losses(),
+            "weights": str(self.folder.path / "weights.safetensors"),
+        }
+
+
+def _make_env(order: Order) -> ClassicEnv:
+    return ClassicEnv(
+        order.env,
+        envs=order.envs,
+        workers=order.workers or None,
+        members=range(order.members),
+        seconds=order.worker_timeout,
+        device=order.device,
+    )
+
+
+def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """member.NAME of every member."""
+    return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
+
+
+def _same(asked: Order, kept: Order, out: Path) -> None:
+    """Raises RunError where a resumed run would be another one."""
+    for field in dataclasses.fields(Order):
+        one, other = getattr(asked, field.name), getattr(kept, field.name)
+        if one != other and field.name not in ("workers", "worker_timeout"):
+            if field.name == "agent":
+                odd = [
+                    f.name for f in dataclasses.fields(other) if getattr(one, f.name, None) != getattr(other, f.name)
+                ]
+                name = odd[0] if odd else "algorithm"
+                one, other = getattr(one, name, None), getattr(other, name, None)
+            else:
+                name = field.name
+            raise RunError(
+                f"{out} holds a run with {name} {other}, and now it is {one}; give the same, or another --out"
+            )
+
+
+@contextlib.contextmanager
+def stop_asked() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM ask for a stop after the running iteration; a second one does not wait for it."""
+    caught: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ask) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,113 @@
+"""`finrl-pod paper replay`: a past period through the daemon, beside the backtest that sends the same orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.data.panel import select
+from finrl_pod.data.store import Store as PanelStore
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.paper_execution import PaperBacktest, backtest_paper
+from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.monitoring.status import orders
+from finrl_pod.paper.runtime.replay import replay
+from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.types import Panel
+from finrl_pod_app.paper.sources import strategy_source
+
+CENT = Decimal("0.01")
+
+
+def run_replay(
+    config: PaperConfig, start: date, end: date, journal: Path, progress: Callable[[date], None] = lambda _: None
+) -> dict[str, Any]:
+    """Replay, backtest the same, and compare: orders, fills, and equity to the cent.
+
+    Returns plain values; `differences` itemises what is not the same, and `alerts` what the daemon kept back and why.
+    """
+    panel = select(PanelStore().load(config.broker.panel), config.symbols)
+    first, last = _bars(panel, start, end)
+    # A champion that was not promoted may be replayed: nothing leaves this machine.
+    source = strategy_source(config, allow_unpromoted=True)
+    replayed = replay(config, panel, source, start, end, journal, progress)
+    strategy = source.current().strategy
+    market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
+    terms = (first, last, sizing_rules(config), config.capital, config.schedule.mode)
+    tested = backtest_paper(strategy, panel, market, *terms)
+    store = Store.open(journal)
+    try:
+        differences = compare(replayed.equity, tested, orders(store))
+        kept_back = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
+    finally:
+        store.close()
+    return {
+        "strategy": strategy.name,
+        "first": str(replayed.first),
+        "last": str(replayed.last),
+        "sessions": len(replayed.equity),
+        "orders": replayed.orders,
+        "fills": replayed.fills,
+        "equity": str(replayed.equity[-1][1].quantize(CENT)),
+        "backtest_equity": str(tested.equity[-1].quantize(CENT)),
+        "same": not differences,
+        "differences": differences,
+        "alerts": kept_back,
+        "journal": str(journal),
+        "metrics": {k: float(v) for k, v in tested.result.metrics.items() if np.isfinite(v)},
+    }
+
+
+def _bars(panel: Panel, start: date, end: date) -> tuple[int, int]:
+    if start > end:
+        raise InputError(f"the replay ends on {end}, before it begins on {start}: swap the dates")
+    days = panel.times.astype("datetime64[D]")
+    if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
+        raise InputError(
+            f"{start} to {end} reaches outside of panel {panel.name!r}, which covers {days[0]} to {days[-1]}: "
+            "choose dates inside"
+        )
+    inside = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
+    if len(inside) < 2:
+        raise InputError(f"panel {panel.name!r} has {len(inside)} bars from {start} to {end}, a replay needs two")
+    return int(inside[0]), int(inside[-1])
+
+
+def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[dict[str, Any]]) -> list[str]:
+    """Sentences on everything that is not the same. marks: own equity by session; sent: rows of `status.orders`."""
+    found = []
+    days = [str(day) for day in tested.result.times.astype("datetime64[D]")]
+    backtest = dict(zip(days, tested.equity, strict=True))
+    for session, equity in marks:
+        other = backtest.pop(str(session), None)
+        if other is None:
+            found.append(f"{session}: the daemon has a mark of equity, the backtest has none")
+        elif abs(equity - other) >= CENT / 2:
+            found.append(f"{session}: equity {equity:.2f} at the daemon's, {other:.2f} in the backtest")
+    found += [f"{session}: the backtest has a mark of equity, the daemon has none" for session in backtest]
+    mine = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
+    theirs = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
+    for key in sorted({*mine, *theirs}):
+        if mine.get(key) != theirs.get(key):
+            found.append(
+                f"{key[0]} {key[1]}: (sent, filled) is {_words(mine.get(key))} at the daemon's, "
+                f"{_words(theirs.get(key))} in the backtest"
+            )
+    return found
+
+
+def _signed(side: str, quantity: str, filled: str) -> tuple[Decimal, Decimal]:
+    sign = 1 if side == "buy" else -1
+    return sign * Decimal(quantity), sign * Decimal(filled)
+
+
+def _words(pair: tuple[Decimal, Decimal] | None) -> str:
+    return "none" if pair is None else f"({pair[0]}, {pair[1]})"

@@ -1,0 +1,1 @@
+"""What the commands and the dashboard do, as functions."""

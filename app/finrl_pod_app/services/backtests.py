@@ -1,0 +1,284 @@
+"""One backtest of one strategy, beside equal weight and the index: what `finrl-pod backtest` does, as a function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from finrl_pod_strategies.baselines import make, run_baseline
+from finrl_pod_strategies.user_strategy import fingerprint, load_user_strategy, names_a_file
+
+from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.splits import Span
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.variations import Recording
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import rules_of
+from finrl_pod.protocols import Strategy
+from finrl_pod.settings.run import RunConfig, SplitConfig
+from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
+from finrl_pod_app.report.columns import CHAMPION
+from finrl_pod_app.report.document import build_document
+from finrl_pod_app.services.doctor import installed_versions
+from finrl_pod_app.services.output_folder import BACKTEST, rewriting
+from finrl_pod_app.services.overrides import with_terms
+from finrl_pod_app.services.prices import backtest_period, load_panel
+from finrl_pod_app.services.trial_log import champion_subject, log_look
+
+if TYPE_CHECKING:
+    from finrl_pod.paper.settings import PaperConfig
+    from finrl_pod.tournament.run_directory import RunDirectory
+
+Execution = Literal["weights", "paper"]
+YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
+    of looks, None for a baseline. in_sample: a warning, where it was trained or chosen on some of these days."""
+
+    name: str
+    strategy: Strategy
+    config: RunConfig
+    panel: Panel
+    market: MarketTensor
+    first: int
+    last: int
+    subject: str | None = None
+    in_sample: str | None = None
+
+    @property
+    def terms(self) -> tuple[int, int, ExecutionRules, float]:
+        """The last four arguments of `backtest`."""
+        return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
+
+    def log_look(self) -> int | None:
+        """Log that its bars are looked at; returns the number of looks at them, None for a baseline."""
+        if self.subject is None:
+            return None
+        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.name}")
+
+
+def run_backtest(
+    target: str | Path,
+    *,
+    data: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    cost_bps: float | None = None,
+    cash: float | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    out: Path | None = None,
+    execution: Execution = "weights",
+    paper: PaperConfig | None = None,
+) -> dict[str, Any]:
+    """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`, beside equal weight and
+    the index.
+
+    execution: "weights" trades to the target weights by the environment's rules; "paper" sends the orders that the
+    paper-trading daemon would, by the prices, symbols, capital, costs and order settings of the daemon's config
+    `paper`, or by its defaults.
+
+    Without dates: a run's own test split; for others the test split of the default config on the sample, else all bars.
+    settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
+    the bars as Parquet and CSV.
+    """
+    if paper is not None and execution != "paper":
+        raise InputError('a daemon\'s config is for execution "paper" alone: ask for that')
+    symbols = () if paper is None else paper.symbols
+    if paper is not None and data is None:
+        data = paper.broker.panel
+    with rewriting(out, BACKTEST):
+        asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
+        looks = asked.log_look()
+        if execution == "paper":
+            document, results = _on_paper(asked, paper, cost_bps, cash)
+        else:
+            document, results = _on_weights(asked, curved=out is not None)
+        if looks is not None:
+            document["looks"] = looks
+        if asked.in_sample:
+            document |= {"in_sample": asked.in_sample, "rules": [asked.in_sample, *document["rules"]]}
+        _written(document, results, asked, out)
+    return document
+
+
+def _on_weights(asked: Prepared, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """The strategy's weights as they are, and with `curved` the same decisions at other costs."""
+    strategy = Recording(asked.strategy)
+    results: dict[str, BacktestResult] = {}
+    if asked.name != "index":
+        results[asked.name] = backtest(strategy, asked.panel, asked.market, *asked.terms)
+    for name in dict.fromkeys((asked.name, *YARDSTICKS) if asked.name == "index" else YARDSTICKS):
+        if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
+            results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+    curve = None
+    if curved and asked.name != "index":
+        from finrl_pod.evaluate.variations import cost_curve
+
+        curve = cost_curve(strategy, asked.market, *asked.terms)
+    return _document(asked, results, curve), results
+
+
+def _on_paper(
+    asked: Prepared, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """The same with orders: strategy and equal weight send them, the index is what it is."""
+    from finrl_pod_app.paper.execution_rules import of_config, of_environment
+
+    environment = asked.config.environment
+    terms = of_environment(environment, asked.panel) if paper is None else of_config(paper, cost_bps, cash)
+    results: dict[str, BacktestResult] = {}
+    sent: dict[str, int] = {}
+    for name in dict.fromkeys((asked.name, *YARDSTICKS)):
+        if name == "index":
+            if asked.panel.benchmark is not None or name == asked.name:
+                rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
+                results[name] = run_baseline(
+                    name, asked.panel, asked.market, asked.first, asked.last, rules, terms.cash
+                )
+            continue
+        strategy = asked.strategy if name == asked.name else make(name)
+        tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
+        results[name], sent[name] = tested
+    document = _document(asked, results, None)
+    document |= {"execution": "paper", "orders": sent, "rules": terms.sentences()}
+    document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
+    return document, results
+
+
+def _document(
+    asked: Prepared, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
+) -> dict[str, Any]:
+    dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
+    return build_document(
+        config=asked.config,
+        panel=asked.panel,
+        splits={"test": dates},
+        results=results,
+        versions=installed_versions(),
+        cost_curve=curve,
+    )
+
+
+def _written(
+    document: dict[str, Any], results: Mapping[str, BacktestResult], asked: Prepared, out: Path | None
+) -> None:
+    """Into a folder, where one was named."""
+    if out is not None:
+        from finrl_pod_app.report.html import write_report
+        from finrl_pod_app.report.sheet import band_of
+        from finrl_pod_app.services.results import write_results
+
+        document["test"]["band"] = band_of(results, asked.config.seed)
+        write_report(out, document, results)
+        write_results(out, results)
+
+
+def prepare(
+    target: str | Path,
+    data: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    cost_bps: float | None = None,
+    cash: float | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    base: RunConfig | None = None,
+    symbols: Sequence[str] = (),
+) -> Prepared:
+    """Find the strategy, the prices, the bars. What is missing is found before prices are read.
+
+    base: the config that the terms change, where the target is no run; the default one unless given. symbols: of the
+    panel, those of the config unless given.
+    """
+    if isinstance(target, Path):
+        return _prepared_run(target, data, start, end, cost_bps, cash, settings, symbols)
+    strategy = find_strategy(target, seed)
+    config = _with_symbols(with_terms(base or RunConfig(), data, cost_bps, cash, settings), symbols)
+    panel = load_panel(config)
+    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    market = _market_for(strategy, config, panel, first, last)
+    return Prepared(_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed))
+
+
+def reseeded(prepared: Prepared, target: str, seed: int | None) -> Prepared:
+    """`prepare` with another seed, by the prices that were read."""
+    strategy, market = find_strategy(target, seed), prepared.market
+    if strategy.feature_names != prepared.strategy.feature_names:
+        market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
+    return dataclasses.replace(
+        prepared, name=_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
+    )
+
+
+def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int, last: int) -> MarketTensor:
+    names = strategy.feature_names
+    fit = (0, len(panel.times) - 1) if names else (first, last)  # only raw features are handed out
+    return build_market(panel, names, fit, config.environment.fill)
+
+
+def _name(target: str, strategy: Strategy) -> str:
+    """A user's strategy may carry a name that means another one here."""
+    return target if names_a_file(target) and strategy.name in (*YARDSTICKS, CHAMPION) else strategy.name
+
+
+def _subject(target: str, seed: int | None) -> str | None:
+    return fingerprint(target, seed) if names_a_file(target) else None
+
+
+def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
+    data = dataclasses.replace(config.data, symbols=tuple(symbols) or config.data.symbols)
+    return dataclasses.replace(config, data=data)
+
+
+def find_strategy(name: str, seed: int | None = None) -> Strategy:
+    """A baseline by name, or a user's `file.py:Class`. Raises InputError where there is none."""
+    if names_a_file(name):
+        return load_user_strategy(name, seed)
+    return make(name, seed)
+
+
+def _prepared_run(
+    path: Path,
+    data: str | None,
+    start: str | None,
+    end: str | None,
+    cost_bps: float | None,
+    cash: float | None,
+    settings: Sequence[str],
+    symbols: Sequence[str],
+) -> Prepared:
+    from finrl_pod.tournament.run_directory import RunDirectory
+    from finrl_pod_app.services.champions import load_champion, market_of, saved_members
+
+    run: RunDirectory = RunDirectory.open(path)
+    config = _with_symbols(with_terms(run.config, data, cost_bps, cash, settings), symbols)
+    panel = load_panel(config)
+    if data is None and panel.sha256 != run.data_sha256:
+        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
+    own = panel.sha256 == run.data_sha256
+    first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
+    members = saved_members(run)
+    champion, subject = load_champion(run, members), champion_subject(run.config, run, members)
+    market, known = market_of(champion, panel, config), in_sample(run.config.splits, panel.times[first : last + 1])
+    return Prepared(CHAMPION, champion, config, panel, market, first, last, subject, known)
+
+
+def in_sample(splits: SplitConfig, times: Times) -> str | None:
+    """A warning where bars `times` are of the years that a run was trained on or chosen by; None where none is."""
+    first, last = first_moment(splits.train[0]), last_moment(splits.validation[1])
+    inside = int(((times >= first.to_datetime64()) & (times <= last.to_datetime64())).sum())
+    if not inside:
+        return None
+    return (
+        f"Warning: {inside:,} of these {len(times):,} bars lie between {splits.train[0]} and {splits.validation[1]}, "
+        "on which the champion was trained or chosen: what it earned there says nothing about other days."
+    )

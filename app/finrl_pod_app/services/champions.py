@@ -1,0 +1,50 @@
+"""The champion of a run as a strategy, and the market that it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.simulate import Ledger
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig
+from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.scoring import run_members
+from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
+
+
+def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
+    """The ensemble as a strategy."""
+    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares, rule=members.rule)
+
+
+def saved_members(run: RunDirectory) -> ChampionMembers:
+    """The champion of a run as it stands on disk."""
+    state = run.state()
+    settings = run.config.tournament
+    rows: Sequence[Mapping[str, Any]] = state["leaderboard"] if state else []
+    if not rows:
+        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish a generation")
+    return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
+
+
+def market_of(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
+    """A market with the raw features that the champion asks for; its own normaliser does the rest."""
+    champion.check_universe(panel.symbols)
+    names = champion.feature_names
+    return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
+
+
+def ledgers_of(
+    agents: Sequence[AgentSnapshot], market: MarketTensor, environment: EnvironmentConfig, first: int, last: int
+) -> list[tuple[Sequence[int], Ledger]]:
+    """Each agent alone on an account of its own, from bar first to last: the places of those of one algorithm among
+    `agents`, and the ledger of their accounts."""
+    return [
+        (members, run_members(actor, params, market, environment, first, last))
+        for actor, params, members in PolicyStrategy(agents).families
+    ]

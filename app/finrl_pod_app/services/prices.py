@@ -1,0 +1,66 @@
+"""The prices of a config, and which of their bars a backtest covers."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.panel import between, select
+from finrl_pod.data.splits import CALENDAR_SLACK, make_splits
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig, SplitConfig
+from finrl_pod.types import Panel
+
+
+def load_panel(config: RunConfig) -> Panel:
+    """The config's panel, with its choice of symbols. Raises ConfigError for rules that its prices do not allow
+    unasked: whole shares and costs a share on adjusted prices."""
+    panel = select(Store().load(config.data.name), config.data.symbols)
+    check_prices(config.environment, panel)
+    return panel
+
+
+def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
+    """Raises ConfigError where the rules count shares on adjusted prices and the config does not ask for that."""
+    if panel.adjusted and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
+        name = "whole_shares" if rules.whole_shares else "per_share"
+        raise ConfigError(
+            f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so that past counts are "
+            "not those that were traded; set environment.adjusted_shares = true to count them all the same"
+        )
+
+
+def backtest_period(
+    panel: Panel, start: str | None, end: str | None, splits: SplitConfig | None = None
+) -> tuple[int, int]:
+    """First and last bar from `start` to `end`. A date that is not given is that of the test split, where `splits`
+    speak of this panel, else that of the data.
+
+    Raises DataError: what is no date, dates that run backwards or lie outside the data by more than a week, fewer
+    than two bars.
+    """
+    if start is None and end is None and splits is not None:
+        span = make_splits(panel.times, splits).test
+        return span.first, span.last
+    test = splits.test if splits is not None else (None, None)
+    start, end = start or test[0], end or test[1]
+    data = pd.Timestamp(panel.times[0]), pd.Timestamp(panel.times[-1])
+    low = first_moment(start, "the start") if start else data[0]
+    high = last_moment(end, "the end") if end else data[1]
+    if low > high:
+        if start and end:
+            raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")
+        at, given = ("start", start) if start else ("end", end)
+        side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
+        raise DataError(f"a backtest's {at} {given} lies outside of the period, which {side}: choose a date within")
+    if low < data[0] - CALENDAR_SLACK or high.floor("D") > data[1] + CALENDAR_SLACK:
+        raise DataError(
+            f"the backtest from {low.date()} to {high.date()} reaches outside of the data, which covers "
+            f"{data[0].date()} to {data[1].date()}: choose dates within"
+        )
+    part = between(panel, start, end)
+    if len(part.times) < 2:
+        raise DataError(f"a backtest needs two bars at least, {low.date()} to {high.date()} has one: widen the dates")
+    first = int((panel.times < part.times[0]).sum())
+    return first, first + len(part.times) - 1

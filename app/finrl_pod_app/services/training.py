@@ -1,0 +1,202 @@
+"""From a config to a report: what `finrl-pod demo`, `tournament` and `train` do, as functions."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
+
+from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.data.tensor import build_market, to_device
+from finrl_pod.errors import Interrupted
+from finrl_pod.evaluate.metrics import to_json
+from finrl_pod.promotion.trial_registry import Registry
+from finrl_pod.rl.algorithms.registry import check as check_agent
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
+from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.settings import check as check_tournament
+from finrl_pod.tournament.tournament import Outcome, Tournament
+from finrl_pod.types import MarketTensor, Panel
+from finrl_pod_app.report.document import Champion, Timing, build_document
+from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.sheet import band_of
+from finrl_pod_app.services.doctor import installed_versions, pick_device
+from finrl_pod_app.services.output_folder import RUN, held
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.progress_file import live
+from finrl_pod_app.services.promotion import Crowned, Ground, crown
+from finrl_pod_app.services.promotion import check as check_verdict
+from finrl_pod_app.services.trial_log import TrialLog
+
+Report = Callable[[Progress], None]
+
+
+def run_tournament(
+    config: RunConfig, out: Path, *, resume: bool = False, device: str = "auto", progress: Report = lambda _: None
+) -> dict[str, Any]:
+    """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
+
+    Returns the object of report.json. Raises Interrupted when the user stopped it: what was reached is on disk.
+    """
+    began = time.perf_counter()
+    _stages(progress)("reading prices and features")
+    chosen = pick_device(device)
+    panel = load_panel(config)
+    splits = make_splits(panel.times, config.splits)
+    check_verdict(config, splits)
+    market = make_market(panel, config, splits)
+    check_settings(config, market, splits)
+    opener = RunDirectory.resume if resume else RunDirectory.create
+    ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    try:
+        with held(out, RUN):
+            run = opener(out, config, panel.sha256)
+            with live(out) as onlookers:
+                told = both(progress, onlookers)
+                outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
+                _stages(told)("writing the report", outcome)
+                document = build_document(
+                    config=config,
+                    panel=panel,
+                    splits=splits.dates(),
+                    results=crowned.test,
+                    versions=installed_versions(),
+                    champion=_described(config, members, outcome),
+                    leaderboard=outcome.leaderboard.scores,
+                    verdict=crowned.judged,
+                    timing=_timing(outcome, time.perf_counter() - began),
+                    cost_curve=crowned.cost_curve,
+                )
+                strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
+                document["validation"] = {"strategies": strategies}
+                document["test"]["band"] = band_of(crowned.test, config.seed)
+                write_report(out, document, crowned.test)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: the generations that were finished are kept in {out}; "
+            f"go on with --resume --out {shlex.quote(str(out))}"
+        ) from None
+    return document
+
+
+def compete(
+    ground: Ground,
+    run: RunDirectory,
+    registry: Registry,
+    device: torch.device,
+    progress: Report = lambda _: None,
+) -> tuple[Outcome, ChampionMembers, Crowned]:
+    """Train a population, every trial counted in the register, and judge its champion."""
+    stage = _stages(progress)
+    outcome, members, log = train(ground, run, registry, device, progress)
+    return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
+
+
+def train(
+    ground: Ground, run: RunDirectory, registry: Registry, device: torch.device, progress: Report = lambda _: None
+) -> tuple[Outcome, ChampionMembers, TrialLog]:
+    """The first half of `compete`: who is to be champion, not judged yet."""
+    config, splits = ground.config, ground.splits
+    log = TrialLog(registry, run, config, ground.panel, ground.market, splits)
+    tournament = tournament_of(config, ground.market, splits, run, ground.panel.sha256, device, progress, log)
+    outcome = tournament.run()
+    return outcome, choose(outcome.leaderboard, config.tournament), log
+
+
+# ---------------------------------------------------------------------- the pieces
+
+
+def tournament_of(
+    config: RunConfig,
+    market: MarketTensor,
+    splits: Splits,
+    run: RunDirectory,
+    data_sha256: str,
+    device: torch.device,
+    progress: Report,
+    log: TrialLog,
+) -> Tournament:
+    """Trains on the training split and scores on the validation split of a market, which is moved to the device."""
+    moved = to_device(market, device)
+    return Tournament(
+        config,
+        moved,
+        lambda members: training_env(config, moved, splits, members),
+        (splits.validation.first, splits.validation.last),
+        run,
+        data_sha256,
+        progress,
+        log,
+    )
+
+
+def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
+    """Features normalised on the training split alone."""
+    environment = config.environment
+    return build_market(
+        panel,
+        config.features.names,
+        (splits.train.first, splits.train.last),
+        environment.fill,
+        turbulence=environment.turbulence_limit > 0,
+    )
+
+
+def training_env(config: RunConfig, market: MarketTensor, splits: Splits, members: Sequence[int]) -> MarketEnv:
+    """Environments whose last decision fills and is rewarded inside the training split: two bars before its end."""
+    window = {"first": splits.train.first, "last": splits.train.last - 2}
+    return make_env(market, config.environment, members=members, **window)
+
+
+def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
+    """Raises ConfigError for a setting that a tournament would stumble over, before anything is written."""
+    check_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    env = training_env(config, market, splits, (0,))
+    for agent in (config.agent, *config.cohorts):
+        check_agent(agent, env)
+
+
+def both(first: Report, second: Report) -> Report:
+    """One listener that tells two."""
+
+    def report(progress: Progress) -> None:
+        first(progress)
+        second(progress)
+
+    return report
+
+
+def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
+    slots = {score.id: score.slot for score in outcome.leaderboard.scores}
+    algorithms = sorted({config.agent_of(slots[agent]).algorithm for agent in members.ids})
+    return Champion(
+        id="+".join(members.ids),
+        algorithm=", ".join(algorithms),
+        members=members.ids,
+        lineage={agent: ancestry(agent, outcome.parents) for agent in members.ids},
+    )
+
+
+def _timing(outcome: Outcome, total: float) -> Timing:
+    rate = outcome.samples / max(outcome.train_seconds, 1e-9)
+    return Timing(outcome.samples, outcome.train_seconds, rate, total)
+
+
+def _stages(progress: Report) -> Callable[..., None]:
+    """A function that reports a stage other than training, with what is known so far."""
+
+    def stage(name: str, outcome: Outcome | None = None) -> None:
+        best = outcome.leaderboard.best if outcome else None
+        samples = outcome.samples if outcome else 0
+        rate = samples / max(outcome.train_seconds, 1e-9) if outcome else 0.0
+        progress(Progress(name, samples, samples, rate, None if best is None else best.score, None))
+
+    return stage

@@ -1,0 +1,168 @@
+"""Walk-forward: retrained on every fold by several seeds, tested on what came next, stitched into one curve.
+
+OUT/plan.json            config, data, folds and seeds; a walk-forward that is resumed must have the same
+OUT/fold-01/seed-0/      a run like any other, its splits those of the fold; live.json while it trains
+OUT/walkforward.json     every fold's and seed's result, the statistics, the verdict
+OUT/verdict.json         the verdict alone, as `finrl-pod promote` reads it
+OUT/curves.csv           equity of the stitched curve, of each seed's, and of the baselines
+OUT/report.html report.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.data.splits import make_splits
+from finrl_pod.errors import InputError, Interrupted, RunError
+from finrl_pod.evaluate.folds import Fold, walk_forward
+from finrl_pod.files import read_json, write_json
+from finrl_pod.promotion.trial_registry import Registry
+from finrl_pod.settings.run import MOST_SEED, RunConfig, SplitConfig
+from finrl_pod.tournament.leaderboard import choose
+from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.types import Panel
+from finrl_pod_app.services.doctor import pick_device
+from finrl_pod_app.services.output_folder import WALK_FORWARD, held
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.progress_file import live
+from finrl_pod_app.services.promotion import Ground, check_lengths
+from finrl_pod_app.services.training import both, check_settings, make_market, tournament_of, training_env
+from finrl_pod_app.services.trial_log import TrialLog
+from finrl_pod_app.services.walkforward_report import Leg, stitched
+
+FOLDS, SEEDS = 6, 3
+Report = Callable[[Progress], None]
+
+
+def run_walkforward(
+    config: RunConfig,
+    out: Path,
+    *,
+    folds: int = FOLDS,
+    seeds: int = SEEDS,
+    resume: bool = False,
+    device: str = "auto",
+    progress: Report = lambda _: None,
+    registry: Registry | None = None,
+) -> dict[str, Any]:
+    """Train folds x seeds runs, test each on its fold, and judge the stitched curve. Returns walkforward.json's object.
+
+    The bars from the start of the config's validation split to the end of its test split are cut into the folds'
+    tests; each fold chooses on as many bars before its test as that validation split has, and trains on everything
+    before. Raises Interrupted when the user stopped it: finished generations are kept.
+    """
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, got {seeds}")
+    if config.seed + seeds - 1 > MOST_SEED:
+        raise InputError(f"the last of {seeds} seeds must be at most {MOST_SEED}, got {config.seed + seeds - 1}")
+    panel = load_panel(config)
+    planned = plan(config, panel, folds)
+    check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
+    chosen = pick_device(device)
+    registry = registry or Registry()
+    try:
+        with held(out, WALK_FORWARD):
+            _open(out, config, panel, folds, seeds, resume=resume)
+            legs = []
+            for fold in planned:
+                for i in range(seeds):
+                    told = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                    legs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
+            return stitched(config, panel, legs, out, registry, lambda name: progress(_stage(name)))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: the generations that were finished are kept in {out}; "
+            f"go on with --resume --out {shlex.quote(str(out))}"
+        ) from None
+
+
+def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
+    """The bars of each fold, from the config's splits."""
+    splits = make_splits(panel.times, config.splits)
+    return walk_forward(
+        splits.train.first,
+        splits.validation.first,
+        splits.test.last,
+        folds,
+        len(splits.validation),
+        config.splits.embargo,
+    )
+
+
+def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunConfig:
+    """The config of one fold's run: `make_splits` gives the fold's own bars for it."""
+
+    def day(bar: int) -> str:
+        return stamp(panel.times[bar], panel.bar).removesuffix("Z")
+
+    # An embargo is taken from the end of train and of validation: their dates reach up to what follows.
+    dates = SplitConfig(
+        train=(day(fold.train.first), day(fold.validation.first - 1)),
+        validation=(day(fold.validation.first), day(fold.test.first - 1)),
+        test=(day(fold.test.first), day(fold.test.last)),
+        embargo=config.splits.embargo,
+    )
+    return dataclasses.replace(config, seed=seed, splits=dates)
+
+
+def _train(
+    config: RunConfig,
+    panel: Panel,
+    fold: Fold,
+    seed: int,
+    out: Path,
+    registry: Registry,
+    device: torch.device,
+    progress: Report,
+) -> Leg:
+    """One fold by one seed: trained anew, gone on with, or finished already."""
+    own = fold_config(config, panel, fold, seed)
+    splits = make_splits(panel.times, own.splits)
+    market = make_market(panel, own, splits)
+    check_settings(own, market, splits)
+    folder = out / f"fold-{fold.number:02d}" / f"seed-{seed}"
+    opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
+    run = opener(folder, own, panel.sha256)
+    log = TrialLog(registry, run, own, panel, market, splits)
+    with live(folder) as onlookers:
+        watched = both(progress, onlookers)
+        tournament = tournament_of(own, market, splits, run, panel.sha256, device, watched, log)
+        board = tournament.run().leaderboard
+    ground = Ground(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
+    return Leg(fold, seed, ground, run, board, choose(board, own.tournament))
+
+
+def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
+    """Begin a walk-forward in a new folder, or check that the one to go on with is the same."""
+    wanted = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
+    file = out / WALK_FORWARD
+    if not resume:
+        if file.exists():
+            raise RunError(
+                f"{out} already holds a walk-forward; add --resume to go on with it, or choose another --out"
+            )
+        write_json(file, {**wanted, "config": dataclasses.asdict(config)})
+        return
+    if not file.exists():
+        raise RunError(f"there is no walk-forward to resume in {out}; start it without --resume")
+    kept = read_json(file)
+    for name, value in wanted.items():
+        if kept.get(name) != value:
+            what = name.removesuffix("_sha256")
+            raise RunError(f"the walk-forward in {out} was begun with other {what}; resume it with those it began with")
+
+
+def _prefixed(progress: Report, where: str) -> Report:
+    return lambda told: progress(dataclasses.replace(told, stage=f"{where}: {told.stage}"))
+
+
+def _stage(name: str) -> Progress:
+    return Progress(name, 0, 0, 0.0, None, None)

@@ -1,1 +1,0 @@
-"""Gymnasium's environments, stepped in this process or by a pool of worker processes, as one batched environment."""

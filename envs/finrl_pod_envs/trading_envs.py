@@ -1,0 +1,118 @@
+"""The trading environments, and the one that a config names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.actions import number_of_choices, scores_to_weights, wanted_change
+from finrl_pod.market.execution import trades_to_weights
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import EnvStep, MarketTensor, Tensor
+from finrl_pod_envs.market_env import EnvState, MarketEnv
+
+
+class PortfolioEnv(MarketEnv):
+    """Target weights; long-only with cash by default, shorts and leverage by setting.
+
+    action: [P, E, 1 + N] scores. observation.account: cash and holdings as shares of the current equity.
+    """
+
+    KIND = "portfolio"
+
+    def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
+        self.action_size = self.assets + 1
+        self.action_kind = "direct" if self.config.short else "softmax"
+        if type(self) is PortfolioEnv:
+            self._use_native()
+
+    def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
+        weights = scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)
+        return trades_to_weights(weights, state.cash, state.shares, close), None
+
+    def scale(self, worth: Tensor) -> Tensor:
+        return worth.unsqueeze(-1).clamp(min=1e-9)
+
+
+class StockTradingEnv(MarketEnv):
+    """Shares to trade, in [-1, 1] times `hmax`.
+
+    action: [P, E, N], clipped to [-1, 1]. observation.account: cash and holdings as shares of the starting cash.
+    With order="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
+    """
+
+    KIND = "stock_trading"
+
+    def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
+        self.action_size = self.assets
+        self.action_kind = "direct"
+        if type(self) is StockTradingEnv:
+            self._use_native()
+
+    def trades(
+        self,
+        action: Tensor,
+        state: EnvState,  # noqa: ARG002  a number of shares asks for no more than the action
+        close: Tensor,  # noqa: ARG002
+        tradable: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        action = action.clamp(-1, 1)
+        return action * self.config.hmax, action
+
+    def scale(self, worth: Tensor) -> float:  # noqa: ARG002  the units do not depend on the account
+        return self.config.cash
+
+
+class DiscreteTradingEnv(MarketEnv):
+    """Long only. 0: hold on; 1 to N: buy asset n for `lot` of the equity; N + 1 to 2 N: sell as much of it.
+
+    action: [P, E, 1] whole numbers below `actions`. observation.account: cash and holdings as shares of the current
+    equity. No more is bought than the cash pays for, no more sold than is held.
+    """
+
+    KIND = "discrete"
+
+    def __init__(self, market: MarketTensor, config: EnvironmentConfig | None = None, **kwargs: object) -> None:
+        super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
+        if self.config.short or self.config.leverage != 1:
+            raise ConfigError(
+                'environment.kind "discrete" knows neither shorts nor leverage; set environment.short = false and '
+                "environment.leverage = 1.0, or another kind"
+            )
+        self.action_size = 1
+        self.action_kind = "discrete"
+        self.actions = number_of_choices(self.assets)
+
+    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
+        """As every environment's. Raises InputError for a number that is no choice."""
+        if bool(((action < 0) | (action >= self.actions) | (action != action.round())).any()):
+            low, high = action.min().item(), action.max().item()
+            raise InputError(
+                f"actions must be whole numbers from 0 to {self.actions - 1}, got numbers from {low:g} to {high:g}"
+            )
+        return super().step(action, rows)
+
+    def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
+        change = wanted_change(action[..., 0], self.assets, self.config.lot).to(self.dtype)
+        worth = state.cash + (state.shares * close).sum(-1)
+        shares = change * worth.unsqueeze(-1) / close
+        return shares * tradable, None
+
+    def scale(self, worth: Tensor) -> Tensor:
+        return worth.unsqueeze(-1).clamp(min=1e-9)
+
+
+KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradingEnv]] = {
+    "portfolio": PortfolioEnv,
+    "stock_trading": StockTradingEnv,
+    "discrete": DiscreteTradingEnv,
+}
+
+
+def make_env(market: MarketTensor, config: EnvironmentConfig, **kwargs: Any) -> MarketEnv:
+    """The environment of `config.kind`; `kwargs` as for MarketEnv. Raises ConfigError for another kind."""
+    if config.kind not in KINDS:
+        raise ConfigError(f"environment.kind must be one of {', '.join(KINDS)}, got {config.kind!r}")
+    return KINDS[config.kind](market, config, **kwargs)

@@ -1,0 +1,171 @@
+"""Features from closing prices: returns, momentum, volatility, ranks across assets, and the market as a whole.
+
+All return [T, 1]. Log returns; volatilities per bar, not annualised; windows count the bars on which the series exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.errors import FeatureError
+from finrl_pod.types import Bools, Floats, Panel
+
+
+def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
+    """Apply `function` to columns whose valid rows are moved to the top, and put the result back in its bars.
+
+    valid: [T, N] bool. columns: [T, N] float64 each. function: takes the moved columns, [T, N] with NaN below a
+    column's last valid bar, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column
+    is the ticker's i-th bar, whatever comes later, so a causal function stays causal; windows count own bars and
+    skip gaps.
+    """
+    if valid.all():
+        return function(*columns)
+    order = np.argsort(~valid, axis=0, kind="stable")
+    moved_valid = np.take_along_axis(valid, order, axis=0)
+    moved = (np.where(moved_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
+    result = np.full(valid.shape, np.nan)
+    np.put_along_axis(result, order, function(*moved), axis=0)
+    result[~valid] = np.nan
+    return result
+
+
+def lag(values: Floats, bars: int) -> Floats:
+    """values [T, ...] moved down by `bars` rows; NaN in the first ones."""
+    result = np.full_like(values, np.nan)
+    result[bars:] = values[: max(len(values) - bars, 0)]
+    return result
+
+
+def log_return(panel: Panel, bars: int) -> Floats:
+    """ln(close[t] / close[t - bars]): [T, N]; NaN for a ticker's first `bars` bars and where it is not tradable."""
+    return momentum(panel, bars, 0)
+
+
+def momentum(panel: Panel, far: int, near: int) -> Floats:
+    """ln(close[t - near] / close[t - far]): [T, N]; (252, 21) is 12-1 momentum (Jegadeesh and Titman, 1993)."""
+
+    def moved(log_close: Floats) -> Floats:
+        return lag(log_close, near) - lag(log_close, far)
+
+    return over_own_bars(moved, panel.tradable, np.log(panel.close))
+
+
+def volatility(panel: Panel, bars: int) -> Floats:
+    """Standard deviation (n - 1) of the last `bars` one-bar log returns, per bar, not annualised: [T, N]."""
+
+    def moved(log_close: Floats) -> Floats:
+        return rolling_std(log_close - lag(log_close, 1), bars)
+
+    return over_own_bars(moved, panel.tradable, np.log(panel.close))
+
+
+def drawdown(panel: Panel, bars: int) -> Floats:
+    """close[t] / (highest of the last `bars` closes, t included) - 1: [T, N], at most 0."""
+
+    def moved(close: Floats) -> Floats:
+        highest: Floats = pd.DataFrame(close).rolling(bars).max().to_numpy()
+        return close / highest - 1
+
+    return over_own_bars(moved, panel.tradable, panel.close)
+
+
+def rolling_std(values: Floats, bars: int) -> Floats:
+    """Standard deviation (n - 1) over the last `bars` rows of [T, N]; NaN until all of them are defined."""
+    result: Floats = pd.DataFrame(values).rolling(bars).std().to_numpy()
+    return result
+
+
+# A spread below this share of the largest value is rounding, not information.
+_RELATIVE_SPREAD = 1e-12
+
+
+def zscore(values: Floats) -> Floats:
+    """(x - mean) / standard deviation (n) over the defined values of each bar: [T, N] -> [T, N], NaN stays NaN.
+
+    0 where a bar has a single defined value or no spread.
+    """
+    defined = np.isfinite(values)
+    filled = np.where(defined, values, 0.0)
+    count = np.maximum(defined.sum(1, keepdims=True), 1)
+    centred = np.where(defined, values - filled.sum(1, keepdims=True) / count, 0.0)
+    std: Floats = np.sqrt((centred**2).sum(1, keepdims=True) / count)
+    spread = std > _RELATIVE_SPREAD * np.abs(filled).max(1, keepdims=True, initial=0.0)
+    result: Floats = np.divide(centred, std, out=np.zeros_like(centred), where=spread)
+    result[~defined] = np.nan
+    return result
+
+
+def rank(values: Floats) -> Floats:
+    """Rank among the defined values of each bar, scaled from -1 (lowest) to 1 (highest): [T, N], NaN stays NaN.
+
+    Ties share their average rank; a single defined value is 0.
+    """
+    ranks = pd.DataFrame(values).rank(axis=1, method="average").to_numpy()
+    count = np.isfinite(values).sum(1, keepdims=True)
+    result: Floats = (2 * ranks - count - 1) / np.maximum(count - 1, 1)
+    return result
+
+
+def market_return(panel: Panel, bars: int) -> Floats:
+    """Log growth over `bars` bars of a portfolio that holds the tickers in equal weights, rebalanced every bar."""
+
+    def moved(returns: Floats) -> Floats:
+        total: Floats = pd.DataFrame(returns).rolling(bars).sum().to_numpy()
+        return total
+
+    returns = _market_log_returns(panel)
+    return over_own_bars(moved, np.isfinite(returns), returns)
+
+
+def market_volatility(panel: Panel, bars: int) -> Floats:
+    """Standard deviation (n - 1) of the last `bars` log returns of the equal-weight portfolio."""
+    returns = _market_log_returns(panel)
+    return over_own_bars(lambda moved: rolling_std(moved, bars), np.isfinite(returns), returns)
+
+
+def breadth(panel: Panel, bars: int) -> Floats:
+    """Share of the tickers that close above the mean of their last `bars` closes, of those that have so many."""
+
+    def moved(close: Floats) -> Floats:
+        mean: Floats = pd.DataFrame(close).rolling(bars).mean().to_numpy()
+        return close - mean
+
+    above = over_own_bars(moved, panel.tradable, panel.close)
+    return _mean(np.where(above > 0, 1.0, 0.0), np.isfinite(above))
+
+
+def index_return(panel: Panel, bars: int) -> Floats:
+    """ln(index[t] / index[t - bars]) of the panel's benchmark."""
+    close = _index(panel)
+    return over_own_bars(lambda moved: moved - lag(moved, bars), np.isfinite(close), np.log(close))
+
+
+def index_volatility(panel: Panel, bars: int) -> Floats:
+    """Standard deviation (n - 1) of the last `bars` one-bar log returns of the panel's benchmark."""
+    close = _index(panel)
+    return over_own_bars(lambda moved: rolling_std(moved - lag(moved, 1), bars), np.isfinite(close), np.log(close))
+
+
+def _market_log_returns(panel: Panel) -> Floats:
+    """[T, 1] log of 1 + the mean simple return of the tickers that have one; NaN where none has."""
+    returns = log_return(panel, 1)
+    return np.log1p(_mean(np.expm1(returns), np.isfinite(returns)))
+
+
+def _index(panel: Panel) -> Floats:
+    """[T, 1] closes of the benchmark."""
+    if panel.benchmark is None:
+        raise FeatureError("index features need a panel with a benchmark, and this panel has none; drop them")
+    return panel.benchmark.close[:, None]
+
+
+def _mean(values: Floats, defined: Bools) -> Floats:
+    """Mean over the defined values of each row: [T, N] -> [T, 1], NaN where a row has none."""
+    count = defined.sum(1, keepdims=True)
+    total = np.where(defined, values, 0.0).sum(1, keepdims=True)
+    mean: Floats = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return mean

@@ -1,0 +1,253 @@
+"""Many variations of recorded decisions at once: other costs, other periods, other seeds.
+
+A strategy is asked once (`Recording`); `replay` keeps the books of the decisions it made under any number of rules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.metrics import bars_a_year, summary
+from finrl_pod.evaluate.simulate import WEIGHT_TOLERANCE, simulate
+from finrl_pod.market.costs import HalfSpread
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.native.library import load
+from finrl_pod.protocols import Strategy
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
+
+
+class Recording:
+    """A strategy that keeps the decisions it passes on."""
+
+    def __init__(self, inner: Strategy) -> None:
+        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.lookback: int | None = getattr(inner, "lookback", None)
+        self._kept: list[tuple[np.datetime64, Any]] = []
+        self._assets = 0
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        when, self._assets = window.times[-1], len(window.symbols)  # before the strategy may change its copy
+        weights = self.inner.target_weights(window, positions)
+        self._kept.append((when, None if weights is None else np.array(weights)))
+        return weights
+
+    @property
+    def decisions(self) -> list[Floats | None]:
+        """[N] weights, or None, in the order of the bars."""
+        return [None if weights is None else np.array(weights, dtype=np.float64) for _, weights in self._kept]
+
+    def table(self, times: Times) -> Floats:
+        """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone."""
+        table = np.full((len(times), self._assets), np.nan)
+        for when, weights in self._kept:
+            if weights is not None:
+                table[np.searchsorted(times, when)] = weights
+        return table
+
+
+def recorded(
+    strategy: Strategy,
+    panel: Panel,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+) -> tuple[BacktestResult, Recording]:
+    """A backtest, and what was decided in it."""
+    record = Recording(strategy)
+    return backtest(record, panel, market, first, last, rules, cash), record
+
+
+class Job(NamedTuple):
+    """One variation: a table of targets by its place, the first and last bar, and the rules."""
+
+    table: int
+    first: int
+    last: int
+    rules: ExecutionRules
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """V accounts. equity: [V, L] currency at closes first..last of each job, NaN beyond its last bar; turnover: [V] sum
+    of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None.
+    bars_a_year: of the market."""
+
+    jobs: tuple[Job, ...]
+    equity: Floats
+    turnover: Floats
+    costs: Floats
+    risk_free: tuple[Floats | None, ...]
+    bars_a_year: float
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The metrics of each job, those of `finrl_pod.evaluate.metrics.summary`."""
+        rows = []
+        for v, job in enumerate(self.jobs):
+            bars = job.last - job.first + 1
+            traded = np.zeros(bars)
+            traded[-1] = self.turnover[v]  # only its sum matters
+            rows.append(
+                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], self.bars_a_year, self.risk_free[v])
+            )
+        return rows
+
+
+def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+    """Keep the books of every job, each account starting with `cash` at its first bar.
+
+    tables: [W, T, N] float64 or float32 target weights on the bars of `market`, rows of NaN where nothing is decided.
+    Under proportional costs a compiled kernel does it (where there is a compiler), else `simulate`, for all accounts of
+    one period, one rule set and one rhythm of decisions together. Raises InputError as `simulate`.
+    """
+    _check(market, tables, jobs, cash)
+    kernel, rates = kernel_of(market), [proportional_rate(job.rules) for job in jobs]
+    if kernel is not None and all(rate is not None for rate in rates):
+        done = keep_books(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
+        if done is not None:
+            return Replays(tuple(jobs), *done, (None,) * len(jobs), bars_a_year(market.times))
+    return _replay_in_torch(market, tables, jobs, cash)
+
+
+def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+    length = max(job.last - job.first for job in jobs) + 1
+    equity = np.full((len(jobs), length), np.nan)
+    turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
+    risk_free: list[Floats | None] = [None] * len(jobs)
+    decides = ~torch.isnan(tables[..., 0]).cpu()  # [W, T]
+    together: dict[tuple[int, int, ExecutionRules, bytes], list[int]] = defaultdict(list)
+    for v, job in enumerate(jobs):
+        rhythm = decides[job.table, job.first : job.last].numpy().tobytes()
+        together[job.first, job.last, job.rules, rhythm].append(v)
+    for (first, last, rules, _), members in together.items():
+        places = torch.tensor([jobs[v].table for v in members])
+        acts = decides[places[0]].tolist()
+
+        def decide(t: int, cash: Tensor, shares: Tensor, places: Tensor = places, acts: Any = acts) -> Tensor | None:  # noqa: ARG001
+            return tables[places, t].double() if acts[t] else None
+
+        ledger = simulate(market, decide, first, last, rules, cash, batch=len(members))
+        equity[members, : last - first + 1] = ledger.equity.T.cpu().numpy()
+        turnover[members] = ledger.turnover.sum(0).cpu().numpy()
+        costs[members] = ledger.costs.sum(0).cpu().numpy()
+        if ledger.risk_free is not None:
+            known = ledger.risk_free.cpu().numpy()
+            for v in members:
+                risk_free[v] = known
+    return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_a_year(market.times))
+
+
+def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
+    if not jobs:
+        raise InputError("a replay needs at least one job")
+    if not (cash > 0 and np.isfinite(cash)):
+        raise InputError(f"starting cash must be above zero, got {cash}")
+    bars, assets, _ = market.shape
+    if tables.ndim != 3 or tuple(tables.shape[1:]) != (bars, assets):
+        raise InputError(f"tables of targets must have shape [W, {bars}, {assets}], got {tuple(tables.shape)}")
+    count = len(tables)
+    for job in jobs:
+        if not 0 <= job.table < count:
+            raise InputError(f"there are {count} tables of targets, a job asks for number {job.table}")
+        if not 0 <= job.first < job.last < bars:
+            raise InputError(f"a job needs bars 0 <= first < last < {bars}, got {job.first} and {job.last}")
+
+
+SOURCE = Path(__file__).with_name("variations.cpp")
+
+
+def proportional_rate(rules: ExecutionRules) -> float | None:
+    """The one rate of a rule set that the kernel knows (long-only, fractions, scaled buys), else None."""
+    if rules.whole_shares or rules.short or rules.leverage != 1 or rules.order != "proportional":
+        return None
+    if rules.frictions is None:
+        return rules.cost_rate
+    frictions = rules.frictions
+    if any(not isinstance(model, HalfSpread) for model in frictions.costs):
+        return None
+    if frictions.participation or frictions.cash_rates or frictions.exit_return or frictions.delay != 1:
+        return None
+    # Long-only accounts pay no borrow fee, whatever it is.
+    return rules.cost_rate + sum(model.share for model in frictions.costs if isinstance(model, HalfSpread))
+
+
+def kernel_of(market: MarketTensor) -> ctypes.CDLL | None:
+    """The kernel, where there is a compiler and the market lies in main memory."""
+    return load(SOURCE) if market.close.device.type == "cpu" else None
+
+
+def keep_books(
+    kernel: ctypes.CDLL, market: MarketTensor, tables: Tensor, jobs: Sequence[Job], rates: Sequence[float], cash: float
+) -> tuple[Floats, Floats, Floats] | None:
+    """equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V] of every job; None where the targets of some
+    job break a rule: `simulate` then says which."""
+    bars, assets, _ = market.shape
+    close, fill = _doubles(market.close), _doubles(market.fill)
+    inverse = 1 / close
+    fillable = np.ascontiguousarray(market.fillable.numpy(), dtype=np.uint8)
+    ended = np.ascontiguousarray(market.ended.numpy(), dtype=np.uint8)
+    every = np.ascontiguousarray(fillable.all(1), dtype=np.uint8)
+    targets = tables if tables.dtype in (torch.float32, torch.float64) else tables.double()
+    targets = targets.cpu().contiguous()
+    spans = np.array([(job.table, job.first, job.last) for job in jobs], dtype=np.int64)
+    marks = int((spans[:, 2] - spans[:, 1]).max()) + 1
+    rate = np.asarray(rates, dtype=np.float64)
+    equity = np.empty((len(jobs), marks))
+    for v in np.flatnonzero(spans[:, 2] - spans[:, 1] + 1 < marks):
+        equity[v, spans[v, 2] - spans[v, 1] + 1 :] = np.nan
+    turnover, costs = np.empty(len(jobs)), np.empty(len(jobs))
+    function = kernel.replay
+    function.restype = ctypes.c_int64
+    size = ctypes.c_int64
+    broken = function(
+        *(_at(array) for array in (close, inverse, fill, fillable, ended, every)),
+        *(size(bars), size(assets), ctypes.c_int(market.fill_rule == "same_close")),
+        *(ctypes.c_void_p(targets.data_ptr()), ctypes.c_int(targets.dtype == torch.float32), _at(spans), _at(rate)),
+        *(size(len(jobs)), ctypes.c_double(cash), ctypes.c_double(WEIGHT_TOLERANCE), _at(equity), size(marks)),
+        *(_at(turnover), _at(costs), ctypes.c_int(torch.get_num_threads())),
+    )
+    return None if broken >= 0 else (equity, turnover, costs)
+
+
+def _doubles(prices: Tensor) -> Floats:
+    return np.ascontiguousarray(prices.double().numpy())
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+COSTS_BPS = (0.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+CURVE_METRICS = ("cumulative_return", "annual_return", "sharpe", "max_drawdown", "costs_paid")
+
+
+def cost_curve(
+    recorded: Recording,
+    market: MarketTensor,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+    costs_bps: Sequence[float] = COSTS_BPS,
+) -> list[dict[str, float]]:
+    """A row for each cost in basis points, with the metrics under it; the further models of `rules` stay as they
+    are."""
+    tables = torch.from_numpy(recorded.table(market.times)).unsqueeze(0)
+    jobs = [Job(0, first, last, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
+    done = replay(market, tables, jobs, cash)
+    return [
+        {"cost_bps": float(cost), **{name: metrics[name] for name in CURVE_METRICS}}
+        for cost, metrics in zip(costs_bps, done.metrics(), strict=True)
+    ]

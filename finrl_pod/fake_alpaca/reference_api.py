@@ -1,0 +1,115 @@
+"""The trading API's answers about the market as plain values: assets, clock, calendar, corporate announcements."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from finrl_pod.fake_alpaca import parameters
+from finrl_pod.fake_alpaca.exchange import Exchange
+from finrl_pod.fake_alpaca.orders import NAMESPACE, Refusal, asset_id
+from finrl_pod.fake_alpaca.sessions import Session, new_york, stamp
+
+
+def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
+    """GET assets/{symbol or id}."""
+    symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
+    if symbol is None:
+        raise Refusal(404, 40410000, f"asset not found for {name}")
+    return _asset(exchange, symbol, moment)
+
+
+def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
+    """GET assets, by status, class and exchange."""
+    every = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
+    filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
+    return [a for a in every if all(v in (None, "", a[k]) for k, v in filters.items())]
+
+
+def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
+    """GET clock."""
+    sessions = exchange.prices.sessions
+    return {
+        "timestamp": stamp(moment),
+        "is_open": sessions.current(moment) is not None,
+        "next_open": stamp(sessions.next_open(moment).open),
+        "next_close": stamp(sessions.next_close(moment).close),
+    }
+
+
+def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """GET calendar; without dates, everything there is."""
+    sessions = exchange.prices.sessions
+    start = parameters.day(query, "start") or sessions.all[0].date
+    end = parameters.day(query, "end") or sessions.all[-1].date
+    following = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
+    return [_calendar_day(s, following.get(s.date, s)) for s in sessions.between(start, end)]
+
+
+def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """GET corporate_actions/announcements by ca_types, since, until and symbol."""
+    since, until = parameters.day(query, "since"), parameters.day(query, "until")
+    kinds = {k.lower() for k in (query.get("ca_types") or "").split(",") if k}
+    found = []
+    for action in exchange.prices.actions:
+        day = date.fromisoformat(action.ex_date)
+        if (since and day < since) or (until and day > until) or query.get("symbol") not in (None, "", action.symbol):
+            continue
+        if kinds and action.kind not in kinds:
+            continue
+        name = str(uuid.uuid5(NAMESPACE, f"action/{action}"))
+        sub = "cash" if action.kind == "dividend" else "stock_split" if action.new > action.old else "reverse_split"
+        dates = dict.fromkeys(("ex_date", "record_date", "payable_date", "effective_date"), action.ex_date)
+        found.append(
+            {
+                "id": name,
+                "corporate_action_id": name,
+                "ca_type": action.kind.title() if exchange.settings.title_words else action.kind,
+                "ca_sub_type": sub,
+                "initiating_symbol": action.symbol,
+                "initiating_original_cusip": "",
+                "target_symbol": action.symbol,
+                "target_original_cusip": "",
+                "declaration_date": action.ex_date,
+                **dates,
+                "cash": str(action.cash),
+                "old_rate": str(action.old),
+                "new_rate": str(action.new),
+            }
+        )
+    return found
+
+
+def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
+    tradable = exchange.tradable(symbol, moment)
+    return {
+        "id": asset_id(symbol),
+        "class": "us_equity",
+        "exchange": "NASDAQ",
+        "symbol": symbol,
+        "name": f"{symbol} common stock",
+        "status": "active" if tradable else "inactive",
+        "tradable": tradable,
+        "marginable": True,
+        "shortable": exchange.settings.shorting,
+        "easy_to_borrow": exchange.settings.shorting,
+        "borrow_status": "easy_to_borrow",
+        "fractionable": True,
+        "margin_requirement_long": "50",
+        "margin_requirement_short": "50",
+        "attributes": [],
+    }
+
+
+def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
+    opened, closed = new_york(session.open), new_york(session.close)
+    return {
+        "date": session.date.isoformat(),
+        "open": f"{opened:%H:%M}",
+        "close": f"{closed:%H:%M}",
+        "session_open": "0400",
+        "session_close": "2000",
+        "settlement_date": settlement.date.isoformat(),
+    }

@@ -1,0 +1,79 @@
+"""From actions to target weights, for environments and deployed strategies alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from finrl_pod.market.execution import ExecutionRules, execute, within_gross
+from finrl_pod.types import Tensor
+
+
+def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage: float) -> Tensor:
+    """Scores [..., 1 + N] (cash first) -> target weights [..., N] of equity; cash is the rest.
+
+    Long-only: softmax over cash and the tradable assets, times leverage. With shorts: the assets' scores, scaled down
+    so that the sum of their absolute values is at most `leverage`. Assets not tradable get weight 0.
+    """
+    assets = scores[..., 1:]
+    if short:
+        open_scores = torch.where(tradable, assets, 0.0)
+        gross = open_scores.abs().sum(-1, keepdim=True)
+        return open_scores * leverage / gross.clamp(min=leverage)
+    masked = torch.where(tradable, assets, -torch.inf)
+    return torch.softmax(torch.cat([scores[..., :1], masked], -1), -1)[..., 1:] * leverage
+
+
+def trades_as_weights(
+    actions: Tensor,
+    held: Tensor,
+    tradable: Tensor,
+    prices: Tensor,
+    worth: Tensor,
+    *,
+    hmax: float,
+    leverage: float,
+    rules: ExecutionRules,
+) -> Tensor:
+    """Share trades, actions [..., N] in [-1, 1] times hmax, as the target weights [..., N] that they lead to.
+
+    held: [..., N] weights; tradable, prices: [..., N]; worth: [...] equity. The trades pass the same limits as in the
+    environment, at these prices: what is not tradable stays, sales come first, and buys beyond the cash or the limit
+    on gross exposure are cut down. An account that the market moved above its limit is scaled down to it.
+    """
+    actions = actions.clamp(-1, 1)
+    wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
+    cash, units = 1 - held.sum(-1), torch.ones_like(held)  # an account of one unit of equity: shares are weights
+    if rules.limited:
+        wanted = within_gross(wanted, cash, held, units, leverage)
+    fractions = replace(rules, whole_shares=False)
+    target = execute(cash, held, wanted, units, fractions, actions).shares
+    gross = target.abs().sum(-1, keepdim=True)
+    most = 1.0 + rules.borrow
+    return target * (most / gross.clamp(min=most))
+
+
+def number_of_choices(assets: int) -> int:
+    """Hold on, buy one of N, sell one of N."""
+    return 2 * assets + 1
+
+
+def wanted_change(choice: Tensor, assets: int, lot: float) -> Tensor:
+    """Change of the weights of equity [..., N] (float64) that a choice [...] wants.
+
+    0: none; 1 to N: `lot` more of asset n; N + 1 to 2 N: `lot` less of asset n.
+    """
+    moves = torch.nn.functional.one_hot(choice.long(), number_of_choices(assets)).double()
+    return (moves[..., 1 : assets + 1] - moves[..., assets + 1 :]) * lot
+
+
+def choices_as_weights(choice: Tensor, held: Tensor, tradable: Tensor, *, lot: float, rules: ExecutionRules) -> Tensor:
+    """The target weights [..., N] that a choice [...] leads to at today's prices.
+
+    held: [..., N] weights. No more is sold than is held, no more bought than the cash pays for, costs included.
+    """
+    change = torch.where(tradable, wanted_change(choice, held.shape[-1], lot), 0.0)
+    change = torch.maximum(change, -held)
+    fractions = replace(rules, whole_shares=False)
+    return execute(1 - held.sum(-1), held, change, torch.ones_like(held), fractions).shares

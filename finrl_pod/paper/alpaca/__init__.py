@@ -1,1 +1,0 @@
-"""Alpaca as a broker and price feed, by way of either of its client libraries."""

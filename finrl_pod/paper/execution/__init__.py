@@ -1,0 +1,1 @@
+"""From a decision to filled orders: planning, risk limits, order states, reconciliation."""

@@ -1,0 +1,1 @@
+"""What shows the daemon's state: logs, alerts, heartbeat, health, status."""

@@ -1,0 +1,1 @@
+"""The daemon's process: its loop, clocks, schedule and commands."""

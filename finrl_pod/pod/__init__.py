@@ -1,1 +1,0 @@
-"""Pods, leaderboard, tournament, runs on disk."""

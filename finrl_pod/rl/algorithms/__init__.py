@@ -1,0 +1,1 @@
+"""Reinforcement-learning algorithms, batched over a population."""

@@ -1,0 +1,141 @@
+"""What actor-critics with a replay share: one actor and M critics a member, and how the critics are fitted."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
+from finrl_pod.rl.native.actor_critic_update import ActorCriticUpdate
+from finrl_pod.rl.networks.actors import BoundedActor, make_actor_network
+from finrl_pod.rl.networks.critics import combined, draw_subsets, make_critic
+from finrl_pod.rl.networks.observation_adapter import Seen, repeat, scale_of
+from finrl_pod.settings.algorithm_configs import AgentConfig
+from finrl_pod.settings.constraints import at_least, check_ranges
+from finrl_pod.types import Tensor
+
+
+class CriticSettings(Protocol):
+    """What a config says of the critics."""
+
+    critics: int
+    critic_rule: str
+    subset: int
+
+
+class ActorCritic(OffPolicy):
+    """Actions in [-1, 1]^D. HEADS: of the actor, 1 for an action, 2 for a Gaussian before the tanh.
+
+    KERNEL: whether the kernel computes what this very class does. A subclass does not inherit it, for it may differ.
+    """
+
+    HEADS = 1
+    KERNEL = False
+    ACTOR_TARGET = False
+    delay = 1  # updates of the critics for one of the actor
+
+    def _build(self, streams: Sequence[torch.Generator]) -> None:
+        self.action_shape, self.action_dtype = (self.spec.action_size,), self.dtype
+        config = self.config
+        self.critics: int = getattr(config, "critics")  # noqa: B009  every subclass's config has these three
+        self.rule: str = getattr(config, "critic_rule")  # noqa: B009
+        self.subset: int = getattr(config, "subset")  # noqa: B009
+        self.network = make_actor_network(self.spec, self.HEADS)
+        self.critic = make_critic(self.spec)
+        self.trained.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
+        rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
+        self.trained.add("critic", rows, per=self.critics, target=True)
+        # The actor may learn more seldom than the critics: what its last step said.
+        self.improved = [torch.full_like(self.reward_scale, torch.nan)] * (len(self.FIGURES) - len(OffPolicy.FIGURES))
+        self._fixed = self.trained.fixed("critic")
+        self._fused = ActorCriticUpdate.of(self)
+
+    @property
+    def actor(self) -> BoundedActor:
+        return BoundedActor(self.spec, self.HEADS)
+
+    @property
+    def acting(self) -> str:
+        return "actor"
+
+    def _decide(self, seen: Seen) -> Tensor:
+        return torch.tanh(self.network.forward(self.weights(), seen)[0])
+
+    def _random(self, groups: int) -> Tensor:
+        shape = (groups, self.inputs.accounts, self.spec.action_size)
+        each = [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
+        return torch.stack(each) * 2 - 1
+
+    def _noise(self, groups: int) -> Tensor:
+        shape = (groups, self.inputs.accounts, self.spec.action_size)
+        return torch.stack(
+            [torch.randn(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
+        )
+
+    def _to_env(self, action: Tensor) -> Tensor:
+        return action.reshape(self.members, -1, self.spec.action_size) * scale_of(self.spec)
+
+    @property
+    @abstractmethod
+    def climbs(self) -> str:
+        """What the actor climbs of the critics' values: their "min", their "mean", or the "first"."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether the actor learns in this update."""
+        return self.updates % self.delay == 0
+
+    # ------------------------------------------------------------------ values
+
+    def values(self, params: Mapping[str, Tensor], seen: Seen, action: Tensor, critics: int) -> Tensor:
+        """Every critic's value of an action [P, K, A, D]: [P, M, K, A]."""
+        effect = repeat(self.inputs.effect(action, seen), critics)
+        out = self.critic.forward(params, seen.copies(critics), effect)
+        return out.view(self.members, critics, *out.shape[1:])
+
+    def next_values(self, seen: Seen, action: Tensor) -> Tensor:
+        """The target critics' value of the next action, by the ensemble's rule: [P, K, A]."""
+        values = self.values(self.trained.targets["critic"].views, seen, action, self.critics)
+        return combined(values, self.rule, self._subset() if self.rule == "subset" else None)
+
+    def _subset(self) -> Tensor:
+        return draw_subsets(self._extras, self.critics, self.subset, self.device)
+
+    def _fit_critics(self, batch: Batch, following: Tensor, factor: float) -> list[Tensor]:
+        """One step of all critics towards reward + discount * following [P, K, A]; returns the critics' figures."""
+        discount = self.settings["discount"].view(-1, 1, 1)
+        target = batch.reward + discount * batch.going * following
+        values = self.values(self.trained.views("critic"), batch.seen, batch.action, self.critics)
+        loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
+        norm = self.trained.descend("critic", loss.view(-1), factor)
+        return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
+
+    def _fit_critics_fused(
+        self, fused: ActorCriticUpdate, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
+    ) -> list[Tensor]:
+        """The same through the kernel that knows plain networks, the next values included."""
+        chosen = self._subset() if self.rule == "subset" else None
+        gradient, losses, values = fused.critics(
+            batch, noise, improves=self.improves, temperature=temperature, chosen=chosen
+        )
+        norm = self.trained.step("critic", gradient, losses, factor)
+        each = (self.members, self.critics)
+        return [losses.view(each).mean(1), values.view(each).mean(1), norm]
+
+    @abstractmethod
+    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+        """Actions to collect with."""
+
+
+def check(config: AgentConfig) -> None:
+    """Raises ConfigError for a critic ensemble that cannot be."""
+    critics, subset = getattr(config, "critics", 1), getattr(config, "subset", 1)
+    check_ranges("agent", config, {name: at_least(1) for name in ("critics", "policy_delay") if hasattr(config, name)})
+    if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
+        raise ConfigError(
+            f"agent.subset must be 1 to agent.critics, which is {critics}, got {subset}; take fewer, or more critics"
+        )

@@ -1,0 +1,257 @@
+"""Policy gradients by differentiating the market itself: what they share, and the analytic policy gradient.
+
+The market is differentiable in the actions (fractional shares, proportional buys), so the gradient of what is earned
+over a short horizon goes from the rewards through fills, accounts and later decisions back to the weights. Where a
+window ends or an account is ruined inside the horizon, the next account starts anew and the gradient ends there.
+
+The gradient of a score-function method such as PPO is an estimate from what chance tried; here the market says itself
+how every reward depends on every earlier decision (pathwise derivative, back-propagation through time; truncated to a
+horizon as in Freeman et al. 2021, arXiv:2106.13281, `apg`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.random import generators
+from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
+from finrl_pod.rl.training.train_state import Trained
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import SimulatorConfig
+from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, at_least, check_ranges
+from finrl_pod.types import Observation, Tensor
+
+CRITIC = ("value_", "critic_")  # what the names of a critic's tensors begin with
+NOT_LEARNED = "log_std"  # exploration is a setting here: its gradient would only ever lower it
+
+
+class Path(NamedTuple):
+    """H steps of P members, G groups, A accounts, with gradients.
+
+    day: [H, P, G]; account: H times [P, G, A, 1 + N], what was decided on; reward, terminated and ended (the step was
+    the episode's last): [H, P, G, A]; reached: the account that each step led to, before any reset; the day it is seen
+    on is the next one.
+    """
+
+    day: Tensor
+    account: Sequence[Tensor]
+    reward: Tensor
+    terminated: Tensor
+    ended: Tensor
+    reached: Sequence[Tensor]
+
+
+class ThroughMarket(ABC):
+    """A subclass says what it makes of a path."""
+
+    RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration": at_least(0), "max_grad_norm": ABOVE_ZERO}
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        features: Tensor,
+        tradable: Tensor | None,
+        config: SimulatorConfig,
+        *,
+        seed: int = 0,
+        members: Sequence[int] = (0,),
+        hyperparameters: Sequence[Mapping[str, float]] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
+
+        hyperparameters: for each member, values that replace the config's (keys of `RANGES`).
+        """
+        self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
+        self.features, self.tradable = features.to(dtype), tradable
+        self.policy: Policy = make_policy(spec)
+        p = len(members)
+        self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
+        self.trained = Trained(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
+        self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
+        self._noises = generators(seed, members, "actions", self.device)
+        self._shuffles = generators(seed, members, "minibatches", self.device)
+        initial = [self.policy.init(s, dtype) for s in generators(seed, members, "initial weights")]
+        actor = [{k: x for k, x in tensors.items() if not k.startswith((*CRITIC, NOT_LEARNED))} for tensors in initial]
+        self.trained.add("actor", actor)
+        self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC)} for tensors in initial])
+
+    # ------------------------------------------------------------------ a subclass says
+
+    def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:  # noqa: B027  most need none
+        """Add further parts. critic: the policy's own, for each member."""
+
+    @abstractmethod
+    def _learn(self, path: Path, rate_factor: float) -> Metrics:
+        """Learn from a path; figures [P]."""
+
+    # ------------------------------------------------------------------ an iteration
+
+    @property
+    def steps(self) -> int:
+        return self.config.horizon
+
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        path = self._follow(worker)
+        self._fix_reward_scale(path.reward.detach())
+        metrics = self._learn(path, rate_factor)
+        return {"reward": path.reward.detach().mean((0, 2, 3)), **metrics}
+
+    def _follow(self, worker: Worker) -> Path:
+        """`horizon` steps of every environment, with gradients; they end here, at both ends."""
+        env = worker.env
+        shape = (env.members, env.groups, env.accounts)
+        noise = self._noise((env.groups, env.accounts, env.action_size))
+        views = self.trained.views("actor")
+        days, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
+        for h in range(self.config.horizon):
+            day, account = worker.observation
+            account = account.view(*shape, -1).to(self.dtype)
+            action = self._mean(views, day, account) + noise[h]
+            out = env.follow(action.view(env.members, env.envs, -1))
+            days.append(day)
+            accounts.append(account)
+            reached.append(out.final_observation.account.view(*shape, -1))
+            rewards.append(out.reward.view(shape).to(self.dtype))
+            terminated.append(out.terminated.view(shape))
+            truncated.append(out.truncated.view(shape))
+            worker.observation = out.observation
+        env.detach()
+        worker.observation = Observation(worker.observation.day, worker.observation.account.detach())
+        ruined = torch.stack(terminated)
+        ended = ruined | torch.stack(truncated)
+        return Path(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
+
+    def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+        """Scores [P, K, A, D] without noise: day [P, K], account [P, K, A, 1 + N]."""
+        return self.policy.mean(views, *self._rows(day, account))
+
+    def _rows(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What a policy reads: features [P, K, N, F], the account, the mask [P, K, N] or None."""
+        return self.features[day], account, None if self.tradable is None else self.tradable[day]
+
+    def _noise(self, shape: tuple[int, ...]) -> Tensor:
+        """exploration x standard normal [H, P, *shape] from each member's own stream."""
+        size = (self.config.horizon, *shape)
+        each = [torch.randn(size, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
+        return torch.stack(each, 1) * self.settings["exploration"].view(1, -1, *[1] * len(shape))
+
+    def _fix_reward_scale(self, reward: Tensor) -> None:
+        """Once: rewards over their standard deviation in the first path, so that gradients and values are of order
+        one."""
+        first = scale_of_rewards(spread_of_rewards(reward))
+        self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
+
+    def _weights_of_steps(self, ended: Tensor) -> Tensor:
+        """discount^k, k the steps since the path or the episode began: [H + 1, P, G, A]."""
+        discount = self.settings["discount"].view(-1, 1, 1)
+        weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
+        for over in ended:
+            each.append(weight)
+            weight = torch.where(over, 1.0, weight * discount)
+        return torch.stack([*each, weight])
+
+    # ------------------------------------------------------------------ acting and state
+
+    @property
+    def alive(self) -> Tensor:
+        """[P] bool, False for a member whose loss was no longer a number."""
+        return self.trained.alive
+
+    @property
+    def actor(self) -> MeanActor:
+        return MeanActor(self.spec)
+
+    @torch.no_grad()
+    def greedy(self, observation: Observation) -> Tensor:
+        day, account = observation
+        p, groups = day.shape
+        mean = self._mean(self.weights(), day, account.view(p, groups, -1, account.shape[-1]).to(self.dtype))
+        return mean.reshape(p, -1, mean.shape[-1])
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.trained.fixed("actor")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(shape) for name, shape in self.trained.parts["actor"].parameters.shapes.items()}
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.trained.member(p)}
+        return self.trained.parts["actor"].parameters.member(p), rest
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.trained.load(p, rest)
+        self.trained.parts["actor"].parameters.load(p, weights)
+        self.reward_scale[p] = rest["reward_scale"]
+
+    def streams(self) -> list[torch.Generator]:
+        return [*self._noises, *self._shuffles]
+
+    @property
+    def slot_items(self) -> int:
+        return 0
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
+        return {}  # nothing is kept between iterations
+
+    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
+
+
+def check(config: SimulatorConfig, env: Any) -> None:
+    """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
+    check_ranges("agent", config, {"horizon": at_least(1)})
+    if config.horizon > env.window:
+        raise ConfigError(
+            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            "shorten the horizon or lengthen environment.window"
+        )
+    if not hasattr(env, "follow"):
+        raise ConfigError(
+            f"agent.algorithm {config.algorithm} differentiates the market, and {type(env).__name__} has no "
+            "derivative: take an environment with `follow` and `detach`, such as PortfolioEnv, or another algorithm"
+        )
+    rules = env.config
+    if rules.delay > config.horizon:
+        raise ConfigError(
+            f"agent.horizon must be environment.delay or more, got {config.horizon} and {rules.delay}: within a "
+            "shorter one no action has an effect to learn from; take a longer horizon"
+        )
+    rough = (
+        (rules.whole_shares, "whole shares jump from one number to the next: set environment.whole_shares = false"),
+        (
+            rules.order == "sequential",
+            'buys one after the other depend on their order, which jumps: set environment.order = "proportional"',
+        ),
+        (
+            rules.per_share_minimum > 0,
+            "a least commission is a step that a gradient does not see: set environment.per_share_minimum = 0",
+        ),
+    )
+    for found, why in rough:
+        if found:
+            raise ConfigError(f"agent.algorithm {config.algorithm} differentiates the market, and {why}")
+
+
+class Analytic(ThroughMarket):
+    """Every iteration: one step of the actor up
+
+        J = mean over accounts of sum_h discount^h r_h,   h = 0 .. horizon - 1,
+
+    with a_h = mean scores(s_h) + exploration x noise. What comes after the horizon is not seen.
+    """
+
+    def _learn(self, path: Path, rate_factor: float) -> Metrics:
+        weights = self._weights_of_steps(path.ended)[:-1]
+        earned = (path.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
+        loss = -earned.mean((1, 2))
+        norm = self.trained.descend("actor", loss, rate_factor)
+        return {"actor_loss": loss.detach(), "grad_norm": norm}

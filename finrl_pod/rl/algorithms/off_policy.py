@@ -1,0 +1,273 @@
+"""What algorithms share that learn from a replay: collecting, sampling, and the state of members and slots.
+
+An iteration takes `horizon` steps of every environment into the replay and then does `updates` gradient steps, each on
+`batch` samples drawn for each member by its own stream.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from finrl_pod.random import generators
+from finrl_pod.rl.algorithms.base import COMMON_RANGES, Actor, Metrics, scale_of_rewards, settings_of
+from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.networks.observation_adapter import Inputs, Seen
+from finrl_pod.rl.training.train_state import Trained
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import OffPolicyConfig
+from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, above_to
+from finrl_pod.types import Tensor
+
+AT_ONCE = 64  # updates whose samples are gathered in one go
+
+
+class Batch(NamedTuple):
+    """K items of A accounts for each member: action [P, K, A, ...], reward [P, K, A] (scaled), going [P, K, A].
+
+    going: 1 where there is a next state to value, 0 behind a termination. A truncated episode has one.
+    """
+
+    seen: Seen
+    action: Tensor
+    reward: Tensor
+    going: Tensor
+    following: Seen
+
+
+class OffPolicy(ABC):
+    """A subclass names its trained parts and targets, says how it explores, and does one update."""
+
+    RANGES: ClassVar[Ranges] = {
+        **COMMON_RANGES,
+        "target_rate": above_to(0, 1),
+        "max_grad_norm": ABOVE_ZERO,
+    }
+    FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
+    action_shape: tuple[int, ...]  # of one account's action in the replay
+    action_dtype: torch.dtype
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        config: OffPolicyConfig,
+        *,
+        seed: int = 0,
+        members: Sequence[int] = (0,),
+        hyperparameters: Sequence[Mapping[str, float]] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """hyperparameters: for each member, values that replace the config's (keys of `RANGES`)."""
+        self.config, self.inputs, self.spec, self.dtype = config, inputs, inputs.spec, dtype
+        self.members, self.device = len(members), torch.device(device)
+        self.settings = settings_of(hyperparameters, config, self.RANGES, self.members, dtype=dtype, device=self.device)
+        self.trained = Trained(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
+        self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
+        self._scaled = False  # all of them are set
+        self.updates = 0
+        self.seen = 0  # samples of a member in the slots' whole life
+        self._choices = generators(seed, members, "replay", self.device)
+        self._noises = generators(seed, members, "actions", self.device)
+        self._extras = generators(seed, members, "updates", self.device)
+        self.items = max(1, config.batch // inputs.accounts)  # of an update
+        self._build(generators(seed, members, "initial weights"))
+        account = (inputs.accounts,)
+        fields = {
+            **inputs.leaves,
+            **{f"next_{name}": leaf for name, leaf in inputs.leaves.items()},
+            "action": (account + self.action_shape, self.action_dtype),
+            "reward": (account, dtype),
+            "terminated": (account, torch.bool),
+        }
+        self.replay = Replay(
+            fields, self.members, config.replay // inputs.accounts, self.device, accounts=inputs.accounts
+        )
+
+    # ------------------------------------------------------------------ a subclass says
+
+    @abstractmethod
+    def _build(self, streams: Sequence[torch.Generator]) -> None:
+        """Add the parts that are trained; streams: for initial weights, one a member."""
+
+    @abstractmethod
+    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+        """Actions [P, G, A, *action_shape] to collect with."""
+
+    @abstractmethod
+    def _random(self, groups: int) -> Tensor:
+        """The same, of an agent that knows nothing yet."""
+
+    @abstractmethod
+    def _decide(self, seen: Seen) -> Tensor:
+        """The same, without exploration."""
+
+    @abstractmethod
+    def _to_env(self, action: Tensor) -> Tensor:
+        """[P, G, A, *action_shape] -> [P, E, D] as the environment takes it."""
+
+    @abstractmethod
+    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        """One update of everything. extra: [P, ...] of `_extra`. Returns FIGURES, [P] each."""
+
+    def _extra_shape(self) -> tuple[int, ...]:
+        """Standard normal numbers that an update of one member asks for; (0,) for none."""
+        return (0,)
+
+    @property
+    @abstractmethod
+    def actor(self) -> Actor:
+        """How the weights decide."""
+
+    @property
+    @abstractmethod
+    def acting(self) -> str:
+        """Which of the trained parts acts."""
+
+    # ------------------------------------------------------------------ an iteration
+
+    @property
+    def steps(self) -> int:
+        return self.config.horizon
+
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        reward = self.collect(worker)
+        nothing = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
+        figures = dict.fromkeys(self.FIGURES, nothing)
+        if self.seen >= self.config.warmup:
+            figures = self.learn(self.config.updates, rate_factor)
+        return {"reward": reward, **figures}
+
+    @torch.no_grad()
+    def collect(self, worker: Worker) -> Tensor:
+        """`horizon` steps of every environment into the replay; returns the mean reward [P]."""
+        total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
+        groups, accounts = self.inputs.groups, self.inputs.accounts
+        for _ in range(self.config.horizon):
+            items = self.inputs.take(worker.observation)
+            action = self._random(groups) if self.seen < self.config.warmup else self._explore(items)
+            out = worker.env.step(self._to_env(action))
+            shape = (self.members, groups, accounts)
+            reward = out.reward.view(shape).to(self.dtype)
+            self.replay.add(
+                {
+                    **items,
+                    **{f"next_{name}": x for name, x in self.inputs.take(out.final_observation).items()},
+                    "action": action,
+                    "reward": reward,
+                    "terminated": out.terminated.view(shape),
+                }
+            )
+            worker.observation = out.observation
+            self.seen += groups * accounts
+            total += reward.mean((1, 2))
+        return total / self.config.horizon
+
+    def learn(self, updates: int, factor: float) -> dict[str, Tensor]:
+        """So many updates from the replay; returns the means of their figures."""
+        self._fix_reward_scale()
+        log: list[list[Tensor]] = []
+        left = updates
+        while left:
+            batches = self._batches(min(left, AT_ONCE))
+            for batch, extra in batches:
+                self.updates += 1
+                log.append(self._update(batch, extra, factor))
+            left -= len(batches)
+        return {
+            name: torch.stack(column).nanmean(0)
+            for name, column in zip(self.FIGURES, zip(*log, strict=True), strict=True)
+        }
+
+    def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
+        """Samples and normal numbers for so many updates."""
+        shape = (count, self.items)
+        chosen = torch.stack(
+            [torch.randint(self.replay.count, shape, generator=s, device=self.device) for s in self._choices], 1
+        )
+        data = self.replay.take(chosen)  # [U, P, K, ...]
+        scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
+        reward, going = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
+        wanted = (count, *self._extra_shape())
+        extras = torch.stack(
+            [torch.randn(wanted, generator=s, dtype=self.dtype, device=self.device) for s in self._extras], 1
+        )
+        return [
+            (
+                Batch(
+                    self.inputs.see({name: data[name][u] for name in self.inputs.leaves}),
+                    data["action"][u],
+                    reward[u],
+                    going[u],
+                    self.inputs.see({name: data[f"next_{name}"][u] for name in self.inputs.leaves}),
+                ),
+                extras[u],
+            )
+            for u in range(count)
+        ]
+
+    def _fix_reward_scale(self) -> None:
+        """Once: rewards over their standard deviation in the replay, so that values are of order one. Fewer than a
+        batch say little of it: they are learned from as they are, and the next ones decide."""
+        if self._scaled:
+            return
+        if self.config.scale_rewards:
+            seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
+            if seen.shape[1] < max(2, self.config.batch):
+                return
+            first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
+        else:
+            first = torch.ones_like(self.reward_scale)
+        self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
+        self._scaled = True
+
+    def _follow(self, steps: int) -> None:
+        """Move the targets, when it is their turn. steps: of the networks that they follow, so far."""
+        if steps % self.config.target_interval == 0:
+            self.trained.follow()
+
+    # ------------------------------------------------------------------ acting and state
+
+    @property
+    def alive(self) -> Tensor:
+        """[P] bool, False for a member whose loss was no longer a number."""
+        return self.trained.alive
+
+    @torch.no_grad()
+    def greedy(self, observation: Any) -> Tensor:
+        return self._to_env(self._decide(self.inputs.see(self.inputs.take(observation))))
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.trained.fixed(self.acting)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(shape) for name, shape in self.trained.parts[self.acting].parameters.shapes.items()}
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.trained.member(p)}
+        return self.trained.parts[self.acting].parameters.member(p), rest
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.trained.load(p, rest)
+        self.trained.parts[self.acting].parameters.load(p, weights)
+        self.reward_scale[p] = rest["reward_scale"]
+        self._scaled = False
+
+    def streams(self) -> list[torch.Generator]:
+        return [*self._choices, *self._noises, *self._extras]
+
+    @property
+    def slot_items(self) -> int:
+        return self.replay.capacity
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        counts = torch.tensor([self.replay.written, self.seen, self.updates])
+        return {"counts": counts, **self.replay.latest(self.replay.written - since)}
+
+    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
+        written, seen, updates = (int(x) for x in state["counts"])
+        self.replay.load(state, written)
+        self.seen, self.updates = seen, updates

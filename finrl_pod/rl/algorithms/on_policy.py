@@ -1,0 +1,211 @@
+"""What algorithms share that learn from what they have just done: a rollout, one update, and nothing kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.algorithms.regularisers import Additions, HTerm
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.networks.distributions import Distribution, distribution_of
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
+from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, Running, normalised
+from finrl_pod.rl.training.optimiser import Optimiser, Parameters
+from finrl_pod.rl.training.worker import AS_IT_IS, View, Worker, as_pair
+from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
+from finrl_pod.settings.constraints import ABOVE_ZERO, at_least, between, check_ranges
+from finrl_pod.types import Tensor
+
+MOST_LOG_STD = 20.0
+
+
+class MeanActor:
+    """Acts by the mean of a Gaussian policy, or by the likeliest choice."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec, self.policy = spec, make_policy(spec)
+
+    def action(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> Tensor:
+        """[P, K, A, D] scores, or choices [P, K, A, 1]."""
+        if MEAN in params:  # it was trained on rows by running statistics
+            account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
+        mean = self.policy.mean(params, features, account, tradable)
+        return distribution_of(self.spec.action).best(mean)
+
+
+class OnPolicy(ABC):
+    """Rollout in, update out. A subclass says how it acts, and how it learns from a rollout."""
+
+    config: OnPolicyConfig
+    spec: PolicySpec
+    policy: Policy
+    distribution: Distribution
+    parameters: Parameters
+    optimiser: Optimiser
+    settings: dict[str, Tensor]
+    alive: Tensor
+    reward_scale: Tensor
+    additions: Additions | None
+    running: Running | None
+    _shuffles: list[torch.Generator]
+    _noises: list[torch.Generator]
+
+    @abstractmethod
+    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action drawn by noise [P, K, A, D], and its log-probability [P, K, A]."""
+        mean, log_std = self.act(day, account)
+        action = self.distribution.sample(mean, log_std, noise)
+        return action, self.distribution.log_probability(action, mean, log_std)
+
+    @abstractmethod
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
+
+    @abstractmethod
+    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
+        """Learn from one rollout; returns figures [P]."""
+
+    @property
+    def h_term(self) -> HTerm | None:
+        """The buffers of good trajectories, where the H-term is on."""
+        return None if self.additions is None else self.additions.h_term
+
+    # ------------------------------------------------------------------ an Algorithm
+
+    @property
+    def actor(self) -> MeanActor:
+        return MeanActor(self.spec)
+
+    @property
+    def view(self) -> View:
+        """What it sees of the environment: with `normalise` rows and rewards by what they have been so far."""
+        return self.running or AS_IT_IS
+
+    @property
+    def steps(self) -> int:
+        return self.config.horizon
+
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        env = worker.env
+        noise = self.noise((env.groups, env.accounts, self.spec.action_size))
+        rollout = worker.collect(self.explore, noise, self.view)
+        return self.update(rollout, rate_factor)
+
+    @torch.no_grad()
+    def greedy(self, observation: Any) -> Tensor:
+        day, account = as_pair(self.view.show(observation))
+        p, groups = day.shape
+        mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
+        best = self.distribution.best(mean)
+        return best.reshape(p, -1, best.shape[-1])
+
+    def weights(self) -> dict[str, Tensor]:
+        seen = self.running.weights() if self.running else {}
+        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **seen}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        seen = self.running.shapes() if self.running else {}
+        return {**{name: tuple(shape) for name, shape in self.parameters.shapes.items()}, **seen}
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
+        seen, more = self.running.member(p) if self.running else ({}, {})
+        return {**self.parameters.member(p), **seen}, {**rest, **more}
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.parameters.load(p, weights)
+        self.optimiser.load(p, rest)
+        if self.running is not None:
+            self.running.load(p, weights, rest)
+        self.reward_scale[p] = rest["reward_scale"]
+
+    def streams(self) -> list[torch.Generator]:
+        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ())]
+
+    @property
+    def slot_items(self) -> int:
+        return self.h_term.buffer.capacity if self.h_term else 0
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        return self.h_term.state(since) if self.h_term else {}
+
+    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
+        if self.h_term is not None:
+            self.h_term.buffer.load(state, int(state["counts"][0]))
+        elif state:
+            raise RunError(f"{self.config.algorithm} keeps nothing between iterations here, got {min(state)}")
+
+
+def check(config: AgentConfig, env: Any) -> None:
+    """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
+    assert isinstance(config, OnPolicyConfig)
+    check_ranges("agent", config, {"horizon": at_least(1)})
+    if hasattr(env, "window") and config.horizon > env.window:
+        raise ConfigError(
+            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            "shorten the horizon or lengthen environment.window"
+        )
+    if isinstance(config, PPOConfig):
+        _check_minibatches(config, env)
+        if config.clip_schedule == "linear" and config.learning_rate_schedule != "linear":
+            raise ConfigError(
+                'agent.clip_schedule "linear" falls as the learning rate does, which is constant; set '
+                'agent.learning_rate_schedule = "linear", or agent.clip_schedule = "constant"'
+            )
+    _check_h_term(config)
+    _check_network(config, env)
+
+
+def _check_network(config: OnPolicyConfig, env: Any) -> None:
+    log_std = between(-MOST_LOG_STD, MOST_LOG_STD)
+    check_ranges("agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_interval": at_least(0), "log_std": log_std})
+    for name, usual in (("activation", "tanh"), ("orthogonal", True), ("sde", False)):
+        if config.policy != "mlp" and getattr(config, name) != usual:
+            raise ConfigError(
+                f"agent.{name} is for plain networks and agent.policy is {config.policy!r}; "
+                f'set agent.policy = "mlp", or leave agent.{name} out'
+            )
+    if config.sde and env.action_kind == "discrete":
+        raise ConfigError("agent.sde is noise on numbers and this environment takes choices; leave agent.sde out")
+    if config.sde and config.diversity:
+        raise ConfigError("agent.diversity compares fixed spreads and agent.sde has none; leave one of them out")
+    if config.normalise and hasattr(env, "market"):
+        raise ConfigError(
+            "agent.normalise is for environments of flat rows, and a market's features are normalised on its training "
+            "years already; leave agent.normalise out"
+        )
+
+
+def _check_h_term(config: OnPolicyConfig) -> None:
+    check_ranges("agent", config, dict.fromkeys(("h_steps", "h_trajectories", "h_buffer"), at_least(1)))
+    if config.h_term and config.h_steps > config.horizon:
+        raise ConfigError(
+            f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "
+            f"{config.horizon}; take shorter trajectories or a longer horizon"
+        )
+
+
+def _check_minibatches(config: PPOConfig, env: Any) -> None:
+    check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
+    items = config.horizon * env.groups
+    if items % config.minibatches:
+        raise ConfigError(
+            f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
+            f"got {config.minibatches}; choose a divisor"
+        )
+    if items * env.accounts == config.minibatches:
+        raise ConfigError(
+            f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
+            "advantages; take fewer minibatches or more environments"
+        )

@@ -1,0 +1,152 @@
+"""From a config and an environment to the algorithm that it names, and from a saved agent to how it acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy_settings, on_policy, shac
+from finrl_pod.rl.algorithms.a2c import A2C
+from finrl_pod.rl.algorithms.analytic import Analytic, ThroughMarket
+from finrl_pod.rl.algorithms.base import Actor, Algorithm
+from finrl_pod.rl.algorithms.ddpg import DDPG, TD3
+from finrl_pod.rl.algorithms.dqn import D3QN, DQN, DoubleDQN, DuelingDQN
+from finrl_pod.rl.algorithms.off_policy import OffPolicy
+from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.algorithms.sac import REDQ, SAC
+from finrl_pod.rl.algorithms.shac import SHAC
+from finrl_pod.rl.networks.actors import BoundedActor
+from finrl_pod.rl.networks.observation_adapter import inputs_of, spec_of
+from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.networks.q_networks import GreedyActor
+from finrl_pod.settings.algorithm_configs import (
+    AgentConfig,
+    OffPolicyConfig,
+    OnPolicyConfig,
+    SHACConfig,
+    SimulatorConfig,
+)
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.constraints import Range, Ranges, check_ranges
+
+ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
+SIMULATOR: Mapping[str, type[ThroughMarket]] = {"analytic": Analytic, "shac": SHAC}
+OFF_POLICY: Mapping[str, type[OffPolicy]] = {
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": SAC,
+    "redq": REDQ,
+    "dqn": DQN,
+    "double_dqn": DoubleDQN,
+    "dueling_dqn": DuelingDQN,
+    "d3qn": D3QN,
+}
+LAYERS = Range("one number or more, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
+
+
+def make_algorithm(
+    config: AgentConfig,
+    env: Any,
+    *,
+    seed: int = 0,
+    hyperparameters: Sequence[Mapping[str, float]] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Algorithm:
+    """The algorithm of `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
+    check(config, env)
+    activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
+    spec = spec_of(env, config.policy, tuple(config.hidden), activation)
+    terms: dict[str, Any] = {
+        "seed": seed,
+        "members": env.member_ids,
+        "hyperparameters": hyperparameters,
+        "dtype": dtype,
+    }
+    if isinstance(config, OffPolicyConfig):
+        inputs = inputs_of(env, spec, dtype)
+        return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
+    if not hasattr(env, "market"):  # flat rows alone, and a table of nothing
+        nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
+        assert isinstance(config, OnPolicyConfig)
+        return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
+    market = env.market
+    decided = market.tradable[env.first : env.last + 2]
+    tradable = None if bool(decided.all()) else market.tradable
+    if isinstance(config, SimulatorConfig):
+        return SIMULATOR[config.algorithm](spec, market.features, tradable, config, **terms)
+    assert isinstance(config, OnPolicyConfig)
+    return ON_POLICY[config.algorithm](spec, market.features, tradable, config, **terms)
+
+
+def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
+    """How an agent that was trained by `algorithm` acts. Raises ConfigError for an algorithm that there is none of."""
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"there is no algorithm {algorithm!r}; known are {', '.join(ALGORITHMS)}")
+    kind = OFF_POLICY.get(algorithm)
+    if kind is None:
+        return MeanActor(spec)
+    if issubclass(kind, DQN):
+        return GreedyActor(spec, dueling=kind.DUELING)
+    assert issubclass(kind, actor_critic.ActorCritic)
+    return BoundedActor(spec, kind.HEADS)
+
+
+def ranges_of(algorithm: str) -> Ranges:
+    """The settings that a member of this algorithm has of its own."""
+    return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).RANGES
+
+
+def check(config: AgentConfig, env: Any) -> None:
+    """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
+    if config.algorithm not in ALGORITHMS:
+        raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
+    check_ranges("agent", config, {"hidden": LAYERS})
+    if config.policy not in ("equivariant", "mlp"):
+        raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
+    _check_fit(config, env)
+    if isinstance(config, OffPolicyConfig):
+        off_policy_settings.check(config, env)
+        actor_critic.check(config)
+    elif isinstance(config, SimulatorConfig):
+        analytic.check(config, env)
+        if isinstance(config, SHACConfig):
+            shac.check(config, env)
+    else:
+        on_policy.check(config, env)
+    check_ranges("agent", config, ranges_of(config.algorithm))
+
+
+def _check_fit(config: AgentConfig, env: Any) -> None:
+    """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
+    on_market = hasattr(env, "market")
+    given = "discrete" if env.action_kind == "discrete" else "continuous"
+    able = [
+        name
+        for name, facts in ALGORITHMS.items()
+        if facts.actions in (given, "both") and (on_market or name not in SIMULATOR)
+    ]
+    facts = ALGORITHMS[config.algorithm]
+    if facts.actions not in (given, "both"):
+        raise ConfigError(
+            f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
+            f"ones; choose one of {', '.join(able)}, or another {'environment.kind' if on_market else 'environment'}"
+        )
+    if not on_market:
+        if config.policy == "equivariant":
+            raise ConfigError(
+                'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
+                'set agent.policy = "mlp"'
+            )
+        if config.algorithm in SIMULATOR:
+            raise ConfigError(
+                f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
+            )
+    elif config.algorithm in ON_POLICY and given == "discrete" and config.policy == "equivariant":
+        raise ConfigError(
+            f'agent.policy "equivariant" of {config.algorithm} scores assets and makes no choices; '
+            'set agent.policy = "mlp", or another environment.kind'
+        )

@@ -1,0 +1,240 @@
+"""Optional terms of a policy-gradient loss: the H-term and the diversity bonus.
+
+For each member p and its next living neighbour q, over states that p was in,
+
+    B = mean of 1 - exp(-KL(pi_p || pi_q) / D),
+
+with D the size of an action (1 for a choice); q is held still. B lies between 0 (the same policy) and 1, so that a
+member gains nothing by running ever further away. The loss of p loses diversity x B. Members then no longer learn as
+they would alone.
+Compare Parker-Holder et al. 2020 (arXiv:2002.00632), who reward the volume that a population's behaviours span.
+
+After "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation" (OpenReview LVum7knUA7g), which
+unrolls the Bellman recursion over K steps and reads it as the energy of a system of K spins,
+
+    H(theta) = -E[ sum_k discount^k r(s_k, a_k) prod_{i <= k} pi(a_i | s_i) ].
+
+A product of densities of K x D numbers under- or overflows, and a density has a unit. What is computed here instead is,
+for each member, over L trajectories drawn from its buffer,
+
+    H(theta) = -1/L sum_l sum_{k < K} discount^k r_lk exp( 1 / (D (k + 1)) sum_{i <= k} log(pi(a_li | s_li) / old_li) )
+
+where D is how many numbers an action has (one for a choice) and old the density with which it was drawn: the product is
+the geometric mean, for each number that was drawn, of the density relative to that of the policy that drew it, so that
+every factor is 1 when a trajectory is new. The rewards r are as the agent counts them: under scale_rewards in units of
+their standard deviation in the first rollout, under group_baseline less the mean of the accounts that lived through the
+same step; behind the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes
+even the best trajectories less likely: the term is for rewards around a baseline.
+
+The buffer keeps, of every rollout, the L trajectories with the largest sum of discount^k r_k among all stretches of K
+steps that begin at a multiple of K, and forgets the oldest. The loss gains h_term x H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+
+from finrl_pod.random import generators
+from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.networks.distributions import distribution_of
+from finrl_pod.rl.networks.policies import PolicySpec, spread_of
+from finrl_pod.rl.training.optimiser import Parameters
+from finrl_pod.settings.algorithm_configs import OnPolicyConfig
+from finrl_pod.types import Tensor
+
+Views = Mapping[str, Tensor]
+# Mean scores [P, K, A, D] by weights of P members.
+Mean = Callable[[Views], Tensor]
+# KL [P, K, A] of two policies from their means and log standard deviations.
+Divergence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+FAR = 1e4  # scores beyond it are as far away as can be
+
+
+def neighbours(alive: Sequence[bool]) -> list[int]:
+    """For each member the next one that is alive and has numbers for weights, in a circle; itself without one."""
+    count = len(alive)
+    return [next((q for i in range(1, count) if alive[q := (p + i) % count]), p) for p in range(count)]
+
+
+def bonus(views: Views, mean: Mean, others: Sequence[int], divergence: Divergence) -> Tensor:
+    """B [P], with gradients by each member's own weights. mean: in the states of every member."""
+    order = torch.tensor(others, device=next(iter(views.values())).device)
+    other = {name: view.detach()[order] for name, view in views.items()}
+    with torch.no_grad():
+        theirs = mean(other).nan_to_num().clamp(-FAR, FAR)  # who has lost all measure must not take the other along
+    own = mean(views)
+    each = divergence(own, spread_of(views, own), theirs, spread_of(other, theirs))
+    return 1 - (-each).exp().mean((1, 2))
+
+
+def gaussian_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """KL of diagonal Gaussians, for each of their D numbers: means [P, K, A, D], log_std [P, D or 1] -> [P, K, A]."""
+    wide = (log_std.shape[0], 1, 1, -1)
+    own, theirs = log_std.view(wide), other_log_std.view(wide)
+    ratio = (2 * (own - theirs)).exp() + ((mean - other_mean) * (-theirs).exp()).square()
+    return (theirs - own + 0.5 * (ratio - 1)).mean(-1)
+
+
+def categorical_kl(
+    logits: Tensor,
+    log_std: Tensor,  # noqa: ARG001  choices have no spread
+    other_logits: Tensor,
+    other_log_std: Tensor,  # noqa: ARG001
+) -> Tensor:
+    """KL of choices by the softmax of logits [P, K, A, C]: [P, K, A]."""
+    own, theirs = torch.log_softmax(logits, -1), torch.log_softmax(other_logits, -1)
+    return (own.exp() * (own - theirs)).sum(-1)
+
+
+# Log-probability [P, K, A] of actions [P, K, A, D] in days [P, K] and accounts [P, K, A, 1 + N].
+LogProbability = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class HTerm:
+    """The buffers of good trajectories of P members, and H of a draw from them."""
+
+    def __init__(
+        self,
+        config: OnPolicyConfig,
+        spec: PolicySpec,
+        streams: Sequence[torch.Generator],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """streams: one a member, for its draws. Raises ConfigError where the buffer would not fit into memory."""
+        self.config, self.streams, self.device = config, streams, device
+        k, seen = config.h_steps, spec.own
+        choice = spec.action == "discrete"
+        fields = {
+            "day": ((k,), torch.int64),
+            "account": ((k, seen), dtype),
+            "action": ((k, 1), torch.int64) if choice else ((k, spec.action_size), dtype),
+            "log_probability": ((k,), dtype),
+            "reward": ((k,), dtype),
+        }
+        self.buffer = Replay(
+            fields, len(streams), config.h_buffer, device, setting="agent.h_buffer", what="trajectories"
+        )
+        self._draws: Iterator[Tensor] = iter(())
+
+    @torch.no_grad()
+    def remember(self, rollout: Rollout, reward: Tensor, discount: Tensor, steps: int) -> None:
+        """Keep the best trajectories of a rollout, and draw for the gradient steps that follow on it.
+
+        reward: [H, P, G, A] scaled; discount: [P]. All is drawn here, so that steps which are left out shift nothing.
+        """
+        horizon, p, groups, accounts = reward.shape
+        k, over = self.config.h_steps, rollout.terminated | rollout.truncated
+        if self.config.group_baseline and accounts > 1:
+            reward = reward - reward.mean(-1, keepdim=True)
+        parts = horizon // k
+
+        def cut(x: Tensor) -> Tensor:
+            """[H, P, G, A, ...] -> [P, parts * G * A, K, ...]"""
+            x = x[: parts * k].view(parts, k, *x.shape[1:]).movedim(1, 4)  # [parts, P, G, A, K, ...]
+            return x.transpose(0, 1).reshape(p, parts * groups * accounts, k, *x.shape[5:])
+
+        ended = cut(over.to(reward.dtype))
+        before = ended.cumsum(2) - ended  # ends before each step
+        earned = torch.where(before == 0, cut(reward), 0.0)
+        score = (earned * self._powers(discount)).sum(2)  # [P, M]
+        best = score.topk(min(self.config.h_trajectories, score.shape[1], self.buffer.capacity), 1).indices
+        member = torch.arange(p, device=self.device).unsqueeze(1)
+        day = rollout.day.unsqueeze(-1).expand(horizon, p, groups, accounts)
+        parts_of = {"account": rollout.account, "action": rollout.action, "log_probability": rollout.log_probability}
+        chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
+        self.buffer.add({"day": cut(day)[member, best], "reward": earned[member, best], **chosen})
+        size = (steps, self.config.h_trajectories)
+        each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.streams]
+        self._draws = iter(torch.stack(each, 1))
+
+    def energy(self, log_probability: LogProbability, discount: Tensor) -> Tensor:
+        """H [P] of the next L trajectories that each member drew from its buffer, with gradients by the policy."""
+        chosen = next(self._draws).unsqueeze(0)
+        drawn = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
+        p, size, k = drawn["reward"].shape
+        flat = (p, size * k, 1)  # every step is an item of one account
+        now = log_probability(
+            drawn["day"].view(p, size * k), drawn["account"].view(*flat, -1), drawn["action"].view(*flat, -1)
+        )
+        moved = now.view(p, size, k) - drawn["log_probability"]
+        steps = torch.arange(1, k + 1, device=self.device, dtype=moved.dtype)
+        likeness = (moved.cumsum(2) / (steps * drawn["action"].shape[-1])).exp()
+        return -(self._powers(discount) * drawn["reward"] * likeness).sum(2).mean(1)
+
+    def _powers(self, discount: Tensor) -> Tensor:
+        """discount^k for each member: [P, 1, K]."""
+        steps = torch.arange(self.config.h_steps, device=self.device, dtype=discount.dtype)
+        return discount.view(-1, 1, 1) ** steps
+
+    def state(self, since: int) -> dict[str, Tensor]:
+        """What a slot keeps: see `Algorithm.slot_state`."""
+        counts = torch.tensor([self.buffer.written, 0, 0])
+        return {"counts": counts, **self.buffer.latest(self.buffer.written - since)}
+
+
+DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
+# Mean scores [P, K, A, D] and their log standard deviation, by weights, in days [P, K] and accounts [P, K, A, 1 + N].
+Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Additions:
+    """Their gradient for P members. h_term: None where its weight is 0 for all; `diverse`: whether the bonus is on."""
+
+    def __init__(
+        self,
+        settings: dict[str, Tensor],
+        parameters: Parameters,
+        decide: Decide,
+        action: str,
+        h_term: HTerm | None,
+        diverse: bool,
+    ) -> None:
+        self.settings, self.parameters, self.decide = settings, parameters, decide
+        self.distribution = distribution_of(action)
+        self.divergence = categorical_kl if action == "discrete" else gaussian_kl
+        self.h_term, self.diverse = h_term, diverse
+
+    @classmethod
+    def of(
+        cls,
+        config: OnPolicyConfig,
+        settings: dict[str, Tensor],
+        parameters: Parameters,
+        decide: Decide,
+        spec: PolicySpec,
+        seed: int,
+        members: Sequence[int],
+    ) -> Additions | None:
+        """Those that the settings turn on, None where none is."""
+        diverse = len(members) > 1 and bool(settings["diversity"].any())
+        h_term, flat = None, parameters.flat
+        if settings["h_term"].any():
+            streams = generators(seed, members, "h-term", flat.device)
+            h_term = HTerm(config, spec, streams, flat.dtype, flat.device)
+        if h_term is None and not diverse:
+            return None
+        return cls(settings, parameters, decide, spec.action, h_term, diverse)
+
+    def gradient(self, day: Tensor, account: Tensor, alive: Tensor) -> Tensor:
+        """[P, D]. day [P, K], account [P, K, A, 1 + N]: states to be learned from; alive: [P] bool."""
+        views = self.parameters.views
+        loss = torch.zeros_like(self.settings["diversity"])
+
+        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
+            return self.distribution.log_probability(action, *self.decide(views, day, account))
+
+        if self.h_term is not None:
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
+        if self.diverse:
+            few = max(1, day.shape[1] // DIVERSITY_PART)
+            seen = (day[:, :few], account[:, :few])
+            sound = alive & torch.isfinite(self.parameters.flat).all(1)
+            others = neighbours(sound.tolist())
+            loss = loss - self.settings["diversity"] * bonus(
+                views, lambda params: self.decide(params, *seen)[0], others, self.divergence
+            )
+        return self.parameters.gradient(loss.sum(), partial=True)

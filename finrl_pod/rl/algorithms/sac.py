@@ -1,0 +1,146 @@
+"""Soft actor-critic (Haarnoja et al. 2018) and REDQ, randomised ensembled double Q-learning (Chen et al. 2021).
+
+The target is the minimum over a random subset of the critics, drawn anew for each update; the actor climbs the mean of
+all of them, once every `policy_delay` updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from finrl_pod.rl.algorithms.actor_critic import ActorCritic
+from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
+from finrl_pod.rl.networks.critics import combined
+from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
+from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
+from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, Ranges
+from finrl_pod.types import Tensor
+
+LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
+
+
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """A sample tanh(u), u = mean + std noise, and its log-density, summed over D: [..., D] and [...].
+
+        log pi = log N(u) - sum log(1 - tanh(u)^2),   log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
+
+    (appendix C of the paper, in the form that does not overflow).
+    """
+    action, chance = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
+    return action, chance
+
+
+class _Squashed(torch.autograd.Function):
+    """With its gradient in closed form: d log pi / du = 2 tanh(u), du / d log std = std noise."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        bounded = log_std.clamp(*LOG_STD)
+        change = bounded.exp() * noise
+        u = mean + change
+        action = torch.tanh(u)
+        each = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
+        ctx.save_for_backward(action, change, bounded == log_std)
+        return action, -each.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None]:
+        action, change, within = ctx.saved_tensors
+        by_action, by_chance = outward[0], outward[1].unsqueeze(-1)
+        by_u = by_action * (1 - action * action) + 2 * by_chance * action
+        return by_u, (by_u * change - by_chance) * within, None
+
+
+class SAC(ActorCritic):
+    """Every update: critics to the soft value, the actor up the ensemble, the temperature to its entropy."""
+
+    config: SACConfig | REDQConfig
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": ABOVE_ZERO, "target_entropy": FINITE}
+    FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
+    HEADS = 2
+    KERNEL = True
+
+    def _build(self, streams: Sequence[torch.Generator]) -> None:
+        super()._build(streams)
+        self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        super().load_member(p, weights, rest)
+        if not self.config.automatic:  # a fixed temperature is a setting, and settings stay the slot's own
+            self.trained.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
+
+    @property
+    def climbs(self) -> str:
+        return "mean" if self.rule == "mean" else "min"
+
+    @property
+    def temperature(self) -> Tensor:
+        """[P]"""
+        return self.trained.parts["temperature"].parameters.flat[:, 0].exp()
+
+    def _sampled(self, seen: Seen, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action [P, K, A, D] of the actor and its log-density [P, K, A]."""
+        mean, log_std = self.network.forward(self.trained.views("actor"), seen)
+        return squashed(mean, log_std, noise)
+
+    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+        seen = self.inputs.see(items)
+        return self._sampled(seen, self._noise(seen.account.shape[1]))[0]
+
+    def _extra_shape(self) -> tuple[int, ...]:
+        return (2, self.items, self.inputs.accounts, self.spec.action_size)
+
+    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+        temperature = self.temperature
+        if self._fused is not None:
+            figures = self._fit_critics_fused(self._fused, batch, extra, factor, temperature)
+        else:
+            with torch.no_grad():
+                following, chance = self._sampled(batch.following, extra[:, 0])
+                ahead = self.next_values(batch.following, following) - temperature.view(-1, 1, 1) * chance
+            figures = self._fit_critics(batch, ahead, factor)
+        if self.improves:
+            loss, entropy = self._improve(batch, extra[:, 1], temperature, factor)
+            self._cool(entropy, factor)
+            self.improved = [loss, temperature, entropy]
+        self._follow(self.updates)
+        return [*figures, *self.improved]
+
+    def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """One step of the actor; returns its loss and its entropy [P]."""
+        if self._fused is not None:
+            gradient, loss, entropy = self._fused.actor()
+            self.trained.step("actor", gradient, loss, factor)
+            return loss, entropy
+        action, chance = self._sampled(batch.seen, noise)
+        values = combined(self.values(self._fixed, batch.seen, action, self.critics), self.climbs)
+        loss = (temperature.view(-1, 1, 1) * chance - values).mean((1, 2))
+        self.trained.descend("actor", loss, factor)
+        return loss.detach(), -chance.detach().mean((1, 2))
+
+    @torch.no_grad()
+    def _cool(self, entropy: Tensor, factor: float) -> None:
+        """One step of the temperature: J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is learned."""
+        if not self.config.automatic:
+            return
+        above = entropy - self.settings["target_entropy"] * self.spec.action_size
+        log = self.trained.parts["temperature"].parameters.flat
+        # The gradient of log alpha * above is what stands above.
+        self.trained.step("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
+
+
+class REDQ(SAC):
+    """Between two steps of the actor its figures are those of the last."""
+
+    config: REDQConfig
+    KERNEL = True
+    climbs = "mean"
+
+    @property
+    def delay(self) -> int:  # type: ignore[override]
+        return self.config.policy_delay

@@ -1,0 +1,1 @@
+"""Rollouts of on-policy and replay buffers of off-policy algorithms."""

@@ -1,0 +1,60 @@
+"""Rollouts of on-policy algorithms, and generalised advantage estimation (Schulman et al. 2016)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from finrl_pod.types import Observation, Tensor
+
+
+class Rollout(NamedTuple):
+    """H steps of P members times G groups of A accounts. The market is not copied: a day points into its table.
+
+    day: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
+    terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
+    over: [H, P, G] bool, the steps at which a group's time was over. ends: the observations before those resets, the
+    r-th of each group in ends[r]: (day [P, G], account [P, E, 1 + N]). A market's group ends at most once a rollout.
+    Other environments show flat rows: their day is 0 and their account the row, one environment a group.
+    """
+
+    day: Tensor
+    account: Tensor
+    action: Tensor
+    log_probability: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    last: Observation
+    ends: tuple[Observation, ...]
+    over: Tensor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    discount: Tensor,
+    gae_lambda: Tensor,
+) -> Tensor:
+    """Advantages [H, P, E].
+
+    rewards, values: [H, P, E]; next_values: [H, P, E], the value of the state that step h led to, before any reset
+    (so a truncated episode is bootstrapped from its own final state). terminated, truncated: [H, P, E] bool.
+    discount, gae_lambda: [P].
+
+        delta_h = r_h + discount * V(s_{h+1}) * (not terminated) - V(s_h)
+        A_h = delta_h + discount * lambda * (neither terminated nor truncated) * A_{h+1}
+    """
+    discount, decay = discount.unsqueeze(-1), (discount * gae_lambda).unsqueeze(-1)
+    deltas = rewards + discount * next_values * (~terminated) - values
+    carry = decay * ~(terminated | truncated)
+    advantages = torch.empty_like(rewards)
+    running = torch.zeros_like(rewards[0])
+    for h in range(rewards.shape[0] - 1, -1, -1):
+        running = deltas[h] + carry[h] * running
+        advantages[h] = running
+    return advantages

@@ -1,0 +1,1 @@
+"""C++ kernels of networks and updates, and their Python side."""

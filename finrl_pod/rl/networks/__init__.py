@@ -1,0 +1,1 @@
+"""Policies, critics and what they are made of, batched over a population."""

@@ -1,0 +1,152 @@
+"""What an agent sees and does, between an environment and networks that know nothing of it.
+
+Two kinds of environments: a market, whose observation is (day, account) with the features in a shared table, and any
+other, whose observation is one flat row [P, E, S]. Replays and networks work on *items*: a group of A accounts that
+share a day, or one environment (A = 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from finrl_pod.market.actions import scores_to_weights
+from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.types import Observation, Tensor
+
+# Agents act in [-1, 1]; where a softmax makes weights of scores, they are multiplied by this: 5 against 19 times -5
+# is 0.999 of the account.
+SCORE_SCALE = 5.0
+
+Leaves = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class Seen(NamedTuple):
+    """What networks read: R rows of networks, K items of A accounts.
+
+    account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F] of the market's table,
+    else None. tradable: [R, K, N] bool, None when all are.
+    """
+
+    account: Tensor
+    features: Tensor | None = None
+    tradable: Tensor | None = None
+
+    def copies(self, count: int) -> Seen:
+        """Every row `count` times, side by side: for so many networks that see the same."""
+        if count == 1:
+            return self
+        return Seen(*(None if x is None else repeat(x, count) for x in self))  # type: ignore[arg-type]
+
+    def flat(self) -> Tensor:
+        """[R, K * A, S]: account, then the day's features, asset by asset."""
+        r, k, a, w = self.account.shape
+        if self.features is None:
+            return self.account.reshape(r, k * a, w)
+        table = self.features.reshape(r, k, 1, -1).expand(r, k, a, -1)
+        return torch.cat([self.account, table], -1).reshape(r, k * a, -1)
+
+
+def repeat(x: Tensor, count: int) -> Tensor:
+    """[R, ...] -> [R * count, ...], the copies of a row side by side."""
+    return x.unsqueeze(1).expand(x.shape[0], count, *x.shape[1:]).reshape(x.shape[0] * count, *x.shape[1:])
+
+
+class Inputs(Protocol):
+    """Between one environment and the networks."""
+
+    spec: PolicySpec
+    groups: int
+    accounts: int
+    leaves: Leaves  # of an item's observation: name -> (shape, dtype)
+
+    def take(self, observation: Any) -> dict[str, Tensor]:
+        """An observation as items: name -> [P, G, *shape]."""
+        ...
+
+    def see(self, items: Mapping[str, Tensor]) -> Seen:
+        """Items [P, K, ...] as networks read them."""
+        ...
+
+    def effect(self, action: Tensor, seen: Seen) -> Tensor:
+        """What critics are told of an action [R, K, A, D]: all that the environment makes of it."""
+        ...
+
+
+class MarketInputs:
+    """A market: days point into its table."""
+
+    def __init__(self, env: Any, spec: PolicySpec, dtype: torch.dtype) -> None:
+        market = env.market
+        decided = market.tradable[env.first : env.last + 2]
+        self.spec, self.groups, self.accounts, self.dtype = spec, env.groups, env.accounts, dtype
+        self.features = market.features.to(dtype)
+        self.tradable = None if bool(decided.all()) else market.tradable
+        self._leverage = env.config.leverage
+        self.leaves: Leaves = {
+            "day": ((), torch.int64),
+            "account": ((env.accounts, market.shape[1] + 1), dtype),
+        }
+
+    def take(self, observation: Observation) -> dict[str, Tensor]:
+        day, account = observation
+        p, groups = day.shape
+        return {"day": day, "account": account.view(p, groups, self.accounts, -1).to(self.dtype)}
+
+    def see(self, items: Mapping[str, Tensor]) -> Seen:
+        day = items["day"]
+        tradable = None if self.tradable is None else self.tradable[day]
+        return Seen(items["account"], self.features[day], tradable)
+
+    def effect(self, action: Tensor, seen: Seen) -> Tensor:
+        """Scores as the weights [R, K, A, N] that they become; shares to trade as they are."""
+        if not self.spec.wants_weights:
+            return action
+        everything = torch.ones((), dtype=torch.bool, device=action.device)
+        tradable = everything if seen.tradable is None else seen.tradable.unsqueeze(2)
+        short = self.spec.action == "direct"
+        return scores_to_weights(action * scale_of(self.spec), tradable, short=short, leverage=self._leverage)
+
+
+class FlatInputs:
+    """Any environment with flat rows [P, E, S]; every environment is an item of its own."""
+
+    def __init__(self, env: Any, spec: PolicySpec, dtype: torch.dtype) -> None:
+        self.spec, self.groups, self.accounts, self.dtype = spec, env.envs, 1, dtype
+        self.leaves: Leaves = {"row": ((1, env.observation_size), dtype)}
+
+    def take(self, observation: Tensor) -> dict[str, Tensor]:
+        return {"row": observation.unsqueeze(2).to(self.dtype)}
+
+    def see(self, items: Mapping[str, Tensor]) -> Seen:
+        return Seen(items["row"])
+
+    def effect(self, action: Tensor, seen: Seen) -> Tensor:  # noqa: ARG002  the action is all there is
+        return action
+
+
+def scale_of(spec: PolicySpec) -> float:
+    """What an action in [-1, 1] is multiplied by on its way to the environment."""
+    return SCORE_SCALE if spec.action == "softmax" else 1.0
+
+
+def row_size(spec: PolicySpec) -> int:
+    """Numbers in a flat row: of a market 1 + N + N F, of another environment its own (assets is 0 there)."""
+    return 1 + spec.assets + spec.assets * spec.features if spec.assets else spec.features
+
+
+def spec_of(env: Any, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
+    """What sets the shapes of networks for this environment."""
+    if hasattr(env, "market"):
+        _, assets, features = env.market.shape
+    else:
+        assets, features = 0, env.observation_size
+    size = env.actions if env.action_kind == "discrete" else env.action_size
+    return PolicySpec(kind, assets, features, size, hidden, env.action_kind, activation)
+
+
+def inputs_of(env: Any, spec: PolicySpec, dtype: torch.dtype) -> Inputs:
+    """The kind of inputs that the environment has."""
+    return MarketInputs(env, spec, dtype) if spec.assets else FlatInputs(env, spec, dtype)

@@ -1,0 +1,1 @@
+"""Workers, learners and what they share: optimisers, normalisation, the pipeline."""

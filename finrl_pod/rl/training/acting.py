@@ -1,0 +1,77 @@
+"""A trained policy at work on single accounts, outside any environment: what it sees and what weights it wants.
+
+The same few lines serve the tournament's scoring, the backtest and live trading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from finrl_pod.market.actions import choices_as_weights, scores_to_weights, trades_as_weights
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import Tensor
+
+
+@torch.no_grad()
+def target_weights(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    tradable: Tensor,
+    held: Tensor,
+    worth: Tensor,
+    prices: Tensor,
+    rules: EnvironmentConfig,
+) -> Tensor:
+    """Weights [P, N] float64 that P members of one actor want, each for its own account, without exploration.
+
+    features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
+    equity in currency; prices: [N], closes of the decision bar.
+    """
+    if rules.kind == "discrete":
+        choice = choices(actor, params, features, tradable, held, rules)
+        return choices_as_weights(choice, held, tradable, lot=rules.lot, rules=rules_of(rules))
+    unit = worth / rules.cash if rules.kind == "stock_trading" else None  # observed in units of the starting cash
+    scores = _action(actor, params, features, tradable, held, unit).view(len(held), -1).double()
+    if rules.kind == "stock_trading":
+        return trades_as_weights(
+            scores, held, tradable, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
+        )
+    return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)
+
+
+@torch.no_grad()
+def choices(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    tradable: Tensor,
+    held: Tensor,
+    rules: EnvironmentConfig,
+) -> Tensor:
+    """What P members of one actor choose [P] where actions are discrete; arguments as for `target_weights`."""
+    assert rules.kind == "discrete"
+    return _action(actor, params, features, tradable, held, None).view(len(held))
+
+
+def _action(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    tradable: Tensor,
+    held: Tensor,
+    unit: Tensor | None,
+) -> Tensor:
+    """The actor's action, each member in an account of its own. unit: [P] what weights of equity are multiplied by."""
+    p, n = held.shape
+    dtype = next(iter(params.values())).dtype
+    account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)
+    if unit is not None:
+        account = account * unit.unsqueeze(-1)
+    rows = features.to(dtype).expand(p, 1, *features.shape)
+    mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
+    return actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask)

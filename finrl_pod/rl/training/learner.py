@@ -1,0 +1,238 @@
+"""What a notebook user holds: P agents on one environment, that learn, act, and can be saved and continued.
+
+env = PortfolioEnv(market, config.environment, last=train_end)
+agent = Learner(env, config.agent, seed=7)
+agent.learn(1_000_000, callback=lambda agent, metrics: print(agent.samples, metrics["reward"]))
+agent.snapshot()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from finrl_pod import __version__
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.memory import keep_freed_memory
+from finrl_pod.rl.algorithms.base import Algorithm, Metrics
+from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.training.worker import Worker
+from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
+from finrl_pod.types import AgentSnapshot, Tensor
+
+Callback = Callable[["Learner", Metrics], bool | None]
+
+
+class Learner:
+    """P members, each with its own weights, settings and random streams, trained side by side."""
+
+    def __init__(
+        self,
+        env: Any,
+        config: AgentConfig | None = None,
+        *,
+        seed: int = 0,
+        hyperparameters: Sequence[Mapping[str, float]] | None = None,
+        threads: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """env: an environment (its `member_ids` name the members). config: of any algorithm, PPO when None.
+
+        threads: CPU threads, 0 leaves them alone. Raises ConfigError for settings that do not fit.
+        """
+        if threads:
+            torch.set_num_threads(threads)
+        keep_freed_memory()
+        self.env, self.config, self.seed = env, config or PPOConfig(), seed
+        self.algorithm: Algorithm = make_algorithm(
+            self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype
+        )
+        self.samples = [0] * env.members
+        self._worker: Worker | None = None
+
+    @property
+    def alive(self) -> list[bool]:
+        """For each member, whether its losses are still numbers."""
+        return [bool(x) for x in self.algorithm.alive]
+
+    @property
+    def iteration_samples(self) -> int:
+        """Environment steps of a member in one iteration."""
+        return int(self.algorithm.steps * self.env.envs)
+
+    def learn(
+        self,
+        samples: int,
+        *,
+        callback: Callback | None = None,
+        schedule: Callable[[int], float] | None = None,
+    ) -> Metrics:
+        """Train on at least `samples` environment steps for each member; returns the last iteration's metrics [P].
+
+        callback(learner, metrics) is called after every iteration; returning False stops. schedule: samples of this
+        call so far -> factor of the learning rate; by default the config's schedule over this call.
+        """
+        if samples < 1:
+            raise ConfigError(f"samples must be at least 1, got {samples}")
+        linear = self.config.learning_rate_schedule == "linear"
+        factor = schedule or ((lambda done: 1 - done / samples) if linear else (lambda _: 1.0))
+        each = self.iteration_samples
+        metrics: Metrics = {}
+        for i in range(-(-samples // each)):
+            metrics = self.algorithm.iterate(self.worker, factor(i * each))
+            self.samples = [n + each for n in self.samples]
+            if callback is not None and callback(self, metrics) is False:
+                break
+        return metrics
+
+    @property
+    def worker(self) -> Worker:
+        """Steps the environments; the first look at it resets them."""
+        if self._worker is None:
+            self._worker = Worker(self.env, self.seed)
+        return self._worker
+
+    def act(self, observation: Any) -> Tensor:
+        """The action [P, E, D] without exploration, for observations as the environment gives them."""
+        return self.algorithm.greedy(observation)
+
+    def hyperparameters(self, p: int = 0) -> dict[str, float]:
+        """The settings of member p."""
+        return {name: float(column[p]) for name, column in self.algorithm.settings.items()}
+
+    def snapshot(
+        self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
+    ) -> AgentSnapshot:
+        """Everything needed to run or continue member p. Raises RunError away from a market."""
+        market = self._market()
+        weights, rest = self.algorithm.member(p)
+        return AgentSnapshot(
+            id=id,
+            parent=parent,
+            spec={
+                **asdict(self.algorithm.spec),
+                "algorithm": self.config.algorithm,
+                "environment": asdict(self.env.config),
+            },
+            weights=weights,
+            optimiser=rest,
+            normaliser=market.normaliser,
+            hyperparameters=self.hyperparameters(p),
+            samples=self.samples[p],
+            data_sha256=data_sha256,
+            seed=self.seed,
+            version=__version__,
+        )
+
+    def checkpoint(self, since: int = 0) -> dict[str, Tensor]:
+        """Everything that a Learner made with the same arguments needs to go on exactly: name -> CPU tensor.
+
+        Beside the members that is what belongs to their slots: random streams, replay, environments. since: items of
+        the replay that are kept elsewhere already; those written later are given, as "slot.NAME" [P, n, ...].
+        """
+        state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
+        for p in range(self.env.members):
+            weights, rest = self.algorithm.member(p)
+            state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
+            state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
+        state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.streams())}
+        state |= {f"world.{name}": x.cpu().clone() for name, x in _world(self.worker).items()}
+        return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `checkpoint`: what follows is what would have followed. Raises RunError when it does not fit."""
+        worker = self.worker
+        try:
+            for p in range(self.env.members):
+                self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
+            for i, stream in enumerate(self.algorithm.streams()):
+                stream.set_state(state[f"stream.{i}"])
+            self.algorithm.load_slot_state(_part(state, "slot."))
+            worker.observation = _resumed(worker, _part(state, "world."))
+            self.samples = [int(n) for n in state["samples"]]
+            self.algorithm.alive.copy_(state["alive"])
+        except (KeyError, RuntimeError) as error:
+            raise RunError(f"the checkpoint does not fit this learner: {error}") from None
+
+    def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
+        """Continue from a snapshot in slot p (warm start): weights, moments, reward scale, sample count.
+
+        Hyperparameters and random streams stay the slot's own. Raises RunError when the snapshot does not fit.
+        """
+        if (theirs := snapshot.spec.get("algorithm")) != self.config.algorithm:
+            raise RunError(
+                f"snapshot {snapshot.id} was trained by {theirs}, this agent learns by {self.config.algorithm}; "
+                "set agent.algorithm to the one it was trained by"
+            )
+        fits = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
+        wanted = self.algorithm.shapes()
+        if fits != wanted:
+            odd = sorted(name for name in fits.keys() | wanted.keys() if fits.get(name) != wanted.get(name))[0]
+            raise RunError(
+                f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {fits.get(odd)}, "
+                f"needed {wanted.get(odd)}; use the policy, hidden sizes and features it was trained with"
+            )
+        if not self.algorithm.alive[p]:  # its accounts, and a replay, hold what is no number too
+            raise RunError(
+                f"member {p} stopped when its loss was no longer a number, and its environments with it; restore "
+                f"snapshot {snapshot.id} into a new Learner"
+            )
+        spec = asdict(self.algorithm.spec)
+        for name in ("kind", "activation", "action"):
+            if snapshot.spec.get(name, spec[name]) != spec[name]:
+                raise RunError(
+                    f"snapshot {snapshot.id} does not fit this agent: its {name} is {snapshot.spec[name]!r}, "
+                    f"needed {spec[name]!r}; use the policy, activation and environment it was trained with"
+                )
+        if odds := snapshot.optimiser.keys() ^ self.algorithm.member(p)[1].keys():
+            raise RunError(
+                f"snapshot {snapshot.id} does not fit this agent: what it keeps for training differs, {min(odds)} is "
+                "on one side alone; use the optimiser and the settings it was trained with"
+            )
+        here = self._market().normaliser.feature_names
+        if snapshot.normaliser.feature_names != here:
+            raise RunError(
+                f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
+                f"the market has {', '.join(here)}; build the market with the features it was trained with"
+            )
+        self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
+        self.samples[p] = snapshot.samples
+
+    def _market(self) -> Any:
+        if not hasattr(self.env, "market"):
+            raise RunError(
+                f"a snapshot holds an agent of a market, and {type(self.env).__name__} is none; use checkpoint() and "
+                "resume()"
+            )
+        return self.env.market
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
+
+def _world(worker: Worker) -> dict[str, Tensor]:
+    """The environments' state, and the observation that is to be answered. Raises RunError where there is none."""
+    if hasattr(worker.env, "checkpoint"):  # an environment that knows how it is continued
+        return dict(worker.env.checkpoint())
+    state = getattr(worker.env, "state", None)
+    if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
+        raise RunError(f"{type(worker.env).__name__} does not show its state, so it cannot be continued exactly")
+    now = worker.observation
+    parts = now if isinstance(now, tuple) else (now,)
+    fields = {name: x for name, x in state._asdict().items() if x is not None}
+    return {**fields, **{f"observation.{i}": x for i, x in enumerate(parts)}}
+
+
+def _resumed(worker: Worker, saved: Mapping[str, Tensor]) -> Any:
+    """Put the environments back to what `_world` said; returns the observation that is to be answered."""
+    if hasattr(worker.env, "resume"):
+        return worker.env.resume(saved)
+    world = {name: saved[name].to(x) for name, x in _world(worker).items()}
+    worker.env.state = worker.env.state._replace(**{name: world.get(name) for name in worker.env.state._fields})
+    seen = [x for name, x in world.items() if name.startswith("observation.")]
+    now = worker.observation
+    return type(now)(*seen) if isinstance(now, tuple) else seen[0]

@@ -1,0 +1,158 @@
+"""The parameters of P members in one flat [P, D] tensor, and Adam over it with settings for each member.
+
+Copying a member is copying a row; masking a member is one torch.where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from finrl_pod.rl.native import kernels
+from finrl_pod.types import Tensor
+
+CONSTANTS = ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
+
+
+class Parameters:
+    """Named [P, ...] tensors that are views of one flat [P, D] tensor; the views are leaves for autograd."""
+
+    def __init__(self, members: Sequence[Mapping[str, Tensor]], device: torch.device | str = "cpu") -> None:
+        """members: one mapping of name to initial tensor for each of the P members, all of the same shapes."""
+        rows = [torch.cat([value.reshape(-1) for value in member.values()]) for member in members]
+        self.flat = torch.stack(rows).to(device)
+        self.shapes = {name: tuple(value.shape) for name, value in members[0].items()}
+        self.starts: dict[str, int] = {}  # where each begins in a row
+        start = 0
+        for name, shape in self.shapes.items():
+            self.starts[name] = start
+            start += torch.Size(shape).numel()
+        self.views = {name: view.detach().requires_grad_() for name, view in self.views_of(self.flat).items()}
+
+    def views_of(self, flat: Tensor) -> dict[str, Tensor]:
+        """Another [P, D] tensor laid out as the parameters are, by name."""
+        return {
+            name: flat[:, start : start + torch.Size(self.shapes[name]).numel()].view(flat.shape[0], *self.shapes[name])
+            for name, start in self.starts.items()
+        }
+
+    def gradient(self, loss: Tensor, *, partial: bool = False) -> Tensor:
+        """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix.
+
+        partial: the loss may depend on some of them only; the rest gets zeros.
+        """
+        leaves = list(self.views.values())
+        grads = torch.autograd.grad(loss, leaves, allow_unused=partial, materialize_grads=partial)
+        return torch.cat([grad.flatten(1) for grad in grads], 1)
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's tensors on the CPU."""
+        return {name: view.detach()[p].cpu().clone() for name, view in self.views.items()}
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's tensors."""
+        for name, view in self.views.items():
+            view.detach()[p].copy_(values[name])
+
+
+class Optimiser(Protocol):
+    """Takes gradient steps on [P, D], and keeps what it needs for that member by member."""
+
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
+        ...
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        ...
+
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        ...
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) on [P, D] with a learning rate and a step count for each member."""
+
+    def __init__(self, like: Tensor, epsilon: float = ADAM_EPSILON) -> None:
+        self.constants = (ADAM_DECAY_1, ADAM_DECAY_2, epsilon)
+        self.first = torch.zeros_like(like)
+        self.second = torch.zeros_like(like)
+        self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
+        self.steps += 1 if active is None else active
+        count = self.steps.clamp(min=1)
+        rate = learning_rate / (1 - ADAM_DECAY_1**count)
+        spread = (1 - ADAM_DECAY_2**count).sqrt()
+        moments = (self.first, self.second)
+        if kernels.take(flat, gradient, *moments):
+            kernels.adam(flat, gradient, *moments, rate, spread, active, self.constants)
+            return
+        moves = torch.ones_like(count, dtype=torch.bool) if active is None else active
+        first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
+        second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
+        change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + self.constants[2])
+        # A member that does not move may hold NaN: chosen, not multiplied by zero.
+        for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
+            kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        return {
+            "first": self.first[p].cpu().clone(),
+            "second": self.second[p].cpu().clone(),
+            "steps": self.steps[p].cpu().clone(),
+        }
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        self.first[p].copy_(values["first"])
+        self.second[p].copy_(values["second"])
+        self.steps[p].copy_(values["steps"])
+
+    @torch.no_grad()
+    def reset(self, p: int) -> None:
+        """Forget one member's moments."""
+        self.first[p].zero_()
+        self.second[p].zero_()
+        self.steps[p].zero_()
+
+
+class RMSprop:
+    """RMSprop (Tieleman and Hinton 2012) on [P, D], as A2C was published with: no momentum, decay 0.99."""
+
+    DECAY = 0.99
+
+    def __init__(self, like: Tensor, epsilon: float) -> None:
+        self.square, self.epsilon = torch.zeros_like(like), epsilon
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
+        """As `Adam.step`."""
+        square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
+        moved = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
+        for kept, new in ((self.square, square), (flat, moved)):
+            kept.copy_(new if active is None else torch.where(active.unsqueeze(1), new, kept))
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of one member's state on the CPU."""
+        return {"square": self.square[p].cpu().clone()}
+
+    @torch.no_grad()
+    def load(self, p: int, values: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's state."""
+        self.square[p].copy_(values["square"])
+
+
+@torch.no_grad()
+def clip_by_member(gradient: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale each row of [P, D] to at most `limit` [P] in the 2-norm; returns (clipped, norm before [P])."""
+    norm = gradient.norm(dim=1)
+    return gradient * (limit / norm.clamp(min=1e-12)).clamp(max=1).unsqueeze(1), norm

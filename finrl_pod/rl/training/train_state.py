@@ -1,0 +1,156 @@
+"""What an algorithm of several networks trains: parameters, optimisers and target networks, for P members.
+
+A member may have several rows of a part, such as its critics; all rows of all members are one batched tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from finrl_pod.errors import RunError
+from finrl_pod.rl.native import kernels
+from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, clip_by_member
+from finrl_pod.types import Tensor
+
+
+class Target:
+    """views: name -> [R, ...], without gradients; they follow the parameters at a rate of each row's own."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.source, self.flat = parameters, parameters.flat.clone()
+        self.views = parameters.views_of(self.flat)
+
+    @torch.no_grad()
+    def follow(self, rate: Tensor, active: Tensor | None) -> None:
+        """Move by rate [R] of the way; active [R] bool: rows that move, None for all."""
+        if active is not None:
+            rate = torch.where(active, rate, 0.0)
+            # A row that stays must not read a source that is no number.
+            source = torch.where(active.unsqueeze(1), self.source.flat, self.flat)
+        else:
+            source = self.source.flat
+        self.flat.lerp_(source, rate.unsqueeze(1))
+
+    def row(self, r: int) -> Tensor:
+        """A copy of one row on the CPU: [D]."""
+        return self.flat[r].cpu().clone()
+
+    def load(self, r: int, values: Tensor) -> None:
+        """Overwrite one row."""
+        self.flat[r].copy_(values)
+
+
+class Part(NamedTuple):
+    """Parameters with what trains them. per: rows of the parameters a member has."""
+
+    parameters: Parameters
+    optimiser: Adam
+    per: int
+
+
+class Trained:
+    """parts and targets by name. alive: [P] bool, False for a member whose loss was no longer a number."""
+
+    def __init__(self, settings: Mapping[str, Tensor], alive: Tensor) -> None:
+        """settings: learning_rate, target_rate and max_grad_norm, [P] each."""
+        self.parts: dict[str, Part] = {}
+        self.targets: dict[str, Target] = {}
+        self.alive, self.members, self.device = alive, len(alive), alive.device
+        self._settings = settings
+        self._wide: dict[tuple[str, int], Tensor] = {}
+
+    def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
+        """A part of these initial rows, with a target if it needs one."""
+        parameters = Parameters(rows, self.device)
+        self.parts[name] = Part(parameters, Adam(parameters.flat), per)
+        if target:
+            self.targets[name] = Target(parameters)
+
+    def views(self, name: str) -> dict[str, Tensor]:
+        """name -> [R, ...] of a part, which gradients are taken of."""
+        return self.parts[name].parameters.views
+
+    def fixed(self, name: str) -> dict[str, Tensor]:
+        """The same without gradients."""
+        return {key: view.detach() for key, view in self.views(name).items()}
+
+    # ------------------------------------------------------------------ steps
+
+    def descend(self, name: str, loss: Tensor, factor: float) -> Tensor:
+        """One step of a part down its loss [R]; returns the largest norm of a member's gradients [P].
+
+        A member whose loss or gradient is no longer a number stops here, with the parameters it had.
+        """
+        return self.step(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
+
+    def step(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
+        """The same with the loss's gradient [R, D]."""
+        parameters, optimiser, per = self.parts[name]
+        rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
+        if kernels.take(parameters.flat, gradient, loss):
+            state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
+            norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, factor, CONSTANTS)
+            return norm.view(self.members, per).amax(1) if per > 1 else norm
+        gradient, norm = clip_by_member(gradient, limit)
+        judged = norm + loss
+        # One look at one number; where it costs a wait, on a GPU, there is none.
+        if self.device.type != "cpu" or not math.isfinite(float(judged.sum())):
+            self.alive = self.alive & torch.isfinite(judged).view(self.members, per).all(1)
+        optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
+        return norm.view(self.members, per).amax(1) if per > 1 else norm
+
+    def follow(self) -> None:
+        """Move every target."""
+        for name, target in self.targets.items():
+            per = self.parts[name].per
+            target.follow(self._rows("target_rate", per), self._active(per))
+
+    def _rows(self, name: str, per: int) -> Tensor:
+        """A member's setting for each of its `per` rows."""
+        if (name, per) not in self._wide:
+            self._wide[name, per] = self._settings[name].repeat_interleave(per)
+        return self._wide[name, per]
+
+    def _active(self, per: int) -> Tensor | None:
+        """Rows of the members that are alive, None for all (seen on a CPU alone, where looking costs nothing)."""
+        if self.device.type == "cpu" and bool(self.alive.all()):
+            return None
+        return self.alive.repeat_interleave(per) if per > 1 else self.alive
+
+    # ------------------------------------------------------------------ a member's state
+
+    def member(self, p: int) -> dict[str, Tensor]:
+        """Copies of all of a member's rows, on the CPU: parameters, moments, targets."""
+        state: dict[str, Tensor] = {}
+        for name, (parameters, optimiser, per) in self.parts.items():
+            for i in range(per):
+                row, prefix = p * per + i, f"{name}.{i}."
+                state[prefix + "parameters"] = parameters.flat[row].cpu().clone()
+                state |= {prefix + key: value for key, value in optimiser.member(row).items()}
+                if name in self.targets:
+                    state[prefix + "target"] = self.targets[name].row(row)
+        return state
+
+    @torch.no_grad()
+    def load(self, p: int, state: Mapping[str, Tensor]) -> None:
+        """Overwrite a member. Raises RunError, and changes nothing, for parts of another number or size."""
+        for name, (parameters, _, per) in self.parts.items():
+            size = parameters.flat.shape[1]
+            rows = [state.get(f"{name}.{i}.parameters") for i in range(per)]
+            if any(row is None or len(row) != size for row in rows) or f"{name}.{per}.parameters" in state:
+                raise RunError(
+                    f"the saved agent does not fit: here its {name} is {per} times {size} numbers; "
+                    "use the settings it was trained with"
+                )
+        for name, (parameters, optimiser, per) in self.parts.items():
+            for i in range(per):
+                row, prefix = p * per + i, f"{name}.{i}."
+                parameters.flat[row].copy_(state[prefix + "parameters"])
+                own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
+                optimiser.load(row, own)
+                if name in self.targets:
+                    self.targets[name].load(row, own["target"])

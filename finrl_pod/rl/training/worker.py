@@ -1,0 +1,134 @@
+"""The worker: steps environments with a policy and fills a rollout. No host synchronisation inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.training.normalisation import AsItIs
+from finrl_pod.types import EnvStep, Observation, Tensor
+
+Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class View(Protocol):
+    """What an agent is shown of an environment, and how it counts its rewards."""
+
+    def begin(self, observation: Any) -> None:
+        """Look at what is to be answered first, once in a run."""
+        ...
+
+    def show(self, observation: Any) -> Any:
+        """An observation as the agent sees it."""
+        ...
+
+    def after(self, out: EnvStep) -> Tensor:
+        """Look at a step; returns its rewards [P, E] as the agent counts them."""
+        ...
+
+
+AS_IT_IS = AsItIs()
+
+
+class Worker:
+    """Keeps the current observation of P x G x A environments and collects rollouts of H steps."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        self.env = env
+        self.observation: Any = env.reset(seed)
+
+    @torch.no_grad()
+    def collect(self, explore: Explore, noise: Tensor, view: View = AS_IT_IS) -> Rollout:
+        """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
+
+        noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
+        environment's. view: rows and rewards are kept as it shows them.
+        """
+        env, horizon, dtype = self.env, noise.shape[0], noise.dtype
+        shape = (env.members, env.groups, env.accounts)
+        room: list[Tensor] = []
+        view.begin(self.observation)
+        ends = _Ends(env, as_pair(view.show(self.observation)))
+        env.recycles = True  # whatever is kept is copied
+        try:
+            for h in range(horizon):
+                day, account = as_pair(view.show(self.observation))
+                account = account.view(*shape, -1).to(dtype)
+                action, chance = explore(day, account, noise[h])
+                out = env.step(action.view(env.members, env.envs, -1))
+                reward = view.after(out)
+                truncated = out.truncated.view(shape)
+                over = truncated.any(-1)
+                ends.keep(over, as_pair(view.show(out.final_observation)))
+                step = (
+                    day,
+                    account,
+                    action,
+                    chance,
+                    reward.view(shape),
+                    out.terminated.view(shape),
+                    truncated,
+                    over,
+                )
+                room = room or [_times(horizon, x, dtype) for x in step]
+                for kept, x in zip(room, step, strict=True):
+                    kept[h] = x
+                self.observation = out.observation
+        finally:
+            env.recycles = False
+            self.observation = _own(self.observation)
+        now = as_pair(view.show(self.observation))
+        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *ends.rounds))
+        day, account, action, chance, reward, terminated, truncated, over = room
+        return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(rounds), over)
+
+
+def _own(observation: Any) -> Any:
+    """A copy that no later step writes over."""
+    if isinstance(observation, Observation):
+        return Observation(*(x.clone() for x in observation))
+    return observation.clone()
+
+
+def _times(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for [H, *like]; numbers that are not whole are of `dtype`."""
+    return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
+
+
+def as_pair(observation: Any) -> Observation:
+    """(day, account) as it is; a flat row [P, E, S] as an account of day 0."""
+    if isinstance(observation, Observation):
+        return observation
+    return Observation(observation.new_zeros(observation.shape[:2], dtype=torch.int64), observation)
+
+
+class _Ends:
+    """The final observations of groups whose time is over, in rounds: the first of every group, the second, ..."""
+
+    def __init__(self, env: Any, like: Observation) -> None:
+        self._shape, self.rounds = (env.members, env.groups, env.accounts), [like]
+        # A market's windows are as long as a rollout at least: there one round is enough, and nothing is counted.
+        self._count = None if hasattr(env, "market") else torch.zeros_like(like.day)
+
+    def keep(self, over: Tensor, final: Observation) -> None:
+        """over: [P, G] bool."""
+        if self._count is None:
+            self._put(0, over, final)
+            return
+        if not bool(over.any()):
+            return
+        while len(self.rounds) <= int(self._count[over].max()):
+            self.rounds.append(self.rounds[0])
+        for r in range(len(self.rounds)):
+            self._put(r, over & (self._count == r), final)
+        self._count += over
+
+    def _put(self, r: int, where: Tensor, final: Observation) -> None:
+        kept = self.rounds[r]
+        wide = where.unsqueeze(-1).expand(self._shape).reshape(kept.account.shape[:2]).unsqueeze(-1)
+        self.rounds[r] = Observation(
+            torch.where(where, final.day, kept.day), torch.where(wide, final.account, kept.account)
+        )

@@ -1,0 +1,183 @@
+"""The algorithms by name: what each is, where it comes from, and the record of its settings.
+
+Nothing here needs torch: the command line lists the algorithms without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from finrl_pod.settings.algorithm_configs import (
+    A2CConfig,
+    AgentConfig,
+    AnalyticConfig,
+    DDPGConfig,
+    DQNConfig,
+    PPOConfig,
+    REDQConfig,
+    SACConfig,
+    SHACConfig,
+    TD3Config,
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a list of algorithms says of one.
+
+    kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
+    derivative. actions: "continuous", "discrete" or "both".
+    """
+
+    name: str
+    summary: str
+    source: str
+    kind: Literal["on-policy", "off-policy", "simulator"]
+    actions: Literal["continuous", "discrete", "both"]
+    record: type[AgentConfig]
+
+
+ALGORITHMS: Mapping[str, Facts] = {
+    facts.name: facts
+    for facts in (
+        Facts(
+            "ppo",
+            "proximal policy optimisation: clipped steps on advantages of whole rollouts",
+            "Schulman et al. 2017, arXiv:1707.06347",
+            "on-policy",
+            "both",
+            PPOConfig,
+        ),
+        Facts(
+            "a2c",
+            "advantage actor-critic: one step of gradient on each short rollout",
+            "Mnih et al. 2016, arXiv:1602.01783",
+            "on-policy",
+            "both",
+            A2CConfig,
+        ),
+        Facts(
+            "ddpg",
+            "deep deterministic policy gradient: an actor that climbs its critic",
+            "Lillicrap et al. 2016, arXiv:1509.02971",
+            "off-policy",
+            "continuous",
+            DDPGConfig,
+        ),
+        Facts(
+            "td3",
+            "twin delayed DDPG: the lower of two critics, smoothed targets, a slower actor",
+            "Fujimoto et al. 2018, arXiv:1802.09477",
+            "off-policy",
+            "continuous",
+            TD3Config,
+        ),
+        Facts(
+            "sac",
+            "soft actor-critic: reward and entropy, with an automatic temperature",
+            "Haarnoja et al. 2018, arXiv:1812.05905",
+            "off-policy",
+            "continuous",
+            SACConfig,
+        ),
+        Facts(
+            "redq",
+            "randomised ensembled double Q-learning: many critics, targets from a random subset",
+            "Chen et al. 2021, arXiv:2101.05982",
+            "off-policy",
+            "continuous",
+            REDQConfig,
+        ),
+        Facts(
+            "dqn",
+            "deep Q-learning with a replay and a target network",
+            "Mnih et al. 2015, doi:10.1038/nature14236",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "double_dqn",
+            "double DQN: the network chooses the next action, the target network values it",
+            "van Hasselt et al. 2016, arXiv:1509.06461",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "dueling_dqn",
+            "dueling DQN: one stream for the state's value, one for the actions' advantages",
+            "Wang et al. 2016, arXiv:1511.06581",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "d3qn",
+            "dueling double DQN: both together",
+            "Wang et al. 2016, arXiv:1511.06581, with van Hasselt et al. 2016",
+            "off-policy",
+            "discrete",
+            DQNConfig,
+        ),
+        Facts(
+            "analytic",
+            "analytic policy gradient: back-propagation through the market over a short horizon",
+            "Freeman et al. 2021, arXiv:2106.13281",
+            "simulator",
+            "continuous",
+            AnalyticConfig,
+        ),
+        Facts(
+            "shac",
+            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "Xu et al. 2022, arXiv:2204.07137",
+            "simulator",
+            "continuous",
+            SHACConfig,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class AddOn:
+    """What goes with an algorithm. settings: those of the algorithm's that turn it on and shape it."""
+
+    name: str
+    summary: str
+    source: str
+    algorithms: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+_POLICY_GRADIENTS = ("ppo", "a2c")
+_CRITICS = ("ddpg", "td3", "sac", "redq")
+ADD_ONS: Mapping[str, AddOn] = {
+    part.name: part
+    for part in (
+        AddOn(
+            "h-term",
+            "a regulariser of the policy gradient that keeps good trajectories likely",
+            "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation, OpenReview LVum7knUA7g",
+            _POLICY_GRADIENTS,
+            ("h_term", "h_steps", "h_trajectories", "h_buffer"),
+        ),
+        AddOn(
+            "kl-diversity",
+            "a bonus for members of a population that act unlike each other",
+            "compare Parker-Holder et al. 2020, arXiv:2002.00632",
+            _POLICY_GRADIENTS,
+            ("diversity",),
+        ),
+        AddOn(
+            "critic-ensemble",
+            "several critics: the least, the mean, or the least of a random subset of their values",
+            "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",
+            _CRITICS,
+            ("critics", "critic_rule", "subset"),
+        ),
+    )
+}

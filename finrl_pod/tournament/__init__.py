@@ -1,0 +1,1 @@
+"""The tournament: pods, leaderboard, generator, snapshots, runs on disk."""

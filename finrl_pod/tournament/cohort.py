@@ -1,0 +1,128 @@
+"""One generation of a cohort: the pods of one algorithm, trained side by side as the members of one batched learner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import AgentConfig
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.tournament.generator import Birth
+from finrl_pod.tournament.run_directory import COUNTS
+from finrl_pod.tournament.scoring import metrics_of, run_members
+from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
+
+LOGGED_ROWS = 20  # learning-curve points kept of a generation
+Step = Callable[[int], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """A learner whose member p is the pod that births[p] describes.
+
+    rows: points of its learning curves. written: items of the replay that the slots had before this generation.
+    """
+
+    learner: Learner
+    births: Sequence[Birth]
+    written: int
+    rows: list[dict[str, Any]]
+
+    @classmethod
+    def born(
+        cls,
+        env: Any,
+        agent: AgentConfig,
+        births: Sequence[Birth],
+        parent: Callable[[str], AgentSnapshot],
+        slots: Callable[[int], Mapping[str, Tensor] | None],
+        *,
+        seed: int,
+        threads: int,
+    ) -> Cohort:
+        """Every pod in the state that its birth says.
+
+        parent: reads an agent by its id. slots: of that many items of a replay, what the slots kept, if anything.
+        """
+        settings = [birth.hyperparameters for birth in births]
+        learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
+        for p, birth in enumerate(births):
+            if birth.kind != "fresh" and birth.parent is not None:
+                learner.restore(parent(birth.parent), p)
+        algorithm, written = learner.algorithm, 0
+        kept = slots(algorithm.slot_items) if algorithm.slot_items else None
+        if kept is not None:
+            algorithm.load_slot_state(kept)
+            written = int(kept[COUNTS][0])
+        return cls(learner, births, written, [])
+
+    def seen(self) -> dict[str, Tensor]:
+        """What the slots saw in this generation, as far as they keep it; empty where there is no replay."""
+        return self.learner.algorithm.slot_state(self.written)
+
+    def train(self, samples: int, schedule: Callable[[int], float], step: Step) -> None:
+        """Train every pod on `samples`. step(samples of all pods) is called after every iteration; False stops."""
+        iterations = -(-samples // self.learner.iteration_samples)
+        seen = 0
+
+        def watch(learner: Learner, metrics: Metrics) -> bool:
+            nonlocal seen
+            seen += 1
+            more = step(learner.iteration_samples * len(self.births))
+            if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or not more:
+                self.rows.append({"samples": list(learner.samples), **_plain(metrics)})
+            return more
+
+        self.learner.learn(samples, callback=watch, schedule=schedule)
+
+    def scores(
+        self, generation: int, market: MarketTensor, config: EnvironmentConfig, validation: tuple[int, int]
+    ) -> tuple[list[Score], Floats]:
+        """Validation scores of all pods and their equity [T, P]; one that broke has neither."""
+        algorithm = self.learner.algorithm
+        ledger = run_members(algorithm.actor, algorithm.weights(), market, config, *validation)
+        metrics, equity = metrics_of(ledger, market), ledger.equity.cpu().numpy().copy()
+        equity[:, [not alive for alive in self.learner.alive]] = math.nan
+        scores = [
+            Score(
+                id=f"g{generation:02d}s{birth.slot:02d}",
+                parent=birth.parent,
+                generation=generation,
+                slot=birth.slot,
+                samples=self.learner.samples[p],
+                score=metrics[p]["sharpe"] if alive else math.nan,
+                hyperparameters=self.learner.hyperparameters(p),
+                metrics=metrics[p],
+            )
+            for p, (birth, alive) in enumerate(zip(self.births, self.learner.alive, strict=True))
+        ]
+        return scores, equity
+
+    def snapshots(self, scores: Mapping[int, Score], data_sha256: str) -> list[AgentSnapshot]:
+        """All pods as saved agents. scores: slot -> what it was given as a score, which names it."""
+        return [
+            self.learner.snapshot(
+                p, id=scores[birth.slot].id, parent=scores[birth.slot].parent, data_sha256=data_sha256
+            )
+            for p, birth in enumerate(self.births)
+        ]
+
+
+def learning_curves(cohorts: Sequence[Cohort]) -> dict[str, Any]:
+    """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} over all cohorts; None for the pods of another cohort."""
+    slots = [birth.slot for cohort in cohorts for birth in cohort.births]
+    rows, before = [], 0
+    for cohort in cohorts:
+        size = len(cohort.births)
+        ahead, behind = [None] * before, [None] * (len(slots) - before - size)
+        rows += [{name: [*ahead, *column, *behind] for name, column in row.items()} for row in cohort.rows]
+        before += size
+    return {"slots": slots, "rows": rows}
+
+
+def _plain(metrics: Mapping[str, Tensor]) -> dict[str, list[float | None]]:
+    return {name: [x if math.isfinite(x) else None for x in column.tolist()] for name, column in metrics.items()}

@@ -1,0 +1,77 @@
+"""The validation score: the Sharpe ratio of each member's float64 backtest, whatever algorithm trained it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from finrl_pod.evaluate.backtest import Ledger, simulate
+from finrl_pod.evaluate.metrics import METRICS, bars_a_year, summary
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.rl.training.acting import target_weights
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import MarketTensor, Tensor
+
+NO_METRICS = dict.fromkeys(METRICS, math.nan)
+
+
+def run_members(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    market: MarketTensor,
+    config: EnvironmentConfig,
+    first: int,
+    last: int,
+) -> Ledger:
+    """P accounts from bar first to last, each led by one member, without exploration.
+
+    The equity of a member whose weights are ever no numbers is NaN throughout.
+    """
+    members = next(iter(params.values())).shape[0]
+    close = market.close.double()
+    sound = torch.ones(members, 1, dtype=torch.bool, device=close.device)
+    storm = market.turbulence if config.turbulence_limit > 0 else None
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
+        if storm is not None and float(storm[t]) > config.turbulence_limit:
+            return torch.zeros_like(shares)
+        values = shares * close[t]
+        worth = (cash + values.sum(-1)).clamp(min=1e-9)
+        held = values / worth.unsqueeze(-1)
+        wanted = target_weights(actor, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        sound.logical_and_(torch.isfinite(wanted).all(-1, keepdim=True))
+        return torch.where(sound, wanted, 0.0)
+
+    ledger = simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
+    return replace(ledger, equity=torch.where(sound[:, 0], ledger.equity, torch.nan))
+
+
+def score_members(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    market: MarketTensor,
+    config: EnvironmentConfig,
+    first: int,
+    last: int,
+) -> list[dict[str, float]]:
+    """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
+    return metrics_of(run_members(actor, params, market, config, first, last), market)
+
+
+def metrics_of(ledger: Ledger, market: MarketTensor) -> list[dict[str, float]]:
+    """Metrics of each account of a ledger on a market; all NaN where its equity is not finite."""
+    periods_per_year = bars_a_year(market.times)
+    columns = (ledger.equity, ledger.turnover, ledger.costs)
+    equity, turnover, costs = (x.cpu().numpy() for x in columns)
+    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
+    return [
+        summary(equity[:, p], turnover[:, p], costs[:, p], periods_per_year, risk_free)
+        if np.isfinite(equity[:, p]).all()
+        else dict(NO_METRICS)
+        for p in range(equity.shape[1])
+    ]

@@ -1,0 +1,96 @@
+"""Agents on disk: weights and optimiser as safetensors, the rest as JSON. No pickle is ever read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write name -> tensor."""
+    from safetensors.torch import save as to_bytes
+
+    write_bytes(path, to_bytes({name: x.cpu().contiguous() for name, x in tensors.items()}))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read them on the CPU. Raises RunError when the file is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    try:
+        tensors: dict[str, Tensor] = from_bytes(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    except SafetensorError:
+        raise RunError(f"{path} is damaged: it is no file of tensors; restore it or start a new run") from None
+    return tensors
+
+
+def save(folder: Path, snapshot: AgentSnapshot) -> Path:
+    """Write `ID.safetensors` and then `ID.json`, which names the first one's hash. Returns the JSON file's path."""
+    from safetensors.torch import save as to_bytes
+
+    tensors = {f"weights.{name}": value.contiguous() for name, value in snapshot.weights.items()}
+    tensors |= {f"optimiser.{name}": value.contiguous() for name, value in snapshot.optimiser.items()}
+    data = to_bytes(tensors)
+    write_bytes(folder / f"{snapshot.id}.safetensors", data)
+    facts = {
+        field.name: getattr(snapshot, field.name)
+        for field in dataclasses.fields(snapshot)
+        if field.name not in ("weights", "optimiser", "normaliser")
+    }
+    facts["normaliser"] = dataclasses.asdict(snapshot.normaliser)
+    facts["tensors_sha256"] = hashlib.sha256(data).hexdigest()
+    path = folder / f"{snapshot.id}.json"
+    write_json(path, facts)
+    return path
+
+
+def load(path: Path) -> AgentSnapshot:
+    """Read a snapshot by the path of its JSON file. Raises RunError when it is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    facts = read_json(path)
+    weights_file = path.with_suffix(".safetensors")
+    try:
+        data = weights_file.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read snapshot {weights_file}: {error.strerror}") from None
+    damaged = RunError(f"snapshot {weights_file} is damaged: its content is not what was saved; use another run")
+    if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
+        raise damaged
+    try:
+        tensors = from_bytes(data)
+        norm = facts.pop("normaliser")
+        normaliser = Normaliser(
+            tuple(norm["feature_names"]), tuple(norm["mean"]), tuple(norm["std"]), float(norm["clip"])
+        )
+
+        def part(prefix: str) -> dict[str, object]:
+            return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+        return AgentSnapshot(
+            weights=part("weights."),  # type: ignore[arg-type]
+            optimiser=part("optimiser."),  # type: ignore[arg-type]
+            normaliser=normaliser,
+            spec=_tuples(facts.pop("spec")),
+            **facts,
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise damaged from None
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has no tuples: what is a list in a spec was one."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,232 @@
+"""The tournament on one machine: generations of pods trained side by side, scored on validation, bred from the best.
+
+A generation is the unit of work: it starts from what the last one left on disk, draws from streams keyed by its own
+number, and counts only once it is wholly written. So a run that was killed and resumed equals one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from finrl_pod import random
+from finrl_pod.errors import RunError
+from finrl_pod.settings.algorithm_configs import AgentConfig
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament import run_directory
+from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
+from finrl_pod.tournament.generator import Birth, first_births, next_births
+from finrl_pod.tournament.leaderboard import Leaderboard, score_from_plain
+from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.settings import check
+from finrl_pod.types import Floats, MarketTensor, Score, Tensor
+
+MakeEnv = Callable[[Sequence[int]], Any]
+Report = Callable[[Progress], None]
+# Told of every generation before it counts: its number, the scores of its pods, their equity [T, pods] on validation.
+Record = Callable[[int, Sequence[Score], Floats], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """leaderboard: the best. parents: id -> parent's id of every agent made. samples: environment steps, all pods."""
+
+    leaderboard: Leaderboard
+    parents: Mapping[str, str | None]
+    samples: int
+    train_seconds: float
+
+
+@dataclass(frozen=True)
+class _State:
+    generation: int
+    leaderboard: Leaderboard
+    current: tuple[Score, ...]
+    parents: Mapping[str, str | None]
+    samples: int
+    train_seconds: float
+
+
+class Tournament:
+    """Breeds pods for a number of generations and keeps a leaderboard."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        market: MarketTensor,
+        make_env: MakeEnv,
+        validation: tuple[int, int],
+        run: RunDirectory,
+        data_sha256: str,
+        report: Report = lambda _: None,
+        record: Record = lambda *_: None,
+    ) -> None:
+        """make_env(member ids) gives the training environments; validation: first and last bar of the scoring split.
+
+        record: keeps count of what was tried; a generation that is repeated after a kill is told again.
+        """
+        check(config.tournament, cohorts=1 + len(config.cohorts))
+        self.record = record
+        self.config, self.market, self.make_env = config, market, make_env
+        self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report
+        self._began = time.perf_counter()
+        self._fresh_samples = 0  # of this process
+        self._taken = 0  # of this generation
+        self._oldest: dict[int, int] = {}  # cohort -> the first generation whose replay is still looked at
+
+    def run(self) -> Outcome:
+        """Train until the last generation or the wall-clock limit; goes on from what the run directory holds."""
+        settings = self.config.tournament
+        state = self._restored() or _State(-1, Leaderboard(settings.leaderboard), (), {}, 0, 0.0)
+        while state.generation + 1 < settings.generations:
+            if state.generation >= 0 and self._over(state.train_seconds):
+                break
+            state = self._generation(state)
+        if not state.leaderboard.scores:
+            raise RunError("no agent reached a validation score that is a number; lower agent.learning_rate")
+        return Outcome(state.leaderboard, state.parents, state.samples, state.train_seconds)
+
+    # ------------------------------------------------------------------ one generation
+
+    def _generation(self, state: _State) -> _State:
+        config, number = self.config, state.generation + 1
+        began = time.perf_counter()
+        self._taken = 0
+        cohorts = []
+        for i, agent in enumerate((config.agent, *config.cohorts)):
+            places = range(i, config.tournament.pods, 1 + len(config.cohorts))
+            cohorts.append(self._cohort(number, i, agent, self._births(number, agent, places, state)))
+            schedule = self._schedule(number, agent)
+            cohorts[-1].train(config.tournament.samples, schedule, self._watch(number, state, cohorts[-1], began))
+        measured = [cohort.scores(number, self.market, config.environment, self.validation) for cohort in cohorts]
+        scores = [score for found, _ in measured for score in found]
+        self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
+        parents = {**state.parents, **{score.id: score.parent for score in scores}}
+        done = _State(
+            number,
+            state.leaderboard.insert(scores),
+            tuple(sorted(scores, key=lambda score: score.slot)),
+            parents,
+            state.samples + self._taken,
+            state.train_seconds + time.perf_counter() - began,
+        )
+        self._save(done, cohorts)
+        return done
+
+    def _births(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[Birth]:
+        """How the pods of a cohort begin. Agents inherit within their cohort: no other's weights would fit."""
+        config = self.config
+        if number == 0:
+            return first_births(agent, places, config.seed)
+        current = [score for score in state.current if score.slot in places]
+        board = state.leaderboard.of_slots(places)
+        return next_births(agent, config.tournament, config.seed, number, board, current)
+
+    def _cohort(self, number: int, place: int, agent: AgentConfig, births: Sequence[Birth]) -> Cohort:
+        def kept(items: int) -> Mapping[str, Tensor] | None:
+            found = run_directory.load_slot_state(self.run_directory, place, number - 1, items) if number else None
+            self._oldest[place] = number if found is None else found[1]
+            return None if found is None else found[0]
+
+        return Cohort.born(
+            self.make_env([birth.slot for birth in births]),
+            agent,
+            births,
+            self.run_directory.snapshot,
+            kept,
+            seed=random.key(self.config.seed, number, "generation"),
+            threads=self.config.threads,
+        )
+
+    def _schedule(self, number: int, agent: AgentConfig) -> Callable[[int], float]:
+        """The learning rate falls over the whole tournament, not over each generation."""
+        settings = self.config.tournament
+        if agent.learning_rate_schedule == "constant":
+            return lambda _: 1.0
+        total = settings.generations * settings.samples
+        return lambda done: max(1 - (number * settings.samples + done) / total, 0.0)
+
+    def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
+        """Called after every iteration: reports progress and minds the clock."""
+        settings, each = self.config.tournament, cohort.learner.iteration_samples
+        total = -(-settings.samples // each) * each * settings.pods * settings.generations
+        named = f" ({cohort.learner.config.algorithm})" if self.config.cohorts else ""
+
+        def watch(samples: int) -> bool:
+            self._fresh_samples += samples
+            self._taken += samples
+            rate = self._fresh_samples / max(time.perf_counter() - self._began, 1e-9)
+            done = state.samples + self._taken
+            best = state.leaderboard.best
+            self.report(
+                Progress(
+                    stage=f"training generation {number + 1} of {settings.generations}{named}",
+                    samples=min(done, total),
+                    total_samples=total,
+                    samples_per_second=rate,
+                    best=None if best is None else best.score,
+                    seconds_left=max(total - done, 0) / rate,
+                )
+            )
+            return not self._over(state.train_seconds + time.perf_counter() - began)
+
+        return watch
+
+    def _over(self, seconds: float) -> bool:
+        """Whether training took as long as it may."""
+        limit = self.config.tournament.seconds
+        return bool(limit) and seconds >= limit
+
+    # ------------------------------------------------------------------ on disk
+
+    def _save(self, state: _State, cohorts: Sequence[Cohort]) -> None:
+        by_slot = {score.slot: score for score in state.current}
+        agents = [agent for cohort in cohorts for agent in cohort.snapshots(by_slot, self.data_sha256)]
+        keep = {score.id for score in (*state.leaderboard.scores, *state.current)}
+        plain = {
+            "generation": state.generation,
+            "leaderboard": state.leaderboard.plain(),
+            "current": [_finite(asdict(score)) for score in state.current],
+            "parents": dict(state.parents),
+            "samples": state.samples,
+            "train_seconds": state.train_seconds,
+        }
+        for place, cohort in enumerate(cohorts):
+            if seen := cohort.seen():
+                self.run_directory.save_replay(state.generation, place, seen)
+        metrics = {**learning_curves(cohorts), "agents": _finite(plain["current"])}
+        self.run_directory.save_generation(state.generation, agents, keep, metrics, _finite(plain))
+        for place, first in self._oldest.items():  # no resumed run can ask for what lies before
+            self.run_directory.forget_replay(first - 1, place)
+
+    def _restored(self) -> _State | None:
+        plain = self.run_directory.state()
+        if plain is None:
+            return None
+        return _State(
+            int(plain["generation"]),
+            Leaderboard.from_plain(self.config.tournament.leaderboard, plain["leaderboard"]),
+            tuple(score_from_plain(row) for row in plain["current"]),
+            plain["parents"],
+            int(plain["samples"]),
+            float(plain["train_seconds"]),
+        )
+
+
+def _number(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: it becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return _number(value) if isinstance(value, float) else value

@@ -1,0 +1,296 @@
+"""`finrl-pod train --env`: what it writes, exact continuation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import psutil
+import pytest
+import torch
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.gymnasium_training.config import agent_of
+from safetensors.torch import load_file
+
+from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from tests.envs.gymnasium_pool.odd_gym import NAME
+
+SMALL = ["--set", "hidden=[16]", "--evaluate", "2", "--json"]
+REPLAY = ["--set", "batch=16", "--set", "warmup=20"]
+
+
+def arguments(out: Path, *more: str, env: str = "gym:Pendulum-v1", steps: int = 120) -> list[str]:
+    replay = [] if "ppo" in more else REPLAY
+    return ["train", "--env", env, "--steps", str(steps), "--seed", "3", "--out", str(out), *SMALL, *replay, *more]
+
+
+def start(out: Path, *more: str, **terms: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, **terms)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def result(capsys: pytest.CaptureFixture[str], out: Path, *more: str, **terms: Any) -> dict[str, Any]:
+    code = run(arguments(out, *more, **terms))
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    document: dict[str, Any] = json.loads(said.out)
+    return document
+
+
+def told(document: dict[str, Any]) -> dict[str, Any]:
+    """All but clocks and places."""
+    return {k: x for k, x in document.items() if k not in ("seconds", "samples_per_second", "weights")}
+
+
+def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = result(capsys, tmp_path / "a", "--algorithm", "td3", "--envs", "2", "--members", "2", steps=600)
+    assert (document["env"], document["algorithm"], document["steps"]) == ("gym:Pendulum-v1", "td3", 600)
+    assert document["episodes"] == 4  # three times 200 steps of two members in two environments, the third unfinished
+    assert len(document["score"]) == len(document["evaluation"]["mean"]) == 2
+    assert document["updates"] == 600 - 20 + 2
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["agent"]["hidden"] == [16]
+    assert config["agent"]["discount"] == 0.99
+    weights = load_file(tmp_path / "a" / "weights.safetensors")
+    assert weights["1.w0"].shape == (3, 16)
+    assert json.loads((tmp_path / "a" / "result.json").read_text()) == document
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"config.json", "result.json", "weights.safetensors"}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_rewards_that_are_no_numbers_stop_members_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], members: int
+) -> None:
+    terms = ("--algorithm", "td3", "--members", str(members), "--save-every", "0")
+    document = result(capsys, tmp_path / "a", *terms, env=NAME.format("NoNumber"), steps=60)
+    assert document["alive"] == [False] * members
+    assert document["unscored"] == document["episodes"] > 0
+    assert document["score"] == document["evaluation"]["mean"] == [None] * members
+
+
+def test_an_evaluation_that_fails_leaves_the_agent_and_one_that_is_stopped_is_made_up_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, whole = "finrl_pod_app.gymnasium_training.training.evaluate", result(capsys, tmp_path / "whole")
+    for error in (RunError("it fell over"), Interrupted("stopped")):
+        out = tmp_path / type(error).__name__
+        with monkeypatch.context() as patch:
+            patch.setattr(place, Mock(side_effect=error))
+            assert run(arguments(out)) == error.exit_code
+        said = capsys.readouterr().err
+        if isinstance(error, RunError):
+            assert f"the agent is trained and kept in {out}, but not evaluated: it fell over" in said
+            assert (out / "weights.safetensors").exists()
+            assert json.loads((out / "result.json").read_text())["evaluation"] is None
+        else:
+            assert "stopped after all 120 steps, in the evaluation; all is saved" in said
+            assert told(result(capsys, out, "--resume")) == told(whole)
+
+
+def test_without_an_algorithm_the_environments_actions_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert result(capsys, tmp_path / "a", env="gym:CartPole-v1")["algorithm"] == "dqn"
+    assert result(capsys, tmp_path / "b")["algorithm"] == "sac"
+
+
+def test_minibatches_of_ppo_divide_whatever_number_of_environments() -> None:
+    for envs in range(1, 65):
+        for given in ([], ["horizon=100"]):
+            agent = agent_of("ppo", given, steps=10_000, envs=envs)
+            assert isinstance(agent, PPOConfig)
+            assert agent.horizon * envs % agent.minibatches == 0
+            assert agent.horizon == (100 if given else 2048 // envs)
+            assert agent.horizon * envs // agent.minibatches >= 64 or agent.minibatches == 1
+
+
+def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    terms = ("--algorithm", "d3qn", "--envs", "2")
+    alone = result(capsys, tmp_path / "a", *terms, env="gym:CartPole-v1")
+    pool = result(capsys, tmp_path / "b", *terms, "--workers", "2", env="gym:CartPole-v1")
+    assert told(alone) == told(pool)
+    one, two = (load_file(tmp_path / x / "weights.safetensors") for x in "ab")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGKILL at some moment between two saves; the ring of the replay has come round before it."""
+    terms = ("--algorithm", "sac", "--envs", "2", "--set", "replay=64", "--save-every", "0.1")
+    whole = result(capsys, tmp_path / "whole", *terms, steps=300)
+    out = tmp_path / "killed"
+    with start(out, *terms, "--workers", "2", steps=300) as process:
+        until = time.monotonic() + 60
+        while not _saved(out) and time.monotonic() < until:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    kept = json.loads((out / "state.json").read_text())
+    assert kept["written"] >= 66
+    assert not (out / "result.json").exists()
+    again = result(capsys, out, *terms, "--resume", steps=300)
+    assert told(again) == told(whole)
+    one, two = (load_file(tmp_path / x / "weights.safetensors") for x in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is told again"
+
+
+def test_collecting_and_learning_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    terms = ("--algorithm", "td3", "--pipeline", "async", "--envs", "2")
+    document = result(capsys, tmp_path / "a", *terms, "--workers", "2", steps=600)
+    assert document["updates"] == 600 - 20
+    assert document["pipeline"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert document["episodes"] >= 2  # of 200 steps, in two environments
+    assert (tmp_path / "a" / "weights.safetensors").exists()
+    alive = [
+        child.name() for child in psutil.Process().children(recursive=True) if "tracker" not in str(child.cmdline())
+    ]
+    assert not alive
+    assert run(arguments(tmp_path / "a", *terms, "--resume")) == 2
+    assert "is not resumed" in capsys.readouterr().err
+
+
+def _saved(out: Path) -> bool:
+    try:
+        return bool(json.loads((out / "state.json").read_text())["written"] >= 66)
+    except (OSError, ValueError):
+        return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Of a process that may be gone: a compiler's is short."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def test_sigterm_to_all_processes_of_a_pipeline_keeps_what_was_learned(tmp_path: Path) -> None:
+    """As a service manager or a batch system sends it."""
+    out, more = tmp_path / "run", ("--algorithm", "td3", "--pipeline", "async")
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, steps=10_000_000)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            until = time.monotonic() + 60
+            while not (out / "config.json").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            time.sleep(6)  # it collects and learns by then, or is about to
+            os.killpg(process.pid, signal.SIGTERM)
+            said = process.communicate(timeout=60)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert "of 10,000,000 steps are in" in said
+    assert json.loads((out / "result.json").read_text())["evaluation"] is None
+    assert (out / "weights.safetensors").exists()
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: bool) -> None:
+    """whole_group: as a terminal sends it, to every process of the group."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, "--workers", "2", steps=10_000_000)]
+    command += ["--save-every", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            until = time.monotonic() + 60
+            while not (out / "state.json").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            children = psutil.Process(process.pid).children(recursive=True)
+            workers = [child for child in children if "import json, sys; order" in " ".join(_command(child))]
+            assert len(workers) == 2, [_command(child) for child in children]
+            (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=30)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "all is saved" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    assert not any(worker.is_running() for worker in workers)
+    assert json.loads((out / "state.json").read_text())["written"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--workers", "0"], "--workers must be 1 or more, got 0"),
+        (["--workers", "2", "--envs", "3"], "--workers must divide the 3 environments, got 2"),
+        (["--algorithm", "sacc"], "there is no algorithm 'sacc'; did you mean sac?"),
+        (["--algorithm", "dqn"], "dqn drives discrete actions and this environment takes continuous ones"),
+        (["--set", "batch=500"], "agent.batch must be at most agent.replay, got 500 and"),
+        (["--set", "clip=0.1"], "it is a setting of ppo, and sac has no such setting"),
+        (["--set", "replay=1000000000000"], "GiB are free; lower it to"),
+        (["--set", "batch"], "--set takes name=value"),
+        (["--steps", "0"], "--steps must be 1 or more, got 0"),
+        (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async is for algorithms that learn from a replay"),
+        (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
+        (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
+        (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
+        (["--save-every", "nan"], "--save-every must be 0 seconds or more, got nan"),
+        (["config.toml"], "train takes a config file or --env gym:NAME, one of the two"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert run(arguments(tmp_path / "run", *more)) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_overwritten_and_another_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments(tmp_path / "nothing", "--resume")) == 2
+    assert "holds no run to resume" in capsys.readouterr().err
+    result(capsys, tmp_path / "a")
+    assert run(arguments(tmp_path / "a")) == 2
+    assert "holds a run already; add --resume" in capsys.readouterr().err
+    assert run(arguments(tmp_path / "a", "--resume", "--set", "batch=8")) == 2
+    assert "a run with batch 16, and now it is 8" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(tmp_path / "run", "--device", "cuda")) == 2
+    assert "device cuda was asked for but this machine has none that torch can use" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = result(capsys, tmp_path / "a")
+    kept = tmp_path / "a" / "config.json"
+    order = json.loads(kept.read_text())
+    assert order.pop("device") == "cpu"
+    kept.write_text(json.dumps(order))
+    assert result(capsys, tmp_path / "a", "--resume") == done
+    kept.write_text(json.dumps({**order, "device": "cuda"}))
+    assert run(arguments(tmp_path / "a", "--resume")) == 2
+    assert "holds a run with device cuda, and now it is cpu" in capsys.readouterr().err
+
+
+def test_a_run_on_a_market_is_not_resumed_as_one_on_an_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"config": {}}')
+    assert run(arguments(tmp_path, "--resume")) == 2
+    assert "config.json has no 'agent', so it is of no run of train --env" in capsys.readouterr().err
+
+
+def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.toml").write_text("")
+    assert run(["train", str(tmp_path / "x.toml"), "--workers", "2"]) == 2
+    assert "--workers goes with --env" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""What a run that is training says about itself, and how a process that is gone is told from one that works."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from finrl_pod_app.services import progress_file
+
+from finrl_pod.errors import RunError
+from finrl_pod.tournament.progress import Progress
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of our own that waits."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def progress(stage: str = "training", samples: int = 10, best: float | None = 1.5) -> Progress:
+    return Progress(stage, samples, 100, 50.0, best, 1.8)
+
+
+def test_the_file_is_there_while_the_run_works(tmp_path: Path) -> None:
+    with progress_file.live(tmp_path) as tell:
+        tell(progress())
+        told = progress_file.read(tmp_path / progress_file.FILE)
+        assert told is not None
+        assert told["progress"]["samples"] == 10
+        assert told["progress"]["best"] == 1.5
+        process = progress_file.process_of(told)
+        assert process is not None
+        assert process.pid == os.getpid()
+    assert progress_file.read(tmp_path / progress_file.FILE) is None
+
+
+def test_it_is_removed_after_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), progress_file.live(tmp_path):
+        raise KeyboardInterrupt
+    assert not (tmp_path / progress_file.FILE).exists()
+
+
+def test_it_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
+    with progress_file.live(tmp_path) as tell:
+        tell(progress(samples=1))
+        tell(progress(samples=2))
+        assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 1
+        tell(progress(stage="auditing", samples=3))
+        assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 3
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    with progress_file.live(tmp_path) as tell:
+        tell(progress(best=math.nan))
+        assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["best"] is None
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot write"), progress_file.live(tmp_path / "file"):
+        pass
+
+
+def test_another_process_of_the_same_number_is_not_it(sleeper: subprocess.Popen[bytes]) -> None:
+    named = progress_file.identity(sleeper.pid)
+    assert progress_file.process_of({"process": named}) is not None
+    assert progress_file.process_of({"process": {**named, "began": named["began"] - 60}}) is None
+
+
+def test_a_process_that_ended_is_not_it(sleeper: subprocess.Popen[bytes]) -> None:
+    named = progress_file.identity(sleeper.pid)
+    sleeper.kill()
+    end = time.monotonic() + 10
+    while psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.02)
+    assert progress_file.process_of({"process": named}) is None  # dead, though nobody has asked for its code yet
+    sleeper.wait()
+    assert progress_file.process_of({"process": named}) is None
+
+
+def test_a_paused_process_is_told(sleeper: subprocess.Popen[bytes]) -> None:
+    process = progress_file.process_of({"process": progress_file.identity(sleeper.pid)})
+    assert process is not None
+    assert not progress_file.is_paused(process)
+    sleeper.send_signal(signal.SIGSTOP)
+    end = time.monotonic() + 10
+    while not progress_file.is_paused(process) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert progress_file.is_paused(process)
+
+
+@pytest.mark.parametrize(
+    "damaged", [None, {}, {"process": 3}, {"process": {"pid": "x", "began": 1}}, {"process": {"pid": -1, "began": 0}}]
+)
+def test_what_names_no_process_has_none(damaged: dict[str, object] | None) -> None:
+    assert progress_file.process_of(damaged) is None

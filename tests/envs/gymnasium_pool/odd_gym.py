@@ -1,0 +1,110 @@
+"""Gymnasium environments that misbehave on purpose: "gym:tests.envs.gymnasium_pool.odd_gym:Odd-v0".
+
+The reward of a step is the number of the environment's process, its observation counts steps and says the last action;
+an episode ends after 6 steps, or is cut off after 4 where the first random number of its seed is odd.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+NAME = "gym:tests.envs.gymnasium_pool.odd_gym:{}-v0"
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """trouble: a file whose content says what goes wrong in the step after the episode's second: die, hang, raise."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10]), (2,), np.float32)
+
+    def __init__(self, trouble: str = "", shape: int = 3) -> None:
+        self.trouble = os.environ.get("ODD_TROUBLE", trouble)
+        self.shape = shape
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count, self.odd = 0, bool(self.np_random.integers(2))
+        self.start = float(self.np_random.random())
+        return self._seen(np.zeros(2)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        if self.count == 3 and self.trouble and (what := self._met()):
+            if what == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "hang":
+                time.sleep(600)
+            raise ValueError("the simulator lost its mind")
+        return self._seen(action), float(os.getpid()), self.count >= 6, self.odd and self.count >= 4, {}
+
+    def _met(self) -> str:
+        """The trouble, for whoever takes it first."""
+        taken = Path(f"{self.trouble}.{os.getpid()}")
+        try:
+            Path(self.trouble).rename(taken)
+        except FileNotFoundError:
+            return ""
+        return taken.read_text()
+
+    def _seen(self, action: Any) -> Any:
+        return np.asarray([self.start + self.count, *action][: self.shape], np.float32)
+
+
+gymnasium.register("Odd-v0", Odd)
+gymnasium.register("Short-v0", Odd, kwargs={"shape": 2})
+
+
+class Reward(Odd):
+    """reward: what its third step gives, or raises."""
+
+    def __init__(self, reward: Any) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        row, _, terminated, truncated, info = super().step(action)
+        if self.count == 3 and isinstance(self.reward, Exception):
+            raise self.reward
+        return row, self.reward if self.count == 3 else 1.0, terminated, truncated, info
+
+
+gymnasium.register("NoNumber-v0", Reward, kwargs={"reward": float("nan")})
+gymnasium.register("NoReward-v0", Reward, kwargs={"reward": None})
+gymnasium.register("Broken-v0", Reward, kwargs={"reward": ValueError("it broke")})
+
+
+class Spaces(Odd):
+    """Of spaces that are given; each action must be in its own."""
+
+    def __init__(self, shows: Any = Odd.observation_space, takes: Any = Odd.action_space) -> None:
+        super().__init__()
+        self.observation_space, self.action_space = shows, takes
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        return super().step(np.zeros(2))
+
+
+Box = gymnasium.spaces.Box
+gymnasium.register(
+    "Wide-v0", Spaces, kwargs={"takes": Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), (2,), np.float64)}
+)
+gymnasium.register("Whole-v0", Spaces, kwargs={"takes": Box(0, 5, (2,), np.int32)})
+gymnasium.register("Idle-v0", Spaces, kwargs={"takes": Box(0, 1, (0,), np.float32)})
+gymnasium.register("Blind-v0", Spaces, kwargs={"shows": Box(0, 1, (0,), np.float32)})
+
+
+def unmakable() -> Odd:
+    raise OSError("no such simulator")
+
+
+gymnasium.register("Unmakable-v0", unmakable)
+gymnasium.register("Free-v0", lambda: gymnasium.wrappers.TransformAction(Odd(), lambda x: x, FREE))
+FREE = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -1,0 +1,191 @@
+"""Gymnasium environments as one batched environment: shapes, seeds, ends, and continuation."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.lane import episode_seed
+
+from finrl_pod.errors import ConfigError, InputError, RunError
+from finrl_pod.protocols import VecEnv
+from finrl_pod.random import key
+from finrl_pod.types import EnvStep
+from tests.envs.gymnasium_pool.odd_gym import NAME
+
+ODD, PENDULUM, CARTPOLE = NAME.format("Odd"), "gym:Pendulum-v1", "gym:CartPole-v1"
+
+
+def actions(env: ClassicEnv, steps: int, seed: int = 0) -> torch.Tensor:
+    stream = torch.Generator().manual_seed(seed)
+    shape = (steps, env.members, env.envs, env.action_size)
+    if env.actions:
+        return torch.randint(env.actions, shape, generator=stream)
+    return torch.rand(shape, generator=stream) * 2 - 1
+
+
+def play(env: ClassicEnv, seed: int, steps: int) -> list[EnvStep]:
+    env.reset(seed)
+    return [env.step(action) for action in actions(env, steps)]
+
+
+def same(one: list[EnvStep], other: list[EnvStep], *, reward: bool = True) -> bool:
+    names = [name for name in EnvStep._fields if reward or name != "reward"]
+    return all(torch.equal(getattr(a, n), getattr(b, n)) for a, b in zip(one, other, strict=True) for n in names)
+
+
+@pytest.mark.parametrize("name", [PENDULUM, CARTPOLE, ODD])
+def test_it_is_a_vec_env_with_honest_shapes(name: str) -> None:
+    env = ClassicEnv(name, envs=2, members=(0, 3))
+    assert isinstance(env, VecEnv)
+    assert env.reset(1).shape == (2, 2, env.observation_size)
+    for out in play(env, 1, 8):
+        for x in (out.observation, out.final_observation):
+            assert x.shape == (2, 2, env.observation_size)
+            assert x.dtype == torch.float32
+        for x in (out.reward, out.terminated, out.truncated):
+            assert x.shape == (2, 2)
+        assert not (out.terminated & out.truncated).any()
+
+
+def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -> None:
+    env = ClassicEnv(PENDULUM, envs=2, members=(4,))
+    seen = env.reset(9)
+    plain = gymnasium.make("Pendulum-v1")
+    stream = key(9, 4, "environment 1")
+    row, _ = plain.reset(seed=episode_seed(stream, 0))
+    assert np.array_equal(seen[0, 1], row)
+    for t, action in enumerate(actions(env, 205)):
+        out = env.step(action)
+        row, reward, _, over, _ = plain.step(2 * action[0, 1].numpy())  # its bounds are +-2
+        assert out.reward[0, 1] == pytest.approx(reward, rel=1e-6)
+        assert np.allclose(out.final_observation[0, 1], row, atol=1e-6)
+        assert bool(out.truncated[0, 1]) == over == (t == 199)
+        assert not out.terminated.any()
+        if over:
+            row, _ = plain.reset(seed=episode_seed(stream, 1))
+        assert np.allclose(out.observation[0, 1], row, atol=1e-6)
+
+
+def test_the_end_of_an_episode_and_of_its_time_are_different_things() -> None:
+    env = ClassicEnv(ODD, envs=8)
+    ended, cut = 0, 0
+    for out in play(env, 3, 12):
+        over = out.terminated | out.truncated
+        assert torch.equal(out.observation[~over], out.final_observation[~over])
+        # The final observation has counted the steps of its own episode; what follows begins anew.
+        assert (out.final_observation[out.terminated][:, 0].floor() == 6).all()
+        assert (out.final_observation[out.truncated][:, 0].floor() == 4).all()
+        assert (out.observation[over][:, 0] < 1).all()
+        ended, cut = ended + int(out.terminated.sum()), cut + int(out.truncated.sum())
+    assert ended > 0
+    assert cut > 0
+
+
+def test_actions_are_stretched_to_the_bounds_and_cut_off_there() -> None:
+    env = ClassicEnv(ODD)
+    env.reset(0)
+    out = env.step(torch.tensor([[[-1.0, 0.0]]]))
+    assert out.final_observation[0, 0, 1:].tolist() == [-2.0, 5.0]
+    out = env.step(torch.tensor([[[7.0, -7.0]]]))
+    assert out.final_observation[0, 0, 1:].tolist() == [2.0, 0.0]
+
+
+def test_the_same_seed_repeats_and_a_member_plays_the_same_episodes_alone() -> None:
+    both = ClassicEnv(CARTPOLE, envs=2, members=(0, 1))
+    one, again, other = play(both, 5, 30), play(both, 5, 30), play(both, 6, 30)
+    assert same(one, again)
+    assert not same(one, other)
+    alone = ClassicEnv(CARTPOLE, envs=2, members=(1,))
+    alone.reset(5)
+    for action, out in zip(actions(both, 30), one, strict=True):
+        single = alone.step(action[1:])
+        assert torch.equal(single.observation[0], out.observation[1])
+
+
+def test_episodes_are_told_once_with_their_returns() -> None:
+    env = ClassicEnv(CARTPOLE, envs=3, members=(0, 1))
+    total = sum(float(out.reward.sum()) for out in play(env, 0, 60))
+    running = float(env._total.sum())
+    episodes = env.episodes()
+    assert {episode.member for episode in episodes} == {0, 1}
+    assert all(episode.total == episode.steps for episode in episodes)  # CartPole gives 1 a step
+    assert sum(episode.total for episode in episodes) + running == total
+    assert env.episodes() == []
+
+
+@pytest.mark.parametrize("name", [CARTPOLE, ODD, "gym:FrozenLake-v1"])
+def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
+    env = ClassicEnv(name, envs=3)
+    play(env, 2, 17)
+    saved = env.checkpoint()
+    rest = actions(env, 25, seed=1)
+    after = [env.step(action) for action in rest]
+    other = ClassicEnv(name, envs=3)
+    other.reset(0)
+    seen = other.resume(saved)
+    again = [other.step(action) for action in rest]
+    assert same(after, again)
+    assert seen.shape == after[0].observation.shape
+    finished = other.episodes()
+    assert finished
+    assert finished == env.episodes()[-len(finished) :]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gym:Hoper-v5", "no Gymnasium environment 'Hoper-v5'.*Hopper"),
+        ("Hopper-v5", "begins with gym:"),
+        ("gym:nothing_here:X-v0", "no Gymnasium environment 'nothing_here:X-v0'"),
+        (NAME.format("Free"), "without bounds"),
+        (NAME.format("Whole"), r"actions of Box\(0, 5, \(2,\), int32\), and agents here give one fraction or more"),
+        (NAME.format("Idle"), "agents here give one fraction or more"),
+        (NAME.format("Blind"), "which holds no number"),
+        (NAME.format("Unmakable"), "Unmakable-v0 cannot be made: OSError: no such simulator"),
+        ("gym::CartPole-v1", "gym::CartPole-v1 cannot be made: ValueError"),
+    ],
+)
+def test_environments_that_cannot_be_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClassicEnv(name)
+
+
+def test_a_wrong_shape_is_named_with_the_expected_one() -> None:
+    env = ClassicEnv(NAME.format("Short"))
+    with pytest.raises(ConfigError, match=r"observation of shape \(2,\), and its space says \(3,\)"):
+        env.reset(0)
+
+
+def test_actions_are_of_the_spaces_own_type_and_within_its_bounds() -> None:
+    env = ClassicEnv(NAME.format("Wide"))
+    env.reset(0)
+    for value in (1.0, -1.0, 0.3, 7.0):
+        env.step(torch.full((1, 1, 2), value))
+
+
+def test_a_reward_that_is_none_is_refused_and_an_error_is_told_with_its_place() -> None:
+    still = torch.zeros(1, 1, 2)
+    for name, error, message in (
+        ("NoReward", ConfigError, "returned a reward of None, and a reward is one number; mend the environment"),
+        ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*odd_gym.py, line \d+\)"),
+    ):
+        env = ClassicEnv(NAME.format(name))
+        env.reset(0)
+        env.step(still)
+        env.step(still)
+        with pytest.raises(error, match=message):
+            env.step(still)
+
+
+def test_an_action_of_another_shape_is_refused() -> None:
+    env = ClassicEnv(PENDULUM, envs=2)
+    with pytest.raises(InputError, match="reset"):
+        env.step(torch.zeros(1, 2, 1))
+    env.reset(0)
+    with pytest.raises(InputError, match=r"shape \(1, 2, 1\), got \(1, 2, 2\)"):
+        env.step(torch.zeros(1, 2, 2))
+    with pytest.raises(ConfigError, match="--envs must be 1 or more, got 0"):
+        ClassicEnv(PENDULUM, envs=0)

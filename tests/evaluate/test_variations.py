@@ -1,0 +1,184 @@
+"""Replayed decisions against the engine that was asked, one account at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.variations import Job, Recording, keep_books, kernel_of, proportional_rate, replay
+from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.types import MarketTensor
+from tests.markets import random_market
+
+BARS, ASSETS, CASH = 40, 5, 1e6
+
+
+def rough(seed: int, fill: str = "next") -> MarketTensor:
+    return random_market(
+        seed, bars=BARS, assets=ASSETS, gaps=0.05, ends={0: 25}, starts={1: 6}, fill=fill, opens=seed % 2 == 0
+    )
+
+
+def drawn(count: int, holds: float = 0.0) -> torch.Tensor:
+    """[W, T, N] weights that often want more than the cash can pay for, with rows that leave the account alone."""
+    rng = np.random.default_rng(count)
+    tables = rng.dirichlet(np.ones(ASSETS) * 0.4, (count, BARS))
+    tables[rng.random((count, BARS)) < holds] = np.nan
+    return torch.from_numpy(tables)
+
+
+def one_by_one(market: MarketTensor, table: torch.Tensor, job: Job):
+    def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor | None:
+        return None if bool(torch.isnan(table[t, 0])) else table[t].unsqueeze(0)
+
+    return simulate(market, decide, job.first, job.last, job.rules, CASH)
+
+
+PLAIN = (
+    ExecutionRules(0.0),
+    ExecutionRules(0.01),
+    ExecutionRules(0.001, frictions=Frictions((HalfSpread(0.002),))),
+)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("fill", ["next", "same_close"])
+@pytest.mark.parametrize("holds", [0.0, 0.6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
+    market, tables = rough(seed, fill), drawn(9, holds).to(dtype)
+    kernel = kernel_of(market)
+    if kernel is None:
+        pytest.skip("no C++ compiler")
+    jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, PLAIN[v % 3]) for v in range(31)]
+    done = keep_books(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
+    assert done is not None
+    equity, turnover, costs = done
+    for v, job in enumerate(jobs):
+        want = one_by_one(market, tables[job.table].double(), job)
+        length = job.last - job.first + 1
+        np.testing.assert_allclose(equity[v, :length], want.equity[:, 0], rtol=1e-12)
+        assert np.isnan(equity[v, length:]).all()
+        assert costs[v] == pytest.approx(want.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("assets", [1, 3, 4, 8, 30])
+def test_the_kernel_takes_any_number_of_assets(assets: int) -> None:
+    market = random_market(1, bars=20, assets=assets)
+    kernel = kernel_of(market)
+    if kernel is None:
+        pytest.skip("no C++ compiler")
+    table = torch.rand(1, 20, assets, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / assets
+    done = keep_books(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
+    assert done is not None
+    np.testing.assert_allclose(
+        done[0][0], one_by_one(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
+    )
+
+
+def test_what_the_kernel_does_not_know_is_left_to_the_engine() -> None:
+    assert [proportional_rate(rules) for rules in PLAIN] == pytest.approx([0.0, 0.01, 0.003])
+    for rules in (
+        ExecutionRules(whole_shares=True),
+        ExecutionRules(short=True),
+        ExecutionRules(leverage=1.5),
+        ExecutionRules(order="sequential"),
+        ExecutionRules(frictions=Frictions(delay=2)),
+        ExecutionRules(frictions=Frictions(exit_return=-0.3)),
+        ExecutionRules(frictions=Frictions(cash_rates=(("2020-01-01", 0.01),))),
+        ExecutionRules(frictions=Frictions(participation=0.1)),
+        ExecutionRules(frictions=Frictions((PerShare(0.01),))),
+    ):
+        assert proportional_rate(rules) is None
+
+
+@pytest.mark.parametrize("fill", ["next", "same_close"])
+@pytest.mark.parametrize("holds", [0.0, 0.6])
+def test_every_job_equals_its_own_backtest(fill: str, holds: float) -> None:
+    market, tables = rough(3, fill), drawn(7, holds)
+    rules = [
+        *PLAIN,
+        ExecutionRules(0.001, whole_shares=True),
+        ExecutionRules(0.001, frictions=Frictions((PerShare(0.01, 1.0),), cash_rates=(("2020-01-01", 0.05),))),
+    ]
+    jobs = [Job(v % 7, v % 3, BARS - 1 - v % 4, rules[v % len(rules)]) for v in range(30)]
+    done = replay(market, tables, jobs, CASH)
+    for v, job in enumerate(jobs):
+        want = one_by_one(market, tables[job.table], job)
+        length = job.last - job.first + 1
+        np.testing.assert_allclose(done.equity[v, :length], want.equity[:, 0], rtol=1e-12)
+        assert np.isnan(done.equity[v, length:]).all()
+        assert done.costs[v] == pytest.approx(want.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert done.turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
+
+
+def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
+    class Drift:
+        name, feature_names = "drift", ()
+
+        def target_weights(self, window, positions):
+            if len(window.times) % 5:
+                return None
+            score = np.nan_to_num(window.close[-1] / window.close[0])
+            return score / score.sum()
+
+    panel, market = market_of(50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 3)).cumsum(0)))
+    strategy = Recording(Drift())
+    result = backtest(strategy, panel, market, 4, 50, ExecutionRules(0.002), 1e5)
+    tables = torch.from_numpy(strategy.table(market.times)).unsqueeze(0)
+    done = replay(market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5)
+    same, dearer = done.metrics()
+    assert same == pytest.approx(dict(result.metrics), rel=1e-9)
+    assert dearer["cumulative_return"] < same["cumulative_return"]
+
+
+def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
+    class Rest:
+        name, feature_names = "rest", ()
+
+        def target_weights(self, window, positions):
+            return None
+
+    panel, market = market_of(np.full((30, 3), 10.0))
+    strategy = Recording(Rest())
+    backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
+    table = strategy.table(market.times)
+    assert table.shape == (30, 3)
+    done = replay(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
+    assert done.metrics()[0]["cumulative_return"] == 0.0
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda x: x.__setitem__((1, 5, 2), -0.1), "negative"),
+        (lambda x: x.__setitem__((1, 5, 2), 1.5), "add up to"),
+        (lambda x: x.__setitem__((1, 5, 2), float("nan")), "finite"),
+        (lambda x: x.__setitem__((1, 5, 2), float("inf")), "finite"),
+    ],
+)
+def test_targets_that_break_a_rule_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
+    if not native:
+        monkeypatch.setattr("finrl_pod.evaluate.variations.kernel_of", lambda market: None)
+    tables = drawn(3)
+    spoil(tables)
+    with pytest.raises(InputError, match=f"2020-01-06 .*{words}"):
+        replay(rough(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
+
+
+def test_jobs_out_of_range_are_refused() -> None:
+    tables = drawn(2)
+    for job in (Job(2, 0, 5, ExecutionRules()), Job(0, 5, 5, ExecutionRules()), Job(0, 0, BARS, ExecutionRules())):
+        with pytest.raises(InputError):
+            replay(rough(1), tables, [job], CASH)
+    with pytest.raises(InputError, match="shape"):
+        replay(rough(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
+    with pytest.raises(InputError, match="at least one job"):
+        replay(rough(1), tables, [], CASH)

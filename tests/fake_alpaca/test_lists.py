@@ -1,0 +1,97 @@
+"""Orders and activities in lists and pages, the calendar and the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from finrl_pod.fake_alpaca.settings import Settings
+from tests.fake_alpaca.serving import Client, Start, new_york
+
+
+def test_the_clock_and_the_calendar_follow_the_exchange(start: Start) -> None:
+    client = start(start=new_york("2024-03-08 12:00"))  # a Friday, the clocks change on Sunday
+    clock = client("GET", "/v2/clock")
+    assert clock["is_open"] is True
+    assert clock["next_close"] == "2024-03-08T21:00:00.000000Z"
+    assert clock["next_open"] == "2024-03-11T13:30:00.000000Z"
+    days = client("GET", "/v2/calendar", params={"start": "2024-07-01", "end": "2024-07-07"})
+    assert [(d["date"], d["open"], d["close"]) for d in days] == [
+        ("2024-07-01", "09:30", "16:00"),
+        ("2024-07-02", "09:30", "16:00"),
+        ("2024-07-03", "09:30", "13:00"),
+        ("2024-07-05", "09:30", "16:00"),
+    ]
+
+
+def many(client: Client, count: int) -> list[str]:
+    return [client.buy(qty="1", type="limit", limit_price="5", client_order_id=f"o{i}")["id"] for i in range(count)]
+
+
+def test_every_order_is_found_by_paging_over_its_moment(start: Start) -> None:
+    client = start(Settings(rate_limit=10_000))
+    placed = many(client, 520)
+    found: list[str] = []
+    query: dict[str, Any] = {"status": "all", "limit": 500, "direction": "asc"}
+    while page := client("GET", "/v2/orders", params=query):
+        found += [order["id"] for order in page]
+        query["after"] = page[-1]["submitted_at"]
+    assert found == placed
+    assert len(client("GET", "/v2/orders")) == 50
+    assert client("GET", "/v2/orders", params={"limit": 500})[0]["id"] == placed[-1]
+    assert "invalid limit" in client("GET", "/v2/orders", 422, params={"limit": 501})["message"]
+
+
+def test_filters_of_the_order_list(client: Client) -> None:
+    first = client.buy(client_order_id="first")
+    second = client.buy(symbol="BBB", type="limit", limit_price="5")
+    client("DELETE", f"/v2/orders/{first['id']}", 204)
+
+    def ids(**query: str) -> list[str]:
+        return [order["id"] for order in client("GET", "/v2/orders", params=query)]
+
+    assert ids() == [second["id"]]
+    assert ids(status="closed") == [first["id"]]
+    assert ids(status="all", symbols="AAA") == [first["id"]]
+    assert ids(status="all", until=second["submitted_at"]) == [first["id"]]
+    assert ids(status="all", side="sell") == []
+    found = client("GET", "/v2/orders:by_client_order_id", params={"client_order_id": "first"})
+    assert (found["id"], found["status"]) == (first["id"], "canceled")
+    missing = client("GET", "/v2/orders:by_client_order_id", 404, params={"client_order_id": "none"})
+    assert missing["code"] == 40410000
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+def test_activities_are_paged_by_the_last_id(start: Start, direction: str) -> None:
+    client = start(Settings(partial=0.5, rate_limit=10_000))
+    for i in range(40):
+        client.buy(qty="10", client_order_id=f"o{i}")
+    client.server.jump(new_york("2024-03-01 12:00"))
+    whole = client("GET", "/v2/account/activities", params={"direction": direction})
+    assert 40 < len(whole) < 80
+    assert sum(int(fill["qty"]) for fill in whole) == 400
+    found: list[dict[str, Any]] = []
+    query = {"direction": direction, "page_size": "7", "activity_types": "FILL"}
+    while page := client("GET", "/v2/account/activities", params=query):
+        found += page
+        query["page_token"] = page[-1]["id"]
+    assert found == whole
+    assert len({fill["id"] for fill in whole}) == len(whole)
+
+
+def test_the_history_has_the_equity_at_each_close(client: Client) -> None:
+    client.buy(qty="100", time_in_force="opg")
+    client.server.jump(new_york("2024-03-04 17:00"))
+    history = client("GET", "/v2/account/portfolio/history")
+    account = client("GET", "/v2/account")
+    assert len(history["equity"]) == 2
+    assert history["equity"][-1] == pytest.approx(float(account["equity"]))
+    assert float(account["last_equity"]) == history["equity"][-1]
+    assert history["profit_loss"][-1] == pytest.approx(float(account["equity"]) - 100_000)
+
+
+def test_removed_fields_are_there_only_when_asked_for(start: Start) -> None:
+    removed = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
+    assert not removed & set(start()("GET", "/v2/account"))
+    assert removed <= set(start(Settings(removed_fields=True))("GET", "/v2/account"))

@@ -1,3 +1,0 @@
-from tests.paper.fake_alpaca.serving import client, panel, start
-
-__all__ = ["client", "panel", "start"]

@@ -1,0 +1,3 @@
+from tests.fake_alpaca.serving import client, panel, start
+
+__all__ = ["client", "panel", "start"]

@@ -1,0 +1,93 @@
+"""Answers of another form than ours: what others trade on the account, and actions that name two companies."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from finrl_pod.errors import BrokerUnavailable
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.client import open_alpaca
+from finrl_pod.paper.records import ActionKind, Side
+from finrl_pod.paper.runtime.clocks import SystemClock
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+OURS = {
+    "id": "o1", "client_order_id": "fp1.mine.20240108.AA.b0", "symbol": "AA", "side": "buy", "qty": "10",
+    "filled_qty": "0", "status": "accepted", "type": "limit", "limit_price": "12", "time_in_force": "opg",
+    "submitted_at": "2024-01-09T13:00:00Z",
+}  # fmt: skip
+LEGS = {
+    "id": "o2", "client_order_id": "5f0c-theirs", "symbol": "", "side": "", "qty": "1", "filled_qty": "0",
+    "status": "accepted", "type": "limit", "limit_price": "1.2", "time_in_force": "day", "order_class": "mleg",
+    "submitted_at": "2024-01-09T13:00:01Z",
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> AlpacaAccount:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKTESTKEY123")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "s3cr3t")
+    made, _ = open_alpaca(SystemClock(), httpserver.url_for("").rstrip("/"), listen=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [LEGS, {k: v for k, v in LEGS.items() if k not in ("symbol", "side")}, {**LEGS, "symbol": "AA", "side": None}],
+    ids=["empty", "left out", "no side alone"],
+)
+def test_an_order_of_others_without_symbol_or_side_is_listed_beside_ours(
+    httpserver: HTTPServer, broker: AlpacaAccount, theirs: dict[str, Any]
+) -> None:
+    httpserver.expect_request("/v2/orders").respond_with_json([OURS, theirs])
+    mine, other = broker.orders("open")
+    assert (mine.symbol, mine.side) == ("AA", Side.BUY)
+    assert (other.client_order_id, other.quantity, other.symbol) == ("5f0c-theirs", 1, "(mleg)")
+
+
+@pytest.mark.parametrize("missing", ["symbol", "side"])
+def test_an_order_of_ours_must_be_whole(httpserver: HTTPServer, broker: AlpacaAccount, missing: str) -> None:
+    httpserver.expect_request("/v2/orders").respond_with_json([{**OURS, missing: ""}, LEGS])
+    with pytest.raises(BrokerUnavailable, match=f"{missing} is missing"):
+        broker.orders("open")
+
+
+def test_a_stock_dividend_gives_its_rate_for_each_share_in_addition(
+    httpserver: HTTPServer, broker: AlpacaAccount
+) -> None:
+    entry = {"id": "d1", "symbol": "AA", "rate": 0.05, "ex_date": "2024-01-09", "process_date": "2024-01-09"}
+    page = {"corporate_actions": {"stock_dividends": [entry]}, "next_page_token": None}
+    httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
+    (found,) = broker.corporate_actions(["AA"], date(2024, 1, 1), date(2024, 1, 10))
+    assert (found.kind, found.ratio) == (ActionKind.STOCK_DIVIDEND, Decimal("1.05"))
+
+
+def merger(**symbols: str) -> dict[str, Any]:
+    dates = {"process_date": "2024-01-09", "effective_date": "2024-01-09"}
+    return {"id": "m1", **symbols, "rate": 41.5, **dates}
+
+
+@pytest.mark.parametrize(
+    ("symbols", "told"),
+    [
+        ({"acquirer_symbol": "ZZ", "acquiree_symbol": "AA"}, "AA"),
+        ({"acquiree_symbol": "AA"}, "AA"),  # taken over by one that is not listed
+        ({"acquirer_symbol": "BB", "acquiree_symbol": "ZZ"}, "BB"),
+        ({"acquirer_symbol": "BB", "acquiree_symbol": "AA"}, "AA"),
+    ],
+)
+def test_a_merger_is_told_of_whichever_company_was_asked_for(
+    httpserver: HTTPServer, broker: AlpacaAccount, symbols: dict[str, str], told: str
+) -> None:
+    page = {"corporate_actions": {"cash_mergers": [merger(**symbols)]}, "next_page_token": None}
+    httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
+    (found,) = broker.corporate_actions(["AA", "BB"], date(2024, 1, 1), date(2024, 1, 10))
+    assert (found.symbol, found.kind, found.ex_date) == (told, ActionKind.OTHER, date(2024, 1, 9))
+    assert all(symbol in found.detail for symbol in symbols.values())
+    assert broker.corporate_actions(["CC"], date(2024, 1, 1), date(2024, 1, 10)) == ()

@@ -1,0 +1,114 @@
+"""Where keys may go: the whole address is compared, and looking alike is not enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from finrl_pod.errors import AddressRefused, EnvironmentLacks
+from finrl_pod.paper.brokers.alpaca.addresses import data_address, is_loopback, stream_address, trading_address, within
+from finrl_pod.paper.brokers.alpaca.client import open_alpaca
+from finrl_pod.paper.brokers.alpaca.keys import Keys, keys_from_environment
+from finrl_pod.paper.runtime.clocks import SystemClock
+
+TRICKS = (
+    "https://api.alpaca.markets",
+    "http://paper-api.alpaca.markets",
+    "https://paper-api.alpaca.markets.example.com",
+    "https://example.com/paper-api.alpaca.markets",
+    "https://paper-api.alpaca.markets@example.com",
+    "https://example.com@paper-api.alpaca.markets",
+    "https://user:password@127.0.0.1:8000",
+    "https://paper-api.alpaca.markets:8443",
+    "https://paper-api.alpaca.markets/v2",
+    "https://paper-api.alpaca.markets?x=1",
+    "https://paper-api.alpaca.markets#@example.com",
+    "https://paper-api.alpaca.markets.",
+    "https://paper-api.alpaca.markets\\.example.com",
+    "https://paper-api.alpaca.markets\t",
+    "https://paper-api。alpaca.markets",
+    "https://pаper-api.alpaca.markets",
+    "https://xn--paper-api.alpaca.markets",
+    "//paper-api.alpaca.markets",
+    "paper-api.alpaca.markets",
+    "ftp://127.0.0.1",
+    "http://127.0.0.1.example.com",
+    "http://localhost.example.com",
+    "http://2130706433",
+    "http://127.1",
+    "http://[::ffff:127.0.0.1]",
+    "http://0.0.0.0:8000",
+    "http://192.168.1.5:8000",
+    "http://127.0.0.1:port",
+    "http://[::1",
+    "",
+)
+
+
+@pytest.mark.parametrize("url", TRICKS)
+def test_other_addresses_are_refused_before_keys_are_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
+    with pytest.raises(AddressRefused, match="neither"):
+        trading_address(url)
+    with pytest.raises(AddressRefused):
+        data_address(url)
+    if url:
+        # Without keys in the environment it would fail otherwise: the address is looked at first.
+        with pytest.raises(AddressRefused):
+            open_alpaca(SystemClock(), url)
+
+
+@pytest.mark.parametrize("url", ["https://data.alpaca.markets", "https://broker-api.alpaca.markets"])
+def test_orders_do_not_go_to_the_data_host(url: str) -> None:
+    with pytest.raises(AddressRefused):
+        trading_address(url)
+
+
+def test_the_message_hides_what_stands_before_the_host() -> None:
+    with pytest.raises(AddressRefused) as caught:
+        trading_address("https://me:hunter2@example.com")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "stream"),
+    [
+        (
+            "https://paper-api.alpaca.markets",
+            "https://paper-api.alpaca.markets",
+            "wss://paper-api.alpaca.markets/stream",
+        ),
+        (
+            "HTTPS://PAPER-API.alpaca.markets:443/",
+            "https://paper-api.alpaca.markets",
+            "wss://paper-api.alpaca.markets/stream",
+        ),
+        ("http://127.0.0.1:8123/", "http://127.0.0.1:8123", "ws://127.0.0.1:8123/stream"),
+        ("http://localhost:8123", "http://localhost:8123", "ws://localhost:8123/stream"),
+        ("http://[::1]:8123", "http://[::1]:8123", "ws://[::1]:8123/stream"),
+    ],
+)
+def test_allowed_addresses(url: str, base: str, stream: str) -> None:
+    assert trading_address(url) == base
+    assert stream_address(url) == stream
+    assert is_loopback(base) == ("alpaca" not in base)
+    assert within(base + "/v2/orders?limit=1", base)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/v2", "https://127.0.0.1:8123/v2", "http://127.0.0.1:8123@example.com/"]
+)
+def test_a_request_stays_with_its_base(url: str) -> None:
+    assert not within(url, "http://127.0.0.1:8123")
+
+
+def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKABC")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", " ")
+    with pytest.raises(EnvironmentLacks, match="hold APCA_API_SECRET_KEY:"):
+        keys_from_environment()
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "hush")
+    keys = keys_from_environment()
+    assert (keys.key, keys.secret) == ("PKABC", "hush")
+    assert "PKABC" not in repr(keys)
+    assert "hush" not in f"{keys}"
+    assert Keys("a1", "b2").strike("a1 and b2") == "*** and ***"

@@ -1,0 +1,195 @@
+"""What leaves this machine: no redirect, proxy, other host, other method or second attempt."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from finrl_pod.errors import AddressRefused, BrokerUnavailable
+from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.settings import Settings
+from finrl_pod.paper.brokers.alpaca.client import open_alpaca
+from finrl_pod.paper.brokers.alpaca.keys import Keys
+from finrl_pod.paper.brokers.alpaca.stream import UpdateStream
+from finrl_pod.paper.brokers.alpaca.transport import Line, bounded_session
+from finrl_pod.paper.runtime.clocks import SystemClock
+from tests.contract.broker_worlds import Impatient
+from tests.fake_alpaca.serving import Client, new_york
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+CLOCK = Impatient(SystemClock())
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "PKTESTKEY123")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "s3cr3t")
+
+
+def base(server: HTTPServer) -> str:
+    return server.url_for("").rstrip("/")
+
+
+def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Response:
+        asked.append(request)
+        return Response(status=302, headers={"Location": "/v2/elsewhere"})
+
+    httpserver.expect_request("/v2/account").respond_with_handler(answer)
+    broker, _ = open_alpaca(SystemClock(), base(httpserver), listen=False)
+    with pytest.raises(BrokerUnavailable, match="redirect"):
+        broker.account()
+    assert len(asked) == 1
+
+
+def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    httpserver.expect_request("/v2/clock").respond_with_json(
+        dict.fromkeys(("timestamp", "next_open", "next_close"), "2024-03-01T13:00:00Z") | {"is_open": False}
+    )
+    broker, _ = open_alpaca(SystemClock(), base(httpserver), listen=False)
+    assert broker.clock().is_open is False
+
+
+def test_the_data_host_is_reached_by_get_alone(httpserver: HTTPServer) -> None:
+    session = bounded_session(Line(CLOCK), base(httpserver), ("GET",))
+    for method in ("POST", "DELETE", "PATCH"):
+        with pytest.raises(AddressRefused, match="only GET"):
+            session.request(method, base(httpserver) + "/v2/orders")
+    with pytest.raises(AddressRefused):
+        session.get("http://127.0.0.1:9/v2/orders")
+    assert httpserver.log == []
+
+
+def test_an_answer_that_does_not_end_is_given_up(httpserver: HTTPServer) -> None:
+    """Each piece comes in time: it is the whole that has a limit."""
+
+    def drip() -> Iterator[bytes]:
+        for _ in range(200):
+            time.sleep(0.05)
+            yield b" " * 70_000
+
+    httpserver.expect_request("/v2/account").respond_with_handler(lambda _: Response(drip()))
+    broker, _ = open_alpaca(CLOCK, base(httpserver), listen=False)
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match="did not end"):
+        broker.account()
+    assert time.monotonic() - began < 8.0
+
+
+def test_the_server_never_sees_more_than_the_limit(start: Callable[..., Client], tmp_path: Path) -> None:
+    """Everybody wants everything at once; the server counts, on the clock that it shares with its client."""
+    client = start(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
+    broker, _ = open_alpaca(FollowedClock(tmp_path / "clock.json"), client.server.url, listen=False)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            for _ in range(50):
+                broker.clock()
+        except Exception as error:  # noqa: BLE001 - it is told by the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert errors == []
+    requests = [r for r in client.server.log.records if r["kind"] == "request"]
+    assert len(requests) == 400
+    assert {r["status"] for r in requests} == {200}
+    arrived = sorted(r["arrived"] for r in requests)
+    assert all(later - earlier >= 60.0 for earlier, later in zip(arrived, arrived[200:], strict=False))
+
+
+def wait(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def listening(start: Callable[..., Client]) -> Iterator[tuple[Client, UpdateStream]]:
+    client = start(Settings(partial=0.0))
+    stream = UpdateStream(client.server.url, Keys("key", "secret"), CLOCK).start()
+    wait(lambda: stream.state().connected)
+    yield client, stream
+    stream.close()
+
+
+def test_updates_are_handed_over_once(listening: tuple[Client, UpdateStream]) -> None:
+    client, stream = listening
+    client.buy(client_order_id="mine")
+    client.server.jump(new_york("2024-03-01 10:00"))
+    found: list[Any] = []
+    wait(lambda: found.extend(stream.updates()) or len(found) == 3)
+    assert [u.event for u in found] == ["pending_new", "new", "fill"]
+    assert found[-1].fill is not None
+    assert (found[-1].fill.quantity, found[-1].fill.cumulative_quantity) == (10, 10)
+    assert {u.order.client_order_id for u in found} == {"mine"}
+    assert stream.updates() == ()
+
+
+def test_a_lost_connection_is_made_again(listening: tuple[Client, UpdateStream]) -> None:
+    client, stream = listening
+    client.server.faults.add([Fault("disconnect", event="pending_new")])
+    client.buy()
+    connections = lambda: [r for r in client.server.log.records if r.get("what") == "listening"]  # noqa: E731
+    wait(lambda: len(connections()) == 2 and stream.state().connected)
+    client.server.jump(new_york("2024-03-01 10:00"))
+    wait(lambda: [u.event for u in stream.updates()][-1:] == ["fill"])
+
+
+def test_a_refused_connection_is_no_storm(start: Callable[..., Client]) -> None:
+    client = start(Settings(partial=0.0), faults=[Fault("refuse", times=0)])
+
+    class Patient(Impatient):
+        def real_seconds(self, seconds: float) -> float:
+            return seconds / 100  # thirty seconds of patience pass in 0.3
+
+    stream = UpdateStream(client.server.url, Keys("key", "secret"), Patient(SystemClock())).start()
+    wait(lambda: stream.state().refusals >= 2)
+    time.sleep(0.5)
+    stream.close()
+    state = stream.state()
+    assert not state.connected
+    assert "the stream was" in state.detail
+    # Pauses of 15 to 30 seconds, then twice as long: three attempts in these two seconds, not hundreds.
+    assert len([r for r in client.server.log.records if r.get("what") == "refused"]) <= 5
+
+
+def test_silence_can_be_told_from_life(listening: tuple[Client, UpdateStream]) -> None:
+    client, stream = listening
+    client.server.faults.add([Fault("silence", event="pending_new", seconds=60.0)])
+    before = stream.state().last_message
+    client.buy()
+    client.server.jump(new_york("2024-03-01 10:00"))
+    time.sleep(0.3)
+    assert stream.state().connected
+    assert stream.state().last_message == before
+    assert stream.updates() == ()
+
+
+def test_wrong_keys_are_no_connection(start: Callable[..., Client]) -> None:
+    client = start(Settings(key="right", secret="right"))
+    stream = UpdateStream(client.server.url, Keys("wrong-key", "wrong-secret"), CLOCK).start()
+    wait(lambda: stream.state().refusals >= 1)
+    stream.close()
+    assert not stream.state().connected
+    assert "wrong-secret" not in stream.state().detail

@@ -1,0 +1,41 @@
+"""A decision over a large universe, and what the commands may load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+
+from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.execution.decision import Holdings, decide, look_at_prices
+from finrl_pod.paper.runtime.clocks import ManualClock
+from finrl_pod.paper.settings import DataSettings
+from finrl_pod.settings.run import FeatureConfig
+from tests.paper.made import Told, prices
+
+SECONDS = 2.0  # of this process's own work
+
+
+def test_a_decision_over_500_symbols_takes_two_seconds_at_most() -> None:
+    symbols = tuple(f"S{i:03d}" for i in range(500))
+    panel = prices(date(2021, 1, 4), date(2024, 1, 31), symbols=symbols)
+    broker = SimulatedBroker(panel, ManualClock(datetime(2024, 1, 31, 23, tzinfo=UTC)), Decimal(1_000_000))
+    strategy = Told(lambda window: np.full(500, 1 / 500), feature_names=FeatureConfig().names)
+    began = time.process_time()
+    bar = date(2024, 1, 31)
+    checked = look_at_prices(broker, symbols, bar, (), DataSettings(window=600), lambda *_: None)
+    decision = decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
+    assert time.process_time() - began < SECONDS
+    assert decision.weights is not None
+    assert not checked.problems
+
+
+def test_looking_and_commanding_load_nothing_heavy() -> None:
+    modules = "finrl_pod.paper.monitoring.status, finrl_pod.paper.journal.commands, finrl_pod.paper.settings"
+    code = f"import sys, {modules}; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,52 @@
+"""Clusters of trials: as many as were made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+
+from finrl_pod.errors import InputError
+from finrl_pod.promotion.effective_trials import _silhouette, clustered_count
+
+
+def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(bars, len(sizes)))
+    return np.repeat(factors, sizes, axis=1) + noise * rng.normal(size=(bars, sum(sizes)))
+
+
+@pytest.mark.parametrize("sizes", [[5, 5], [3, 9, 4], [4] * 8, [6, 6, 6, 6]])
+def test_groups_that_were_made_are_counted(sizes: list[int]) -> None:
+    assert clustered_count(groups(sizes)) == len(sizes)
+
+
+def test_copies_are_one() -> None:
+    one = np.random.default_rng(0).normal(size=(300, 1))
+    assert clustered_count(np.repeat(one, 7, axis=1)) == 1
+    assert clustered_count(np.repeat(one, 2, axis=1)) == 1
+    assert clustered_count(one) == 1
+
+
+def test_two_that_differ_are_two() -> None:
+    assert clustered_count(np.random.default_rng(0).normal(size=(300, 2))) == 2
+
+
+def test_what_never_moves_or_broke_counts_once() -> None:
+    still = np.c_[groups([5, 5]), np.zeros(500), np.full(500, 0.1), np.full(500, np.nan)]
+    assert clustered_count(still) == 3
+    assert clustered_count(np.full((500, 4), np.nan)) == 1
+
+
+def test_the_silhouette_is_that_of_sklearn() -> None:
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(30, 2))
+    distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    labels = rng.integers(0, 4, 30)
+    assert _silhouette(distance, labels, 4) == pytest.approx(silhouette_score(distance, labels, metric="precomputed"))
+
+
+def test_shapes_are_checked() -> None:
+    for bad in (np.zeros(5), np.zeros((5, 0))):
+        with pytest.raises(InputError, match="bars x trials"):
+            clustered_count(bad)

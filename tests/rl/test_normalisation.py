@@ -1,0 +1,140 @@
+"""Running statistics: against VecNormalize of Stable-Baselines3, through a whole learner, saved and taken up again."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.trading_envs import make_env
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.random import generator
+from finrl_pod.rl.algorithms.registry import make_actor
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.normalisation import Running
+from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import EnvStep
+from tests.markets import random_market
+
+DOUBLE = torch.float64
+PENDULUM, CARTPOLE = "gym:Pendulum-v1", "gym:CartPole-v1"
+SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "horizon": 40, "normalise": True, "learning_rate": 1e-2}
+
+
+class Recorded:
+    """What Stable-Baselines3 asks of a vectorised environment, playing rows that are given: [T, E, S] and [T, E]."""
+
+    def __init__(self, rows: np.ndarray, rewards: np.ndarray, done: np.ndarray, finals: np.ndarray) -> None:
+        from gymnasium.spaces import Box
+
+        self.rows, self.rewards, self.done, self.finals, self.t = rows, rewards, done, finals, 0
+        self.num_envs, self.render_mode = rows.shape[1], None
+        self.observation_space = Box(-np.inf, np.inf, rows.shape[2:], np.float64)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+
+    def get_attr(self, name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self, name)] * self.num_envs
+
+    def reset(self) -> np.ndarray:
+        return self.rows[0]
+
+    def step_wait(self) -> Any:
+        self.t += 1
+        infos = [{"terminal_observation": final} for final in self.finals[self.t]]
+        return self.rows[self.t], self.rewards[self.t], self.done[self.t], infos
+
+
+def test_rows_and_rewards_are_those_of_vec_normalize() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from stable_baselines3.common.vec_env import VecNormalize
+    rng = np.random.default_rng(0)
+    steps, envs, size = 60, 3, 4
+    rows = rng.normal([0.0, 5.0, -2.0, 0.1], [1.0, 30.0, 0.01, 1.0], (steps, envs, size))
+    rows[20, 1, 0] = 1e4  # beyond the cut
+    rewards, finals = rng.normal(3, 2, (steps, envs)), rng.normal(size=(steps, envs, size))
+    done, ended = rng.random((steps, envs)) < 0.1, rng.random((steps, envs)) < 0.5
+    theirs = VecNormalize(Recorded(rows, rewards, done, finals), gamma=0.9)  # type: ignore[arg-type]
+    ours = Running(torch.tensor([0.9], dtype=DOUBLE), size, DOUBLE)
+
+    first = torch.from_numpy(rows[0]).unsqueeze(0)
+    ours.begin(first)
+    np.testing.assert_allclose(ours.show(first)[0].numpy(), theirs.reset(), rtol=1e-6)  # theirs is float32
+    for t in range(1, steps):
+        seen, reward, _, infos = theirs.step_wait()
+        nothing = torch.zeros(1, envs)
+        final = torch.from_numpy(finals[t]).unsqueeze(0)
+        step = EnvStep(
+            observation=torch.from_numpy(rows[t]).unsqueeze(0),
+            reward=torch.from_numpy(rewards[t]).unsqueeze(0),
+            terminated=torch.from_numpy(done[t] & ended[t]).unsqueeze(0),
+            truncated=torch.from_numpy(done[t] & ~ended[t]).unsqueeze(0),
+            final_observation=final, equity=nothing, turnover=nothing, cost=nothing,
+        )  # fmt: skip
+        np.testing.assert_allclose(ours.after(step)[0].numpy(), reward, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours.show(step.observation)[0].numpy(), seen, rtol=1e-5, atol=1e-6)
+        for e in np.flatnonzero(done[t]):
+            wanted = infos[e]["terminal_observation"]
+            np.testing.assert_allclose(ours.show(final)[0, e].numpy(), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours.rows.mean[0].numpy(), theirs.obs_rms.mean, rtol=1e-12)
+    np.testing.assert_allclose(ours.rows.variance[0].numpy(), theirs.obs_rms.var, rtol=1e-12)
+    np.testing.assert_allclose(ours.sums.variance[0, 0].item(), theirs.ret_rms.var, rtol=1e-12)
+
+
+def make(record: type[Any], name: str, members: tuple[int, ...], **settings: Any) -> Learner:
+    return Learner(ClassicEnv(name, envs=2, members=members), record(**SMALL, **settings), seed=3, dtype=DOUBLE)
+
+
+@pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
+@pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
+def test_four_members_have_four_runs_statistics(name: str, record: type[Any]) -> None:
+    batch = make(record, name, (0, 1, 2, 5))
+    batch.learn(4 * batch.iteration_samples)
+    for p, member in enumerate((0, 1, 2, 5)):
+        one = make(record, name, (member,))
+        one.learn(4 * one.iteration_samples)
+        for ours, alone in zip(batch.algorithm.member(p), one.algorithm.member(0), strict=True):
+            assert ours.keys() == alone.keys()
+            for key, value in ours.items():
+                torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_a_run_goes_on_to_the_last_bit_and_episodes_go_on_in_its_rewards() -> None:
+    whole = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
+    whole.learn(3 * whole.iteration_samples)
+    saved = whole.checkpoint()
+    assert (saved["rest.0.earned"] != 0).all()  # episodes are under way
+    whole.learn(3 * whole.iteration_samples)
+    again = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
+    again.resume(saved)
+    again.learn(3 * again.iteration_samples)
+    one, other = whole.checkpoint(), again.checkpoint()
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_who_only_acts_learns_no_statistics_and_the_saved_weights_hold_them() -> None:
+    learner = make(PPOConfig, PENDULUM, (0,))
+    learner.learn(3 * learner.iteration_samples)
+    rows = torch.randn(1, 2, 3, generator=generator(0, 0, "rows"), dtype=DOUBLE) * 5
+    weights, _ = learner.algorithm.member(0)
+    action = learner.act(rows)
+    after, _ = learner.algorithm.member(0)
+    assert all(torch.equal(weights[key], after[key]) for key in weights)
+    actor = make_actor("ppo", learner.algorithm.spec)
+    features = rows.new_zeros(1, 2, 0, 0)
+    params = {key: x.unsqueeze(0) for key, x in weights.items()}
+    torch.testing.assert_close(actor.action(params, features, rows.unsqueeze(2), None).view(1, 2, 1), action)
+    plain = {key: x for key, x in params.items() if not key.startswith("seen_")}
+    assert not torch.allclose(actor.action(plain, features, rows.unsqueeze(2), None).view(1, 2, 1), action)
+
+
+def test_a_market_is_normalised_already() -> None:
+    env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
+    with pytest.raises(ConfigError, match=r"agent\.normalise is for environments of flat rows"):
+        Learner(env, PPOConfig(policy="mlp", horizon=6, minibatches=2, normalise=True))

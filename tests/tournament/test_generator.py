@@ -1,0 +1,115 @@
+"""Where the agents of a generation come from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finrl_pod.settings.run import PPOConfig, TournamentConfig
+from finrl_pod.tournament.generator import Birth, first_births, next_births, searched
+from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.types import Score
+from tests.tournament.scores import score
+
+AGENT = PPOConfig()
+
+
+def slots(values: Sequence[float], generation: int = 0) -> list[Score]:
+    return [score(f"g{generation:02d}s{i:02d}", value, slot=i, generation=generation) for i, value in enumerate(values)]
+
+
+def born(
+    values: Sequence[float], *, seed: int = 3, generation: int = 1, board: Leaderboard | None = None, **settings: float
+) -> list[Birth]:
+    """The generation after one whose slots scored `values`."""
+    tournament = TournamentConfig(pods=len(values), **settings)  # type: ignore[arg-type]
+    current = slots(values, generation - 1)
+    board = Leaderboard(16).insert(current) if board is None else board
+    return next_births(AGENT, tournament, seed, generation, board, current)
+
+
+def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
+    births = first_births(AGENT, range(4), seed=0)
+    assert [(birth.slot, birth.kind, birth.parent) for birth in births] == [(i, "fresh", None) for i in range(4)]
+    assert births[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
+    drawn = [tuple(birth.hyperparameters.values()) for birth in births]
+    assert len(set(drawn)) == 4
+
+
+def test_the_worst_are_refilled_and_the_best_go_on() -> None:
+    births = born([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], inherit=0.5, fresh=0.125)
+    kinds = {birth.slot: birth.kind for birth in births}
+    assert Counter(kinds.values()) == {"fresh": 1, "inherit": 4, "continue": 3}
+    assert kinds[0] == "fresh"  # the worst
+    assert {slot for slot, kind in kinds.items() if kind == "continue"} == {1, 4, 6}  # the best three
+    for birth in births:
+        if birth.kind == "continue":
+            assert birth.parent == f"g00s{birth.slot:02d}"
+            assert birth.hyperparameters == score().hyperparameters
+        if birth.kind == "inherit":
+            assert birth.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # the board's upper half
+        if birth.kind == "fresh":
+            assert birth.parent is None
+
+
+def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> None:
+    board = Leaderboard(4).insert(slots([9.0, 8.0, 7.0, 6.0]))
+    births = born([0.1, 0.2, 0.3, 0.4], generation=5, board=board, inherit=1.0, fresh=0.0)
+    assert {birth.parent for birth in births} <= {"g00s00", "g00s01"}
+
+
+@pytest.mark.parametrize(("pods", "fresh", "inherit", "expected"), [
+    (1, 0.125, 0.5, {"continue": 1}),
+    (10, 0.3, 0.7, {"fresh": 3, "inherit": 7}),
+    (100, 0.29, 0.57, {"fresh": 29, "inherit": 57, "continue": 14}),  # 0.29 x 100 is 28.999… in binary
+    (3, 0.0, 0.0, {"continue": 3}),
+    (3, 1.0, 0.0, {"fresh": 3}),
+])  # fmt: skip
+def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expected: dict[str, int]) -> None:
+    births = born([float(i) for i in range(pods)], fresh=fresh, inherit=inherit)
+    assert Counter(birth.kind for birth in births) == expected
+
+
+def test_a_slot_without_a_score_is_always_refilled() -> None:
+    births = born([math.nan, 0.5, math.nan, 0.1], inherit=0.0, fresh=0.0)
+    assert [birth.kind for birth in births] == ["inherit", "continue", "inherit", "continue"]
+    assert {births[0].parent, births[2].parent} == {"g00s01"}
+
+
+def test_without_any_score_all_start_anew() -> None:
+    assert [birth.kind for birth in born([math.nan, math.nan], inherit=0.5, fresh=0.0)] == ["fresh", "fresh"]
+
+
+@given(
+    st.lists(st.one_of(st.floats(-3, 3), st.just(math.nan)), min_size=1, max_size=9),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 2**31),
+    st.integers(1, 50),
+)
+def test_every_slot_is_born_once_and_the_same_again(
+    values: list[float], inherit: float, fresh: float, seed: int, generation: int
+) -> None:
+    births = born(values, seed=seed, generation=generation, inherit=inherit, fresh=fresh)
+    assert [birth.slot for birth in births] == list(range(len(values)))
+    assert births == born(values, seed=seed, generation=generation, inherit=inherit, fresh=fresh)
+    for birth in births:
+        if not math.isfinite(values[birth.slot]):
+            assert birth.kind != "continue"
+        assert (birth.parent is None) == (birth.kind == "fresh")
+        assert set(birth.hyperparameters) == set(searched(AGENT))
+
+
+def test_a_draw_depends_on_seed_slot_and_generation_alone() -> None:
+    def fresh(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
+        births = born([1.0] * pods, seed=seed, generation=generation, fresh=1.0, inherit=0.0)
+        return [tuple(birth.hyperparameters.values()) for birth in births]
+
+    few, many = fresh(3, 5, 2), fresh(6, 5, 2)
+    assert many[:3] == few  # more pods shift nobody's numbers
+    assert len({*many, *fresh(3, 6, 2), *fresh(3, 5, 3)}) == 12

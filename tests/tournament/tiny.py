@@ -1,0 +1,52 @@
+"""A tournament that takes half a second: three assets, two pods, three generations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from finrl_pod_envs.trading_envs import make_env
+
+from finrl_pod.settings.run import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.tournament import Tournament
+from finrl_pod.types import MarketTensor
+from tests.markets import random_market
+
+DATA = "d" * 64
+TRAIN, VALIDATION = (0, 99), (102, 138)
+AGENT: dict[str, Any] = {"hidden": (4, 4), "horizon": 8, "minibatches": 2}
+SAMPLES = 8 * 8  # one iteration: horizon x environments
+
+
+def tiny_config(
+    *, seed: int = 5, agent: dict[str, Any] | None = None, cohorts: tuple[AgentConfig, ...] = (), **tournament: Any
+) -> RunConfig:
+    settings = {"pods": 2, "generations": 3, "samples": 2 * SAMPLES, "leaderboard": 4, "champion": 2, "inherit": 0.5}
+    return RunConfig(
+        seed=seed,
+        threads=1,
+        environment=EnvironmentConfig(window=30, envs=8, group=4),
+        agent=PPOConfig(**{**AGENT, **(agent or {})}),
+        tournament=TournamentConfig(**{**settings, **tournament}),
+        cohorts=cohorts,
+    )
+
+
+def tiny_market() -> MarketTensor:
+    return random_market(1, bars=140, leak=True)
+
+
+def tournament(
+    config: RunConfig, folder: Path, *, resume: bool = False, report: Any = lambda _: None, market: Any = None
+) -> Tournament:
+    """A tournament on disk, new or gone on with."""
+    market = market or tiny_market()
+    opener = RunDirectory.resume if resume else RunDirectory.create
+    first, last = TRAIN
+
+    def environments(members: Sequence[int]) -> Any:
+        return make_env(market, config.environment, members=members, first=first, last=last)
+
+    return Tournament(config, market, environments, VALIDATION, opener(folder, config, DATA), DATA, report)
