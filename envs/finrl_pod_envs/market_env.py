@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 
@@ -28,23 +28,10 @@ from finrl_pod_envs.native_step import NativeStep, can_take, native_step
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
+from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account that fell to this share of its starting cash is ruined: its episode is terminated
 START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after so many episodes
-
-
-class EnvState(NamedTuple):
-    """day, left (steps to the window's end), round (which start comes next): [P, G]; cash [P, G, A];
-    shares [P, G, A, N]; memory [2, P, G, A] of the reward, or None; pending [P, G, A, delay - 1, action_size], the
-    actions that are not in effect yet, the oldest first, NaN where there is none, or None without a delay."""
-
-    day: Tensor
-    left: Tensor
-    round: Tensor
-    cash: Tensor
-    shares: Tensor
-    memory: Tensor | None
-    pending: Tensor | None = None
 
 
 class MarketEnv(ABC):
@@ -166,7 +153,7 @@ class MarketEnv(ABC):
         native = self._native
         if native is not None and can_take(self.state, action):
             inside = rows if rows is not None and native.can_write(rows) else None
-            self.state, outcome = native(self.state, action, self._starts, RUIN, inside)
+            self.state, outcome = native(self.state, action, self._starts, RUIN, inside, reuse=self.recycles)
         else:
             inside = None
             self.state, outcome = self.transition(self.state, action)

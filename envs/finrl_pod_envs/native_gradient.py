@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,9 +16,7 @@ from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.native_step import REWARDS
 from finrl_pod_envs.rewards import CHANGE_SCALE, SMALLEST_GROWTH
-
-if TYPE_CHECKING:
-    from finrl_pod_envs.market_env import EnvState, MarketEnv
+from finrl_pod_envs.state import EnvState, KernelEnv
 
 SOURCE = Path(__file__).with_name("market_gradient.cpp")
 
@@ -57,7 +55,7 @@ class _Step(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in (*_READ, *_MADE, *_GIVEN, *_ASKED)]
 
 
-def native_gradient(env: MarketEnv) -> NativeGradient | None:
+def native_gradient(env: KernelEnv) -> NativeGradient | None:
     """The kernel for this environment, or None where autograd must do."""
     config = env.config
     known = (
@@ -79,7 +77,7 @@ def native_gradient(env: MarketEnv) -> NativeGradient | None:
 class NativeGradient:
     """Called with a state, actions and the groups whose windows end; as `MarketEnv.transition`, with derivatives."""
 
-    def __init__(self, library: ctypes.CDLL, env: MarketEnv) -> None:
+    def __init__(self, library: ctypes.CDLL, env: KernelEnv) -> None:
         config, market = env.config, env.market
         self._run = library.market_gradient
         self._run.restype = None

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.rewards import CHANGE_SCALE, SMALLEST_GROWTH
-
-if TYPE_CHECKING:
-    from finrl_pod_envs.market_env import EnvState, MarketEnv
+from finrl_pod_envs.state import EnvState, KernelEnv
 
 SOURCE = Path(__file__).with_name("market_step.cpp")
 KINDS = {"stock_trading": 0, "portfolio": 1}
@@ -41,7 +39,7 @@ class _Market(ctypes.Structure):
     ]
 
 
-def native_step(env: MarketEnv, rounds: int) -> NativeStep | None:
+def native_step(env: KernelEnv, rounds: int) -> NativeStep | None:
     """The kernel for this environment, or None where the plain version must do."""
     config = env.config
     known = (
@@ -59,7 +57,7 @@ def native_step(env: MarketEnv, rounds: int) -> NativeStep | None:
 class NativeStep:
     """Called with a state and actions, as `MarketEnv.transition`; holds the market's tables in the accounts' dtype."""
 
-    def __init__(self, library: ctypes.CDLL, env: MarketEnv, rounds: int) -> None:
+    def __init__(self, library: ctypes.CDLL, env: KernelEnv, rounds: int) -> None:
         config, market, dtype = env.config, env.market, env.dtype
         self._env = env
         self._run = library.market_step
@@ -105,28 +103,36 @@ class NativeStep:
         self._turn = 0
 
     def __call__(
-        self, state: EnvState, action: Tensor, starts: Tensor, ruin: float, rows: Tensor | None = None
+        self,
+        state: EnvState,
+        action: Tensor,
+        starts: Tensor,
+        ruin: float,
+        rows: Tensor | None = None,
+        *,
+        reuse: bool = False,
     ) -> tuple[EnvState, EnvStep]:
         """action: [P, E, action_size]; starts: [P, rounds, G] int64; ruin: share of the starting cash.
 
-        rows: receives the flat observation, where `can_write` says that it may.
+        rows: receives the flat observation, where `can_write` says that it may. reuse: write over the outputs of the
+        step before the last, and leave out the final accounts of episodes that did not end.
         """
         env = self._env
         if action.dtype != env.dtype:
             action = action.to(env.dtype)
         inputs = [x.contiguous() for x in (*state[:5], action)]
-        out = self._in_turn(type(state)) if env.recycles else _Outputs(env, type(state))
-        self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, env.recycles
+        out = self._in_turn() if reuse else _Outputs(env)
+        self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, reuse
         self._pointers[:INPUTS] = [x.data_ptr() for x in inputs]
         self._pointers[INPUTS:-1] = out.pointers
         self._pointers[-1] = None if rows is None else rows.data_ptr()
         ended = self._run(self._market_at, self._pointers, *self._sizes)
         return out.state, out.ended if ended else out.going
 
-    def _in_turn(self, kind: type[EnvState]) -> _Outputs:
+    def _in_turn(self) -> _Outputs:
         """One of two, the one before the last again."""
         if not self._kept:
-            self._kept = [_Outputs(self._env, kind) for _ in range(2)]
+            self._kept = [_Outputs(self._env) for _ in range(2)]
         self._turn = 1 - self._turn
         return self._kept[self._turn]
 
@@ -141,7 +147,7 @@ class _Outputs:
     Few tensors, each taken apart into what is handed over: making one takes as long as stepping forty accounts.
     """
 
-    def __init__(self, env: MarketEnv, kind: type[EnvState]) -> None:
+    def __init__(self, env: KernelEnv) -> None:
         p, g, e, n, shown = env.members, env.groups, env.envs, env.assets, env.shown
         days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=shown)
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
@@ -152,7 +158,7 @@ class _Outputs:
         account, last_account = accounts.unbind()
         gain, worth, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
-        self.state = kind(day, left, rounds, cash[0], shares[0], None)
+        self.state = EnvState(day, left, rounds, cash[0], shares[0], None)
         now, last = Observation(day, account), Observation(reached, account)
         self.going = EnvStep(now, gain, terminated, truncated, last, worth, turnover, cost)
         self.ended = EnvStep(

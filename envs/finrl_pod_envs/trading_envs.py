@@ -9,7 +9,8 @@ from finrl_pod.market.actions import number_of_choices, scores_to_weights, wante
 from finrl_pod.market.execution import trades_to_weights
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Tensor
-from finrl_pod_envs.market_env import EnvState, MarketEnv
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.state import EnvState
 
 
 class PortfolioEnv(MarketEnv):

@@ -1,0 +1,54 @@
+"""State of a batch of market accounts, and the attributes of an environment that the native kernels read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import MarketTensor, Tensor
+
+
+class EnvState(NamedTuple):
+    """State of P members x G groups x A accounts on a market of N assets.
+
+    day: [P, G] int64, the decision bar. left: [P, G] int64, steps to the end of the window. round: [P, G] int64, index
+    of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the environment's dtype. memory:
+    [2, P, G, A], moments kept by the reward, or None. pending: [P, G, A, delay - 1, action_size], actions not yet in
+    effect, oldest first, NaN where there is none; None without a delay.
+    """
+
+    day: Tensor
+    left: Tensor
+    round: Tensor
+    cash: Tensor
+    shares: Tensor
+    memory: Tensor | None
+    pending: Tensor | None = None
+
+
+class KernelEnv(Protocol):
+    """What a native kernel reads from a market environment: sizes, rules and price tables.
+
+    members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
+    range of decision bars. dtype: of accounts; shown: of what step returns. close, fill: [T, N] in `dtype`.
+    """
+
+    market: MarketTensor
+    config: EnvironmentConfig
+    rules: ExecutionRules
+    device: torch.device
+    dtype: torch.dtype
+    shown: torch.dtype
+    members: int
+    envs: int
+    groups: int
+    accounts: int
+    assets: int
+    window: int
+    first: int
+    last: int
+    close: Tensor
+    fill: Tensor
