@@ -1,4 +1,4 @@
-"""The control port of the stand-in, under /fake: what no broker offers, for tests and demonstrations."""
+"""HTTP control API under /fake: faults, clock jumps, market conditions and foreign orders for tests and demos."""
 
 from __future__ import annotations
 
@@ -6,22 +6,38 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from finrl_pod.errors import InputError
-from finrl_pod.fake_alpaca.faults import Fault
+from finrl_pod.fake_alpaca.data_api import MarketData
+from finrl_pod.fake_alpaca.exchange import Exchange
+from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.orders import Refusal
-from finrl_pod.fake_alpaca.scaled_clock import Pace
-
-if TYPE_CHECKING:
-    from finrl_pod.fake_alpaca.server import FakeAlpaca
+from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
+from finrl_pod.fake_alpaca.settings import Settings
+from finrl_pod.fake_alpaca.traffic import TrafficLog
 
 _DELAYS = ("fill_delay", "cancel_delay", "replace_delay", "clock_skew")
 
 
-def control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
+class ControlledServer(Protocol):
+    """The parts of a `FakeAlpaca` server that the control API reads and changes."""
+
+    settings: Settings
+    exchange: Exchange
+    data: MarketData
+    faults: Faults
+    clock: ScaledClock
+    log: TrafficLog
+
+    def set_pace(self, pace: Pace) -> None: ...
+
+    def save(self) -> None: ...
+
+
+def control_routes(server: ControlledServer) -> list[web.RouteDef]:
     """Neither counted nor logged as requests; no keys are needed, the loopback is enough."""
 
     async def state(_: web.Request) -> web.Response:
@@ -95,7 +111,7 @@ def control_routes(server: FakeAlpaca) -> list[web.RouteDef]:
     ]
 
 
-def _change(server: FakeAlpaca, wish: Mapping[str, Any]) -> None:
+def _change(server: ControlledServer, wish: Mapping[str, Any]) -> None:
     """Halts, delays and faulty bars: {"halted": [...], "untradable": [...], "fill_delay": 60, "stale_after": "..."}."""
     known = {"halted", "untradable", "suspended", "stale_after", "edits", *_DELAYS}
     if not set(wish) <= known:
