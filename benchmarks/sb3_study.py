@@ -39,7 +39,7 @@ from finrl_pod_envs.gymnasium_pool.spaces import to_action
 from kept import Row, append, read
 from zoo_settings import SOURCE, STAGES, Cell, linear, ours
 
-from finrl_pod.evaluate.seeds import difference_interval, interquartile_mean
+from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
 
 KEPT = Path(__file__).with_name("sb3_study.jsonl")

@@ -34,7 +34,7 @@ from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import make_market, training_env
-from finrl_pod_app.services.trial_log import log_look, object_subject
+from finrl_pod_app.services.trial_log import log_look, strategy_identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ def backtest(
             market = build_market(
                 setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
             )
-        log_look(setup.panel, spans[split], object_subject(strategy), f"backtest of {strategy.name}")
+        log_look(setup.panel, spans[split], strategy_identity(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
         from finrl_pod_app.paper.execution_rules import of_environment
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import FinrlPodError, InputError
-from finrl_pod.evaluate.metrics import bars_a_year, summary
-from finrl_pod.evaluate.simulate import Ledger, date_of, simulate
+from finrl_pod.evaluate.metrics import bars_per_year, summary
+from finrl_pod.evaluate.simulate import Ledger, bar_date, simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
 
-__all__ = ["Ledger", "backtest", "feature_columns", "result_of", "simulate", "window_at"]
+__all__ = ["Ledger", "backtest", "backtest_result", "feature_columns", "simulate", "window_at"]
 
 
 def backtest(
@@ -43,11 +43,11 @@ def backtest(
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
         positions = positions_at(cash[0], shares[0], closes[t])
-        weights = decision_of(strategy, window_at(panel, t, lookback, features), positions, date_of(market, t))
+        weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
     ledger = simulate(market, decide, first, last, rules, cash)
-    return result_of(strategy.name, market, ledger)
+    return backtest_result(strategy.name, market, ledger)
 
 
 def lookback_of(strategy: Strategy) -> int | None:
@@ -62,7 +62,7 @@ def lookback_of(strategy: Strategy) -> int | None:
     return int(lookback)
 
 
-def decision_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
+def target_weights_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
     """Ask a strategy for its target weights [N], or None. Raises InputError naming the bar `when` for an exception of
     the strategy's own, and for what is not one finite or infinite number for each symbol."""
     try:
@@ -98,7 +98,7 @@ def _last_line(error: BaseException) -> str:
     return "" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name} line {trace.tb_lineno}"
 
 
-def result_of(name: str, market: MarketTensor, ledger: Ledger, account: int = 0) -> BacktestResult:
+def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: int = 0) -> BacktestResult:
     """One account of a ledger as a result with its metrics."""
     equity, weights, turnover, costs = (
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
@@ -112,7 +112,7 @@ def result_of(name: str, market: MarketTensor, ledger: Ledger, account: int = 0)
         weights=weights,
         turnover=turnover,
         costs=costs,
-        metrics=summary(equity, turnover, costs, bars_a_year(market.times), risk_free),
+        metrics=summary(equity, turnover, costs, bars_per_year(market.times), risk_free),
         cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),

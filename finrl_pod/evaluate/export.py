@@ -46,12 +46,12 @@ def csv_text(columns: Mapping[str, Column]) -> str:
     """The table as CSV (RFC 4180): quotes where needed, NaN as an empty cell, floats in full."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\r\n")
-    writer.writerow([neutral(name) for name in columns])
+    writer.writerow([escape_formula(name) for name in columns])
     writer.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
     return sink.getvalue()
 
 
-def neutral(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Text that no spreadsheet executes: an apostrophe stands before one that begins like a formula."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
@@ -64,4 +64,4 @@ def _cells(values: Column) -> list[Any]:
         return [str(time) for time in shown]
     if array.dtype.kind in "fiub":
         return ["" if value != value else repr(value) for value in array.tolist()]
-    return [neutral(str(value)) if value is not None else "" for value in values]
+    return [escape_formula(str(value)) if value is not None else "" for value in values]

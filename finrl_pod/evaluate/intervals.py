@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.metrics import BARS_A_YEAR
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR
 from finrl_pod.evaluate.sharpe import series
 from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, block_length
 from finrl_pod.types import Floats
@@ -42,7 +42,7 @@ def account_intervals(
     *,
     seed: int = 0,
     draws: int = DRAWS,
-    periods_per_year: float = BARS_A_YEAR,
+    periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> Intervals:
     """Intervals of simple returns [T], all three from the same resampled histories.

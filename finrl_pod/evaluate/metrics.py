@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import InputError
 from finrl_pod.types import Floats
 
-BARS_A_YEAR = 252  # daily bars: the sessions of a year
+BARS_PER_YEAR = 252  # daily bars: the sessions of a year
 OTHER_CALENDAR = 0.05  # bars a year that differ by more are no matter of holidays
 EDGE_DAYS = 5.0
 NO_RISK = 1e-12  # volatilities below this are rounding, not risk
@@ -37,14 +37,14 @@ METRICS = (
 )
 
 
-def bars_a_year(times: ArrayLike) -> float:
+def bars_per_year(times: ArrayLike) -> float:
     """252 sessions of as many bars as the days among `times` [T] datetime64 have on average: 252 for daily bars.
 
     Where the calendar says something clearly else (a market that never closes, weekly bars, sessions over midnight in
     UTC), it is the bars that `times` hold a year of 365.25 days.
     """
     moments = np.asarray(times, dtype="datetime64[ns]")
-    usual = BARS_A_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
+    usual = BARS_PER_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
     days = float((moments[-1] - moments[0]) / np.timedelta64(1, "D")) if len(moments) > 1 else 0.0
     if days <= 0:
         return usual
@@ -85,25 +85,25 @@ def cumulative_return(equity: ArrayLike) -> Any:
     return _plain(marks[-1] / marks[0] - 1.0)
 
 
-def annual_return(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
+def annual_return(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     """Compound growth a year: (E_last / E_first) ** (periods_per_year / (T - 1)) - 1; -1.0 after ruin."""
     years = len(simple_returns(equity)) / periods_per_year
     marks = np.asarray(equity, dtype=np.float64)
     return _plain(np.maximum(marks[-1] / marks[0], 0.0) ** (1.0 / years) - 1.0)
 
 
-def annual_volatility(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
+def annual_volatility(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     """Sample standard deviation (n - 1) of the returns, times sqrt(periods_per_year); 0.0 for a single return."""
     return _plain(_deviation(simple_returns(equity)) * np.sqrt(periods_per_year))
 
 
-def sharpe(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR, risk_free: ArrayLike | None = None) -> Any:
+def sharpe(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> Any:
     """Mean excess return over its sample standard deviation (n - 1), times sqrt(periods_per_year) (Sharpe 1994)."""
     returns = excess_returns(equity, risk_free)
     return _ratio(returns.mean(0) * np.sqrt(periods_per_year), _deviation(returns))
 
 
-def sortino(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR, risk_free: ArrayLike | None = None) -> Any:
+def sortino(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR, risk_free: ArrayLike | None = None) -> Any:
     """Mean excess return over its downside deviation sqrt(mean(min(r, 0)^2)), times sqrt(periods_per_year) (Sortino
     1994)."""
     returns = excess_returns(equity, risk_free)
@@ -123,12 +123,12 @@ def max_drawdown(equity: ArrayLike) -> Any:
     return _plain(drawdown(equity).min(0))
 
 
-def calmar(equity: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
+def calmar(equity: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     """Annual return over the depth of the deepest drawdown (Young 1991)."""
     return _ratio(annual_return(equity, periods_per_year), -np.asarray(max_drawdown(equity)))
 
 
-def annual_turnover(traded: ArrayLike, periods_per_year: float = BARS_A_YEAR) -> Any:
+def annual_turnover(traded: ArrayLike, periods_per_year: float = BARS_PER_YEAR) -> Any:
     """One-sided turnover a year: half the sum of buys and sells over equity, mean a bar, times periods_per_year.
 
     traded: [T, ...], (buys + sells) / equity of each bar; the mean is over T - 1 decisions, the last of which fills at
@@ -143,7 +143,7 @@ def summary(
     equity: ArrayLike,
     turnover: ArrayLike | None = None,
     costs: ArrayLike | None = None,
-    periods_per_year: float = BARS_A_YEAR,
+    periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
     """All of `METRICS` of one account, as floats.

@@ -102,7 +102,7 @@ def simulate(
         if decided is not None:
             decided = decided.to(shares)
             if decided.shape != shares.shape:
-                when = f"target weights at {date_of(market, first + i)}"
+                when = f"target weights at {bar_date(market, first + i)}"
                 raise InputError(f"{when} must have the shape {tuple(shares.shape)}, got {tuple(decided.shape)}")
             check_weights(market, first + i, decided, rules)
         queue.append(decided)
@@ -152,7 +152,7 @@ def simulate(
     )
 
 
-def date_of(market: MarketTensor, t: int) -> str:
+def bar_date(market: MarketTensor, t: int) -> str:
     """The bar's date (and time of day where it has one) for messages."""
     return str(np.datetime_as_string(market.times[t].astype("datetime64[m]"))).removesuffix("T00:00")
 
@@ -173,7 +173,7 @@ def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: Executio
     limit = 1.0 + rules.borrow
     if gross <= limit + WEIGHT_TOLERANCE and (rules.short or float(weights.min()) >= -WEIGHT_TOLERANCE):
         return
-    when = f"target weights at {date_of(market, t)}"
+    when = f"target weights at {bar_date(market, t)}"
     if not bool(torch.isfinite(weights).all()):
         symbol = market.symbols[int((~torch.isfinite(weights)).nonzero()[0, -1])]
         raise InputError(f"{when} must be finite, that of {symbol} is not")

@@ -44,7 +44,7 @@ def excess_p_value(excess: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> f
     return (1 + int((errors >= observed).sum())) / (1 + draws)
 
 
-def exact_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def binomial_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Clopper-Pearson interval of a share: k successes of n trials. Raises InputError unless 0 <= k <= n and n > 0."""
     from scipy.stats import binomtest
 

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, NO_RISK, bars_a_year, drawdown, excess_returns, simple_returns
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR, NO_RISK, bars_per_year, drawdown, excess_returns, simple_returns
 from finrl_pod.random import key
 from finrl_pod.types import BacktestResult, Floats, Times
 
 WORST = 5  # drawdowns listed
 TAIL = 0.05  # of the returns: the level of value at risk
-ROLLING = 126  # bars, half a year of days
-FEWEST_BARS = 20  # returns, for a band
+ROLLING_BARS = 126  # bars, half a year of days
+MIN_BAND_RETURNS = 20  # returns, for a band
 BAND_LEVEL, BAND_DRAWS, BAND_MARKS = 0.90, 1_000, 200
 
 
@@ -83,7 +83,7 @@ def yearly_return(months: Mapping[str, float]) -> float:
 
 
 def rolling_sharpe(
-    equity: ArrayLike, risk_free: ArrayLike | None = None, window: int = ROLLING, periods: float = BARS_A_YEAR
+    equity: ArrayLike, risk_free: ArrayLike | None = None, window: int = ROLLING_BARS, periods: float = BARS_PER_YEAR
 ) -> Floats:
     """[T] Sharpe ratio of the last `window` excess returns at each mark; NaN before there are as many, and where they
     have no spread."""
@@ -121,7 +121,7 @@ def distribution(equity: ArrayLike) -> dict[str, float | None]:
 
 def cost_summary(result: BacktestResult) -> dict[str, object]:
     """Costs in currency by kind, and their share of the equity on average a year; interest less fees in currency."""
-    years = max(len(result.times) - 1, 1) / bars_a_year(result.times)
+    years = max(len(result.times) - 1, 1) / bars_per_year(result.times)
     parts: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
         "parts": {name: float(values.sum()) for name, values in parts.items()},

@@ -1,6 +1,6 @@
 """Many variations of recorded decisions at once: other costs, other periods, other seeds.
 
-A strategy is asked once (`Recording`); `replay` keeps the books of the decisions it made under any number of rules.
+`RecordingStrategy` records the decisions once; `replay` runs them under any number of rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.metrics import bars_a_year, summary
+from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import WEIGHT_TOLERANCE, simulate
 from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
@@ -27,7 +27,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window
 
 
-class Recording:
+class RecordingStrategy:
     """A strategy that keeps the decisions it passes on."""
 
     def __init__(self, inner: Strategy) -> None:
@@ -64,9 +64,9 @@ def recorded(
     last: int,
     rules: ExecutionRules,
     cash: float,
-) -> tuple[BacktestResult, Recording]:
+) -> tuple[BacktestResult, RecordingStrategy]:
     """A backtest, and what was decided in it."""
-    record = Recording(strategy)
+    record = RecordingStrategy(strategy)
     return backtest(record, panel, market, first, last, rules, cash), record
 
 
@@ -80,17 +80,17 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Replays:
+class ReplayResult:
     """V accounts. equity: [V, L] currency at closes first..last of each job, NaN beyond its last bar; turnover: [V] sum
     of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None.
-    bars_a_year: of the market."""
+    bars_per_year: of the market."""
 
     jobs: tuple[Job, ...]
     equity: Floats
     turnover: Floats
     costs: Floats
     risk_free: tuple[Floats | None, ...]
-    bars_a_year: float
+    bars_per_year: float
 
     def metrics(self) -> list[dict[str, float]]:
         """The metrics of each job, those of `finrl_pod.evaluate.metrics.summary`."""
@@ -100,12 +100,12 @@ class Replays:
             traded = np.zeros(bars)
             traded[-1] = self.turnover[v]  # only its sum matters
             rows.append(
-                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], self.bars_a_year, self.risk_free[v])
+                summary(self.equity[v, :bars], traded, self.costs[v : v + 1], self.bars_per_year, self.risk_free[v])
             )
         return rows
 
 
-def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> ReplayResult:
     """Keep the books of every job, each account starting with `cash` at its first bar.
 
     tables: [W, T, N] float64 or float32 target weights on the bars of `market`, rows of NaN where nothing is decided.
@@ -113,15 +113,15 @@ def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     one period, one rule set and one rhythm of decisions together. Raises InputError as `simulate`.
     """
     _check(market, tables, jobs, cash)
-    kernel, rates = kernel_of(market), [proportional_rate(job.rules) for job in jobs]
+    kernel, rates = kernel_for(market), [proportional_rate(job.rules) for job in jobs]
     if kernel is not None and all(rate is not None for rate in rates):
-        done = keep_books(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
+        done = replay_native(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
         if done is not None:
-            return Replays(tuple(jobs), *done, (None,) * len(jobs), bars_a_year(market.times))
+            return ReplayResult(tuple(jobs), *done, (None,) * len(jobs), bars_per_year(market.times))
     return _replay_in_torch(market, tables, jobs, cash)
 
 
-def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> Replays:
+def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> ReplayResult:
     length = max(job.last - job.first for job in jobs) + 1
     equity = np.full((len(jobs), length), np.nan)
     turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
@@ -146,7 +146,7 @@ def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], 
             known = ledger.risk_free.cpu().numpy()
             for v in members:
                 risk_free[v] = known
-    return Replays(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_a_year(market.times))
+    return ReplayResult(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_per_year(market.times))
 
 
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
@@ -183,12 +183,12 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
     return rules.cost_rate + sum(model.share for model in frictions.costs if isinstance(model, HalfSpread))
 
 
-def kernel_of(market: MarketTensor) -> ctypes.CDLL | None:
+def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
     """The kernel, where there is a compiler and the market lies in main memory."""
     return load(SOURCE) if market.close.device.type == "cpu" else None
 
 
-def keep_books(
+def replay_native(
     kernel: ctypes.CDLL, market: MarketTensor, tables: Tensor, jobs: Sequence[Job], rates: Sequence[float], cash: float
 ) -> tuple[Floats, Floats, Floats] | None:
     """equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V] of every job; None where the targets of some
@@ -234,7 +234,7 @@ CURVE_METRICS = ("cumulative_return", "annual_return", "sharpe", "max_drawdown",
 
 
 def cost_curve(
-    recorded: Recording,
+    recorded: RecordingStrategy,
     market: MarketTensor,
     first: int,
     last: int,

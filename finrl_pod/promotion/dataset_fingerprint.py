@@ -22,7 +22,7 @@ CORRELATION = 0.9  # of the two indices; unlike halves of one universe reach it,
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class DatasetFingerprint:
     """What is kept of a data set.
 
     symbols: in capitals. days: [D] datetime64[D], strictly increasing. levels: [D] float64, logarithm of an index on
@@ -34,8 +34,8 @@ class Outline:
     levels: Floats
 
 
-def outline(panel: Panel) -> Outline:
-    """The outline of a panel, by its closes."""
+def dataset_fingerprint(panel: Panel) -> DatasetFingerprint:
+    """The dataset_fingerprint of a panel, by its closes."""
     prices = np.where(panel.tradable, panel.close, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         returns = np.diff(np.log(prices), axis=0)
@@ -44,10 +44,10 @@ def outline(panel: Panel) -> Outline:
     levels = np.concatenate([[0.0], np.cumsum(total / np.maximum(known.sum(1), 1))])
     days = panel.times.astype("datetime64[D]")
     last = np.append(days[1:] != days[:-1], True)  # bar of each day
-    return Outline(frozenset(symbol.upper() for symbol in panel.symbols), days[last], levels[last])
+    return DatasetFingerprint(frozenset(symbol.upper() for symbol in panel.symbols), days[last], levels[last])
 
 
-def akin(one: Outline, other: Outline) -> bool:
+def same_market(one: DatasetFingerprint, other: DatasetFingerprint) -> bool:
     """Do they share half of the smaller one's symbols, and do their indices move together on the days they share, or
     by the week or month, a label more or less: weekly bars are dated by their first day as well as by their last."""
     if len(one.symbols & other.symbols) < SHARED_SYMBOLS * min(len(one.symbols), len(other.symbols)):
@@ -59,8 +59,8 @@ def akin(one: Outline, other: Outline) -> bool:
     )
 
 
-def _last_of(kept: Outline, period: str) -> tuple[NDArray[np.int64], Floats]:
-    """Number of each day, week or month that the outline has, and its last level in it."""
+def _last_of(kept: DatasetFingerprint, period: str) -> tuple[NDArray[np.int64], Floats]:
+    """Number of each day, week or month that the dataset_fingerprint has, and its last level in it."""
     number = kept.days.astype("datetime64[M]" if period == "month" else "datetime64[D]").astype(np.int64)
     if period == "week":
         number = (number + THURSDAY) // 7

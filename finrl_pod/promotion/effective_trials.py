@@ -18,7 +18,7 @@ MOST = 1_500  # trials that are clustered; of more, so many evenly spaced ones
 SAME = 0.01  # a distance below it (a correlation above 0.9998) is no difference
 
 
-def clustered_count(returns: ArrayLike) -> int:
+def effective_trial_count(returns: ArrayLike) -> int:
     """Number of clusters among trials [T, N] of returns over the same bars: 1 to N.
 
     Trials that never move, or whose returns are no numbers, cannot be told apart: together they count as one cluster.

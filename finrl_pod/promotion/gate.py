@@ -16,7 +16,7 @@ import numpy as np
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import bars_a_year, max_drawdown, sharpe, simple_returns
+from finrl_pod.evaluate.metrics import bars_per_year, max_drawdown, sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import MOST_BLOCKS
 from finrl_pod.evaluate.sharpe import (
     is_constant,
@@ -27,7 +27,7 @@ from finrl_pod.evaluate.sharpe import (
 from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
 from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, growth_interval
-from finrl_pod.promotion.rules import Rule, judge_choice, number, rule_on, spoken
+from finrl_pod.promotion.rules import Rule, check_selection, number, rule_on, spoken
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.constraints import FINITE, Range, above_to, at_least, between, check_ranges, from_to_below
 from finrl_pod.settings.run import GateConfig
@@ -53,7 +53,7 @@ Results = Mapping[str, BacktestResult]
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class PromotionEvidence:
     """What the gate judges by.
 
     validation, test: the champion and every baseline over the same bars each. trials: [T, N] returns over equal weight
@@ -94,7 +94,7 @@ def fewest_bars(gate: GateConfig) -> tuple[int, int]:
     return max(2 * gate.blocks, MIN_BARS) + 1, MIN_BARS + 1
 
 
-def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement:
+def judge(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS) -> Judgement:
     """Every rule with its value; draws: of a bootstrap at least.
 
     A statistic that cannot be computed (an account that never moves, one trial alone) is a rule that is not met, and
@@ -105,7 +105,7 @@ def judge(evidence: Evidence, gate: GateConfig, draws: int = DRAWS) -> Judgement
     best = best_baseline(evidence.validation)
     rules = (
         _undominated(evidence),
-        *judge_choice(
+        *check_selection(
             excess_returns(evidence.validation), evidence.trials, evidence.counts, gate, figures, evidence.where[0]
         ),
         _probable(evidence, gate, figures),
@@ -127,7 +127,7 @@ def best_baseline(validation: Results) -> str:
 
 def _ratio(result: BacktestResult) -> float:
     """Sharpe ratio a year, over what cash earned."""
-    return float(sharpe(result.equity, bars_a_year(result.times), result.risk_free))
+    return float(sharpe(result.equity, bars_per_year(result.times), result.risk_free))
 
 
 def log_returns(result: BacktestResult) -> Floats:
@@ -145,7 +145,7 @@ def excess_returns(results: Results, over: str = REFERENCE) -> Floats:
 # ---------------------------------------------------------------------- on validation
 
 
-def _undominated(evidence: Evidence) -> Rule:
+def _undominated(evidence: PromotionEvidence) -> Rule:
     """Whoever minimises risk beats on the ratio what grows faster, and the other way round; to be beaten on both has
     no excuse."""
     where, own = evidence.where[0], _standing(evidence.validation[CHAMPION])
@@ -175,7 +175,7 @@ def _standing(result: BacktestResult) -> tuple[float, float] | None:
 # ---------------------------------------------------------------------- on test
 
 
-def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
+def _probable(evidence: PromotionEvidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
     limit = _shared(gate.confidence, evidence.looks)
 
     def value() -> float:
@@ -190,7 +190,7 @@ def _probable(evidence: Evidence, gate: GateConfig, figures: dict[str, Any]) -> 
     return rule_on("probabilistic_sharpe", value, limit, lambda x: x >= limit, words, _at(">=", evidence.looks))
 
 
-def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
+def _superior(evidence: PromotionEvidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
     limit = 1 - _shared(gate.lead, evidence.looks)
 
     def value() -> float:
@@ -216,7 +216,7 @@ def _superior(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str
     return rule_on("superior_ability", value, limit, lambda x: x <= limit, words, _at("<=", evidence.looks))
 
 
-def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
+def _excess(evidence: PromotionEvidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
     level = 1 - 2 * (1 - _shared(gate.lead, evidence.looks))
     excess = log_returns(evidence.test[CHAMPION]) - log_returns(evidence.test[best])
     low, high = (x / BASIS_POINT for x in growth_interval(excess, level, seed=evidence.seed, draws=draws))
@@ -232,7 +232,7 @@ def _excess(evidence: Evidence, gate: GateConfig, best: str, figures: dict[str, 
     return Rule("excess", low, gate.excess, passed, sentence)
 
 
-def _drawdown(evidence: Evidence, gate: GateConfig) -> Rule:
+def _drawdown(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     depth = -float(max_drawdown(evidence.test[CHAMPION].equity))
     passed = depth <= gate.drawdown
     sentence = (
@@ -242,7 +242,7 @@ def _drawdown(evidence: Evidence, gate: GateConfig) -> Rule:
     return Rule("drawdown", depth, gate.drawdown, passed, sentence)
 
 
-def _break_even(evidence: Evidence, gate: GateConfig) -> Rule:
+def _break_even(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     limit = gate.break_even * evidence.cost_bps
     passed = evidence.break_even >= limit
     shown = f"{evidence.break_even:.1f}" if math.isfinite(evidence.break_even) else "more than was tried"
@@ -255,7 +255,7 @@ def _break_even(evidence: Evidence, gate: GateConfig) -> Rule:
     return Rule("break_even", number(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
 
 
-def _audited(evidence: Evidence) -> Rule:
+def _audited(evidence: PromotionEvidence) -> Rule:
     faults = evidence.faults
     if faults is None:
         return Rule("audit", None, 0, passed=False, sentence="it was not audited")
@@ -282,14 +282,14 @@ def _at(sign: str, looks: int) -> str:
     return at if looks < 2 else f"(after {looks} looks at the test period) {at}"
 
 
-def _intervals(evidence: Evidence) -> dict[str, Any] | None:
+def _intervals(evidence: PromotionEvidence) -> dict[str, Any] | None:
     """Sharpe ratio, return and drawdown of the champion on test with their 90% intervals."""
     result = evidence.test[CHAMPION]
     returns = simple_returns(result.equity)
     if is_constant(returns) or returns.min() <= -1:
         return None
     found = account_intervals(
-        returns, seed=evidence.seed, periods_per_year=bars_a_year(result.times), risk_free=result.risk_free
+        returns, seed=evidence.seed, periods_per_year=bars_per_year(result.times), risk_free=result.risk_free
     )
     return {name: interval._asdict() for name, interval in found._asdict().items()}
 

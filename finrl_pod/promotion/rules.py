@@ -62,7 +62,7 @@ def number(x: float) -> float | None:
 LOGIT_BINS = 40
 
 
-def judge_choice(
+def check_selection(
     excess: Floats,
     trials: Floats,
     counts: TrialCounts,

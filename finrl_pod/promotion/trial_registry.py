@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import EnvironmentLacks
-from finrl_pod.promotion.dataset_fingerprint import Outline, akin, outline
-from finrl_pod.promotion.effective_trials import clustered_count
+from finrl_pod.promotion.dataset_fingerprint import DatasetFingerprint, dataset_fingerprint, same_market
+from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.types import Floats, Panel
 
 HOME_VARIABLE = "FINRL_POD_HOME"
@@ -90,7 +90,7 @@ class Look:
     what: str
 
 
-class Registry:
+class TrialRegistry:
     """The register in `path`; by default under the environment's FINRL_POD_HOME, else in the user's data folder.
 
     Every method opens the file, waits for other processes that write, and raises EnvironmentLacks where the file cannot
@@ -124,7 +124,7 @@ class Registry:
                 clustered = max(clustered, 1)  # what broke is one kind of thing
             else:
                 windows.setdefault((first, last, len(excess)), []).append(excess)
-        clustered += sum(clustered_count(np.stack(columns, 1)) for columns in windows.values())
+        clustered += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
         return TrialCounts(len(rows), clustered, len({row[0] for row in rows}))
 
     def data_sets(self) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class Registry:
             entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
             entry["last"] = max(entry["last"], made)
         for (one, mine), (other, its) in itertools.combinations(outlines.items(), 2):
-            if akin(mine, its):
+            if same_market(mine, its):
                 known[one]["kin"].append(other)
                 known[other]["kin"].append(one)
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
@@ -185,7 +185,7 @@ class Registry:
             ).fetchone()
         return None if row is None or row[0] is None else dict(json.loads(row[0]))
 
-    def keep_verdict(self, look: Look, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    def save_verdict(self, look: Look, verdict: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the verdict of a look that was logged; where one is kept already that one stands, and is returned."""
         text = json.dumps(verdict, sort_keys=True, allow_nan=False)
         with self._open() as database:
@@ -233,9 +233,9 @@ def _key(look: Look) -> tuple[str, str, str, str]:
 
 
 def _kin(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
-    """The hashes of a look's data and of its kin among those that were looked at on its days. Keeps its outline."""
+    """Hashes of a look's data set and of those that show the same market on its days. Stores its fingerprint."""
     if _outline(database, look.data) is None:
-        row = (look.data, *_packed_outline(outline(panel)))
+        row = (look.data, *_packed_outline(dataset_fingerprint(panel)))
         database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
     mine = _outline(database, look.data)
     others = database.execute(
@@ -243,25 +243,25 @@ def _kin(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
         (look.data, look.last, look.first),
     ).fetchall()
     known = [(data, _outline(database, data)) for (data,) in others]
-    return [look.data, *(data for data, other in known if mine and other and akin(mine, other))]
+    return [look.data, *(data for data, other in known if mine and other and same_market(mine, other))]
 
 
-def _outline(database: sqlite3.Connection, data: str) -> Outline | None:
+def _outline(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:
     """As kept; None for data that were looked at before outlines were kept."""
     row = database.execute("SELECT symbols, days, levels FROM outlines WHERE data = ?", (data,)).fetchone()
     return None if row is None else _unpacked_outline(*row)
 
 
-def _packed_outline(kept: Outline) -> tuple[str, bytes, bytes]:
+def _packed_outline(kept: DatasetFingerprint) -> tuple[str, bytes, bytes]:
     days = kept.days.astype("datetime64[D]").astype("<i8").astype("<i4")
     levels = kept.levels.astype("<f4")
     return json.dumps(sorted(kept.symbols)), zlib.compress(days.tobytes()), zlib.compress(levels.tobytes())
 
 
-def _unpacked_outline(symbols: str, days: bytes, levels: bytes) -> Outline:
+def _unpacked_outline(symbols: str, days: bytes, levels: bytes) -> DatasetFingerprint:
     dates = np.frombuffer(zlib.decompress(days), dtype="<i4").astype("datetime64[D]")
     index = np.frombuffer(zlib.decompress(levels), dtype="<f4").astype(np.float64)
-    return Outline(frozenset(json.loads(symbols)), dates, index)
+    return DatasetFingerprint(frozenset(json.loads(symbols)), dates, index)
 
 
 def _packed(values: Floats | None) -> bytes | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from finrl_pod.evaluate.backtest import Ledger, simulate
-from finrl_pod.evaluate.metrics import METRICS, bars_a_year, summary
+from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.training.acting import target_weights
@@ -65,7 +65,7 @@ def score_members(
 
 def metrics_of(ledger: Ledger, market: MarketTensor) -> list[dict[str, float]]:
     """Metrics of each account of a ledger on a market; all NaN where its equity is not finite."""
-    periods_per_year = bars_a_year(market.times)
+    periods_per_year = bars_per_year(market.times)
     columns = (ledger.equity, ledger.turnover, ledger.costs)
     equity, turnover, costs = (x.cpu().numpy() for x in columns)
     risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()

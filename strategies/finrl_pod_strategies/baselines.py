@@ -12,7 +12,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
-from finrl_pod_strategies.simple import EqualWeight, Index, Momentum, RandomWeights
+from finrl_pod_strategies.rule_based import EqualWeight, Index, Momentum, RandomWeights
 
 
 def equal_weight() -> EqualWeight:
@@ -37,18 +37,20 @@ BASELINES: dict[str, Callable[[], Strategy]] = {
 
 
 # Strategies that draw random numbers: yardsticks of luck, which no champion is held against.
-SEEDED: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
+SEEDED_BASELINES: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
 
 
 def make(name: str, seed: int | None = None) -> Strategy:
-    """A baseline by name, or one of `SEEDED`. Raises InputError for an unknown one, and for a seed that it has no use
-    for."""
-    if name in SEEDED:
-        return SEEDED[name](seed or 0)
+    """Create a strategy of `BASELINES` or `SEEDED_BASELINES` by name.
+
+    Raises InputError for an unknown name, and for a seed where the strategy takes none.
+    """
+    if name in SEEDED_BASELINES:
+        return SEEDED_BASELINES[name](seed or 0)
     if name not in BASELINES:
         if name.endswith(".py"):
             raise InputError(f"strategy {name!r} is a file: name the class in it too, as {name}:MyStrategy")
-        known = (*BASELINES, *SEEDED)
+        known = (*BASELINES, *SEEDED_BASELINES)
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
         raise InputError(f"unknown strategy {name!r}; {hint}")

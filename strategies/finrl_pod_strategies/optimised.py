@@ -13,7 +13,7 @@ import numpy as np
 
 from finrl_pod.errors import InputError
 from finrl_pod.types import Floats, Positions, Window
-from finrl_pod_strategies.simple import monthly
+from finrl_pod_strategies.rule_based import monthly
 
 MIN_PRICED = 0.9  # an asset with prices on fewer of the window's bars is skipped
 NO_VARIANCE = 1e-12  # a return series that never moves cannot be put into a covariance

@@ -49,7 +49,7 @@ def median_weights(weights: Floats, shares: Floats) -> Floats:
     return median * (most / gross) if gross > most else median
 
 
-class Family(NamedTuple):
+class MemberGroup(NamedTuple):
     """Members that act alike. actor, params [M, ...]: how; members: [M] their places in the ensemble."""
 
     actor: Actor
@@ -79,7 +79,7 @@ class PolicyStrategy:
         if not snapshots:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
-        self.rules, self.families = _made_by(first)[0], _families(snapshots)
+        self.rules, self.groups = _made_by(first)[0], _families(snapshots)
         for other in snapshots[1:]:
             if other.normaliser != first.normaliser or other.spec["environment"] != first.spec["environment"]:
                 raise RunError(
@@ -94,7 +94,7 @@ class PolicyStrategy:
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError when the policy cannot trade that many symbols: the equivariant one can trade any number."""
-        for actor, _, _ in self.families:
+        for actor, _, _ in self.groups:
             if actor.spec.kind != "equivariant" and len(symbols) != actor.spec.assets:
                 raise RunError(
                     f"strategy {self.name} was trained on {actor.spec.assets} symbols with a policy that needs just "
@@ -114,7 +114,7 @@ class PolicyStrategy:
             return self._chosen_by_most(rows, tradable, positions)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         each: Floats = np.empty((len(self.shares), len(window.symbols)))
-        for actor, params, members in self.families:
+        for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
             worth = torch.full((len(members),), positions.equity, dtype=torch.float64)
             weights = target_weights(actor, params, rows, tradable, held, worth, prices, self.rules)
@@ -127,7 +127,7 @@ class PolicyStrategy:
     def _chosen_by_most(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Floats:
         """[N] weights that the choice of most leads to."""
         each = [0] * len(self.shares)
-        for actor, params, members in self.families:
+        for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
             chosen = choices(actor, params, rows, tradable, held, self.rules)
             for member, choice in zip(members, chosen.tolist(), strict=True):
@@ -145,22 +145,22 @@ class PolicyStrategy:
         return bool(np.nanmax(column, initial=-np.inf) > self.rules.turbulence_limit)
 
 
-def _families(snapshots: Sequence[AgentSnapshot]) -> list[Family]:
+def _families(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
     """Members of one spec act as one batch."""
-    families: list[list[int]] = []
+    groups: list[list[int]] = []
     for i, snapshot in enumerate(snapshots):
-        kin = next((family for family in families if snapshots[family[0]].spec == snapshot.spec), None)
+        kin = next((family for family in groups if snapshots[family[0]].spec == snapshot.spec), None)
         if kin is None:
-            families.append([i])
+            groups.append([i])
         else:
             kin.append(i)
     return [
-        Family(
+        MemberGroup(
             _made_by(snapshots[family[0]])[1],
             {name: torch.stack([snapshots[i].weights[name] for i in family]) for name in snapshots[family[0]].weights},
             family,
         )
-        for family in families
+        for family in groups
     ]
 
 

@@ -11,7 +11,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Times, Window
 
 
-class Relay:
+class ScheduledStrategy:
     """At each bar the strategy that took over last decides; what the one before it held is handed on and costs."""
 
     def __init__(self, legs: Sequence[tuple[np.datetime64, Strategy]], name: str = "champion") -> None:

@@ -21,7 +21,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
 
 
-def names_a_file(text: str) -> bool:
+def is_file_reference(text: str) -> bool:
     """Whether `text` has the form file.py:Class."""
     path, _, name = text.rpartition(":")
     return path.endswith(".py") and bool(name)
@@ -31,11 +31,11 @@ class UserStrategy:
     """A user's object behind the Strategy protocol; `name` and `feature_names` may be left out.
 
     name: the object's, else its class's. Attributes `feature_names` (default none) and `lookback` (bars; default all).
-    fingerprint: of the file and the seed that it was made from, None where there is no file.
+    strategy_hash: of the file and the seed that it was made from, None where there is no file.
     """
 
-    def __init__(self, make: Callable[[], Any], name: str, fingerprint: str | None = None) -> None:
-        self._make, self.fingerprint = make, fingerprint
+    def __init__(self, make: Callable[[], Any], name: str, strategy_hash: str | None = None) -> None:
+        self._make, self.strategy_hash = make, strategy_hash
         self.inner = inner = make()
         self.name = str(getattr(inner, "name", name))
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
@@ -48,7 +48,7 @@ class UserStrategy:
 
     def again(self) -> UserStrategy:
         """A new one that has seen nothing yet, with the same settings."""
-        return UserStrategy(self._make, self.name, self.fingerprint)
+        return UserStrategy(self._make, self.name, self.strategy_hash)
 
 
 def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
@@ -70,12 +70,12 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
     try:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
         with _told_apart():
-            return UserStrategy(factory, name, fingerprint(text, seed))
+            return UserStrategy(factory, name, strategy_hash(text, seed))
     except (Exception, SystemExit) as error:
         raise InputError(f"{name} of {file} could not be made: {_words(error)}") from error
 
 
-def fingerprint(text: str, seed: int | None = None) -> str:
+def strategy_hash(text: str, seed: int | None = None) -> str:
     """What names a user's strategy: the text of its file, its class and its seed, hashed."""
     file, _, name = text.rpartition(":")
     return hashlib.sha256(Path(file).read_bytes() + repr((name, seed)).encode()).hexdigest()

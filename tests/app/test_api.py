@@ -74,7 +74,7 @@ def test_a_strategy_is_any_object_that_decides(setup: api.Setup) -> None:
 def test_a_name_with_its_ending_is_the_same_agent(setup: api.Setup, tmp_path: Path) -> None:
     assert api.save(api.train(setup, 256), tmp_path / "one.json", setup).name == "one.json"
     assert {path.name for path in tmp_path.iterdir()} == {"one.json", "one.safetensors"}
-    assert api.load(tmp_path / "one.json").families
+    assert api.load(tmp_path / "one.json").groups
 
 
 def test_an_agent_that_does_not_fit_is_refused(setup: api.Setup, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_prices_are_read_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(read) == 2
 
 
-SEEDED = """
+SEEDED_BASELINES = """
 import numpy as np
 
 class Seeded:
@@ -227,7 +227,7 @@ class Seeded:
 
 
 def test_a_seed_may_change_what_a_strategy_asks_for(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(SEEDED)
+    (tmp_path / "own.py").write_text(SEEDED_BASELINES)
     target = f"{tmp_path / 'own.py'}:Seeded"
     rows = run_sweep([target], seeds=[0, 1], data="made")["rows"]
     for row in rows:

@@ -16,7 +16,7 @@ from finrl_pod_app.services.audit_targets import audit_env, audit_run, audit_str
 from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.sweeps import run_sweep
 from finrl_pod_app.services.training import run_tournament
-from finrl_pod_app.services.trial_log import object_subject
+from finrl_pod_app.services.trial_log import strategy_identity
 from finrl_pod_app.services.verdict import read_verdict
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
@@ -25,9 +25,9 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
-from finrl_pod.evaluate.metrics import bars_a_year, sharpe
+from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.files import write_json
-from finrl_pod.promotion.trial_registry import FILE, Registry
+from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.tournament import snapshots
@@ -51,8 +51,8 @@ def finished(room: Path) -> Path:
     return room / "run"
 
 
-def registry(room: Path) -> Registry:
-    return Registry(room / "home" / FILE)
+def registry(room: Path) -> TrialRegistry:
+    return TrialRegistry(room / "home" / FILE)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
     span = (splits.validation.first, splits.validation.last)
     equal = run_baseline("equal_weight", made_panel(), market, *span, rules_of(config.environment), 1e6)
     returns = excess + (equal.equity[1:] / equal.equity[:-1] - 1)[:, None]
-    year = bars_a_year(made_panel().times)
+    year = bars_per_year(made_panel().times)
     own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
     for row in report(finished)["leaderboard"]:
         assert min(abs(row["score"] - other) for other in own) < 1e-6
@@ -190,15 +190,15 @@ def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
         def target_weights(self, window: Any, positions: Any) -> Any:
             return None
 
-    assert object_subject(Pick(1)) == object_subject(Pick(1))
-    assert object_subject(Pick(1, np.arange(3.0))) == object_subject(Pick(1, np.arange(3.0)))
-    subjects = [object_subject(Pick(n, table)) for n, table in ((1, None), (2, None), (1, np.arange(3.0)), (1, 2.0))]
-    subjects += [object_subject(Pick(1, object())) for _ in range(2)]  # what cannot be told counts each time
-    subjects += [object_subject(UserStrategy(lambda n=n: Pick(n), "pick")) for n in (3, 4)]
+    assert strategy_identity(Pick(1)) == strategy_identity(Pick(1))
+    assert strategy_identity(Pick(1, np.arange(3.0))) == strategy_identity(Pick(1, np.arange(3.0)))
+    subjects = [strategy_identity(Pick(n, table)) for n, table in ((1, None), (2, None), (1, np.arange(3.0)), (1, 2.0))]
+    subjects += [strategy_identity(Pick(1, object())) for _ in range(2)]  # what cannot be told counts each time
+    subjects += [strategy_identity(UserStrategy(lambda n=n: Pick(n), "pick")) for n in (3, 4)]
     (tmp_path / "own.py").write_text(OWN)
-    subjects.append(object_subject(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
     (tmp_path / "own.py").write_text(OWN + "# changed")
-    subjects.append(object_subject(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
     assert len(set(subjects)) == len(subjects)
 
 

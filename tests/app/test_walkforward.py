@@ -19,8 +19,8 @@ from finrl_pod_app.services.walkforward import fold_config, plan, run_walkforwar
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError
-from finrl_pod.evaluate.metrics import bars_a_year, sharpe
-from finrl_pod.promotion.trial_registry import FILE, Registry
+from finrl_pod.evaluate.metrics import bars_per_year, sharpe
+from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.tournament.progress import Progress
 from tests.app.made import made_config, made_panel, own_room
 
@@ -64,7 +64,7 @@ def test_resumed_it_equals_one_that_nobody_stopped(walked: tuple[Path, dict[str,
     assert whole == walked[1]
     assert json.loads((walked[0] / "walkforward.json").read_text()) == walked[1]
     # To the letter the same: nothing was tried anew, nobody looked again.
-    assert Registry(room / "home" / FILE).counts(made_panel().sha256).raw == FOLDS * SEEDS * 2
+    assert TrialRegistry(room / "home" / FILE).counts(made_panel().sha256).raw == FOLDS * SEEDS * 2
     assert walked[1]["verdict"]["looks"] == 1
 
 
@@ -100,7 +100,7 @@ def test_the_curve_is_one_account(walked: tuple[Path, dict[str, Any]]) -> None:
     own = curves(out)
     splits = make_splits(made_panel().times, CONFIG.splits)
     assert len(own["champion"]) == splits.test.last - splits.validation.first + 1
-    year = bars_a_year(made_panel().times)
+    year = bars_per_year(made_panel().times)
     assert sharpe(own["champion"], year) == pytest.approx(document["strategies"]["champion"]["sharpe"], abs=1e-3)
     for seed in document["seeds"]:
         assert sharpe(own[f"champion of seed {seed['seed']}"], year) == pytest.approx(seed["sharpe"], abs=1e-3)

@@ -13,11 +13,11 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import curves as figures
 from finrl_pod_app.dashboard.frames import comparison
 from finrl_pod_app.services.backtests import prepare
-from finrl_pod_app.services.sweeps import Asked
+from finrl_pod_app.services.sweeps import DecisionTable
 
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import bars_a_year, simple_returns
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 
@@ -35,13 +35,15 @@ def base(finished: Path) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def asked(finished: Path, base: RunConfig) -> dict[str, Asked]:
+def asked(finished: Path, base: RunConfig) -> dict[str, DecisionTable]:
     found = {"mine": comparison.ask_strategy(finished, None, None, None)}
     return found | {name: comparison.ask_strategy(name, None, None, base) for name in ("equal_weight", "index")}
 
 
 @pytest.mark.parametrize("cost", [0.0, 10.0, 80.0])
-def test_books_under_a_cost_are_those_of_a_backtest(cost: float, asked: dict[str, Asked], base: RunConfig) -> None:
+def test_books_under_a_cost_are_those_of_a_backtest(
+    cost: float, asked: dict[str, DecisionTable], base: RunConfig
+) -> None:
     """Equal weight looks at no account, so that a backtest under another cost decides the same."""
     curve = comparison.curves(asked, cost)["equal_weight"]
     prepared = prepare("equal_weight", cost_bps=cost, base=base)
@@ -52,7 +54,7 @@ def test_books_under_a_cost_are_those_of_a_backtest(cost: float, asked: dict[str
         assert curve.metrics[name] == pytest.approx(value, rel=1e-9), name
 
 
-def test_all_strategies_at_once_are_each_alone(asked: dict[str, Asked]) -> None:
+def test_all_strategies_at_once_are_each_alone(asked: dict[str, DecisionTable]) -> None:
     together = comparison.curves(asked, 25.0)
     assert list(together) == list(asked)
     for name, one in asked.items():
@@ -62,14 +64,14 @@ def test_all_strategies_at_once_are_each_alone(asked: dict[str, Asked]) -> None:
         np.testing.assert_allclose(account.equity, together[name].equity, rtol=1e-12)
 
 
-def test_without_a_cost_each_pays_its_own(asked: dict[str, Asked], base: RunConfig) -> None:
+def test_without_a_cost_each_pays_its_own(asked: dict[str, DecisionTable], base: RunConfig) -> None:
     own = comparison.curves(asked, None)
     same = comparison.curves(asked, base.environment.cost_bps)
     for name in asked:
         np.testing.assert_array_equal(own[name].equity, same[name].equity)
 
 
-def test_trades_add_up_to_turnover_and_costs(asked: dict[str, Asked]) -> None:
+def test_trades_add_up_to_turnover_and_costs(asked: dict[str, DecisionTable]) -> None:
     result = comparison.account("mine", asked["mine"], 30.0)
     table = comparison.trades(result, asked["mine"])
     by_bar = table.groupby("time")["value"].sum()
@@ -84,18 +86,22 @@ def test_trades_add_up_to_turnover_and_costs(asked: dict[str, Asked]) -> None:
     np.testing.assert_allclose(ends.reindex(list(result.symbols)).to_numpy(), held, rtol=1e-9, atol=1e-9)
 
 
-def test_intervals_are_those_of_the_bootstrap(asked: dict[str, Asked]) -> None:
+def test_intervals_are_those_of_the_bootstrap(asked: dict[str, DecisionTable]) -> None:
     found = comparison.curves(asked, None)
     table = comparison.intervals_table(found, seed=4).set_index("strategy")
     index = found["index"]
     expected = account_intervals(
-        simple_returns(index.equity), comparison.INTERVAL, seed=4, draws=500, periods_per_year=bars_a_year(index.times)
+        simple_returns(index.equity),
+        comparison.INTERVAL,
+        seed=4,
+        draws=500,
+        periods_per_year=bars_per_year(index.times),
     )
     assert table.loc["index", "sharpe_low"] == expected.sharpe.low
     assert table.loc["index", "max_drawdown_high"] == expected.max_drawdown.high
 
 
-def test_a_curve_without_spread_has_no_interval_and_no_band(asked: dict[str, Asked]) -> None:
+def test_a_curve_without_spread_has_no_interval_and_no_band(asked: dict[str, DecisionTable]) -> None:
     curve = comparison.curves(asked, None)["index"]
     flat = dataclasses.replace(curve, equity=np.full(len(curve.times), 100.0))
     assert comparison.intervals_table({"flat": flat}, seed=0).empty
@@ -106,7 +112,7 @@ def test_a_curve_without_spread_has_no_interval_and_no_band(asked: dict[str, Ask
     assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
 
 
-def test_exports_hold_every_bar_and_no_formula(asked: dict[str, Asked]) -> None:
+def test_exports_hold_every_bar_and_no_formula(asked: dict[str, DecisionTable]) -> None:
     results = [dataclasses.replace(comparison.account(name, one, None), name=f"={name}") for name, one in asked.items()]
     bars, held = comparison.export_csv(results)
     assert len(bars.splitlines()) == 1 + sum(len(one.times) for one in results)
@@ -125,7 +131,7 @@ def test_the_table_of_trades_is_safe_in_a_spreadsheet() -> None:
     assert comparison.table_csv(table) == "symbol,value\r\n'=1+1,-1.5\r\nAAPL,2.0\r\n"
 
 
-def test_figures_of_every_kind(asked: dict[str, Asked]) -> None:
+def test_figures_of_every_kind(asked: dict[str, DecisionTable]) -> None:
     found = comparison.curves(asked, 10.0)
     looks = {name: theme.style_of(name, ["mine"]) for name in asked}
     results = [comparison.account(name, one, 10.0) for name, one in asked.items()]
@@ -151,14 +157,14 @@ def test_figures_of_every_kind(asked: dict[str, Asked]) -> None:
     assert paid == pytest.approx(results[0].costs.sum() / results[0].equity[0])
 
 
-def test_ruin_leaves_a_gap_on_the_log_axis(asked: dict[str, Asked]) -> None:
+def test_ruin_leaves_a_gap_on_the_log_axis(asked: dict[str, DecisionTable]) -> None:
     curve = comparison.curves(asked, None)["index"]
     ruined = dataclasses.replace(curve, equity=np.linspace(100.0, -5.0, len(curve.times)))
     drawn = figures.equity({"index": ruined}, {"index": theme.style_of("index")})
     assert np.isnan(np.asarray(drawn.data[0].y, dtype=float)[-1])
 
 
-def test_names_are_escaped(asked: dict[str, Asked]) -> None:
+def test_names_are_escaped(asked: dict[str, DecisionTable]) -> None:
     found = {"<b>x</b>": comparison.curves(asked, None)["index"]}
     drawn = figures.equity(found, {"<b>x</b>": theme.style_of("x")})
     assert drawn.data[0].name == "&lt;b&gt;x&lt;/b&gt;"

@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
 
 from finrl_pod.data.store import Store
-from finrl_pod.promotion.trial_registry import FILE, Look, Registry
+from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry
 
 RESEARCH = [name for name in PAGES if name != "paper"]
 
@@ -168,7 +168,7 @@ def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], f
     assert not app.exception
     assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal weight", "index"]
     manifest = Store().show("made")
-    registry = Registry(tmp_path / "home" / FILE)
+    registry = TrialRegistry(tmp_path / "home" / FILE)
     looks = registry.look(Look(manifest.sha256, "another", "2021-08-02", "2021-10-31", "a test"))
     assert looks == 2
 

@@ -12,7 +12,7 @@ from finrl_pod_app.dashboard.definitions import DEFINITIONS, definition
 from finrl_pod_app.dashboard.frames import findings, machine
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
 from finrl_pod_app.services.doctor import Finding
-from finrl_pod_strategies.baselines import BASELINES, SEEDED
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
 
 def test_faults_come_first_and_keep_their_order() -> None:
@@ -112,7 +112,7 @@ def test_moments_are_the_exchanges() -> None:
 
 
 def test_a_strategy_keeps_its_style() -> None:
-    names = [*BASELINES, *SEEDED]
+    names = [*BASELINES, *SEEDED_BASELINES]
     assert set(names) == set(theme.BASELINES)
     looks = {theme.style_of(name) for name in names}
     assert len({(look.colour, look.dash) for look in looks}) == len(names)

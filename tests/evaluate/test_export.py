@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finrl_pod.evaluate.export import csv_text, neutral, write_table
+from finrl_pod.evaluate.export import csv_text, escape_formula, write_table
 
 DANGEROUS = ["=1+1", "+1", "-cmd", "@SUM(A1)", "\tx", "\r=x", '=HYPERLINK("http://x","y")']
 
@@ -19,7 +19,7 @@ DANGEROUS = ["=1+1", "+1", "-cmd", "@SUM(A1)", "\tx", "\r=x", '=HYPERLINK("http:
 def test_text_that_begins_like_a_formula_is_neutralised_in_cells_and_headings(text: str) -> None:
     cells = list(csv.reader(io.StringIO(csv_text({text: [text, "plain"], "n": [1, 2]}), newline="")))
     assert cells == [[f"'{text}", "n"], [f"'{text}", "1"], ["plain", "2"]]
-    assert neutral("safe=1") == "safe=1"
+    assert escape_formula("safe=1") == "safe=1"
 
 
 def test_a_line_break_inside_a_cell_begins_no_cell() -> None:

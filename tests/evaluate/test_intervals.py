@@ -10,7 +10,7 @@ from arch.bootstrap import StationaryBootstrap
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate import intervals
 from finrl_pod.evaluate.intervals import account_intervals, resampled_days
-from finrl_pod.evaluate.statistics import block_length, exact_interval
+from finrl_pod.evaluate.statistics import binomial_interval, block_length
 
 
 def returns_of(seed: int, bars: int = 1000) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     for seed in range(150):
         found = account_intervals(returns_of(seed, 400), 0.9, seed=seed, draws=200)
         hits += found.sharpe.low <= truth <= found.sharpe.high
-    low, high = exact_interval(hits, 150, 0.99)
+    low, high = binomial_interval(hits, 150, 0.99)
     assert low <= 0.9 <= high
 
 

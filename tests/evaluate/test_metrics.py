@@ -111,11 +111,11 @@ def test_ratios_in_excess_of_cash_agree_with_empyrical():
 def test_the_bars_of_a_year_are_those_of_its_sessions():
     every = np.arange("2024-01-01", "2025-01-01", dtype="datetime64[D]")
     days = every[np.is_busday(every)]
-    assert metrics.bars_a_year(days.astype("datetime64[ns]")) == 252
+    assert metrics.bars_per_year(days.astype("datetime64[ns]")) == 252
     hours = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel()
-    assert metrics.bars_a_year(hours) == 7 * 252
-    assert metrics.bars_a_year(hours[:-3]) == pytest.approx(7 * 252, rel=0.02)
-    assert metrics.bars_a_year(days[-8:]) == 252  # Christmas and the turn of the year
+    assert metrics.bars_per_year(hours) == 7 * 252
+    assert metrics.bars_per_year(hours[:-3]) == pytest.approx(7 * 252, rel=0.02)
+    assert metrics.bars_per_year(days[-8:]) == 252  # Christmas and the turn of the year
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_bars_of_a_year_are_those_of_its_sessions():
     ],
 )
 def test_the_calendar_counts_bars_that_are_not_of_an_exchanges_days(times, expected):
-    assert metrics.bars_a_year(times.astype("datetime64[ns]")) == pytest.approx(expected, rel=0.01)
+    assert metrics.bars_per_year(times.astype("datetime64[ns]")) == pytest.approx(expected, rel=0.01)
 
 
 def test_sessions_over_midnight_in_utc_are_no_days_of_their_own():
@@ -136,11 +136,11 @@ def test_sessions_over_midnight_in_utc_are_no_days_of_their_own():
     days = days[np.is_busday(days)]
     opens = days.astype("datetime64[h]") + np.timedelta64(22, "h")  # 22:00 to 03:00
     bars = (opens[:, None] + np.arange(6).astype("timedelta64[h]")).ravel()
-    assert metrics.bars_a_year(bars) == pytest.approx(6 * 260.9, rel=0.01)
+    assert metrics.bars_per_year(bars) == pytest.approx(6 * 260.9, rel=0.01)
 
 
 def test_the_samples_periods_are_of_252_bars_a_year():
     times = load_sample().times
     for bars in (5, 21, 63, 252, 1000, len(times)):
         for first in range(0, len(times) - bars + 1, 97):
-            assert metrics.bars_a_year(times[first : first + bars]) == 252
+            assert metrics.bars_per_year(times[first : first + bars]) == 252

@@ -7,7 +7,7 @@ import pytest
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
-from finrl_pod.evaluate.statistics import exact_interval
+from finrl_pod.evaluate.statistics import binomial_interval
 
 DRAWS = 199
 
@@ -37,7 +37,7 @@ def test_a_true_null_is_rejected_at_its_level() -> None:
     for seed in range(120):
         base = market(seed)
         rejected += superior_ability(base, models(seed, base, 8), seed=seed, draws=DRAWS) <= 0.1
-    low, high = exact_interval(rejected, 120, 0.99)
+    low, high = binomial_interval(rejected, 120, 0.99)
     assert low <= 0.1 <= high
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.statistics import block_length, exact_interval, excess_p_value, growth_interval
+from finrl_pod.evaluate.statistics import binomial_interval, block_length, excess_p_value, growth_interval
 
 
 def ar1(seed: int, bars: int, coefficient: float) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_the_p_value_is_that_of_a_t_test_on_independent_returns():
 
 def test_the_p_value_rejects_a_true_null_at_its_level():
     rejected = sum(excess_p_value(ar1(seed, 500, 0.2), seed=seed, draws=99) <= 0.05 for seed in range(300))
-    low, high = exact_interval(rejected, 300, 0.999)
+    low, high = binomial_interval(rejected, 300, 0.999)
     assert low <= 0.05 <= high
 
 
@@ -75,7 +75,7 @@ def test_a_series_that_moves_once_has_an_interval():
 
 @pytest.mark.parametrize(("k", "n"), [(0, 20), (1, 20), (20, 20), (7, 300)])
 def test_exact_interval_inverts_the_binomial_tails(k, n):
-    low, high = exact_interval(k, n, 0.95)
+    low, high = binomial_interval(k, n, 0.95)
     if k > 0:
         assert stats.binom.sf(k - 1, n, low) == pytest.approx(0.025, rel=1e-6)
     else:
@@ -96,9 +96,9 @@ def test_levels_draws_and_counts_out_of_range_are_refused():
     for call in (
         lambda: growth_interval(np.zeros(30), 1.0),
         lambda: growth_interval(np.zeros(30), draws=0),
-        lambda: exact_interval(3, 2),
-        lambda: exact_interval(0, 0),
-        lambda: exact_interval(-1, 5),
+        lambda: binomial_interval(3, 2),
+        lambda: binomial_interval(0, 0),
+        lambda: binomial_interval(-1, 5),
     ):
         with pytest.raises(InputError):
             call()

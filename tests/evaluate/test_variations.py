@@ -9,7 +9,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import Job, Recording, keep_books, kernel_of, proportional_rate, replay
+from finrl_pod.evaluate.variations import Job, RecordingStrategy, kernel_for, proportional_rate, replay, replay_native
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor
@@ -52,11 +52,11 @@ PLAIN = (
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
     market, tables = rough(seed, fill), drawn(9, holds).to(dtype)
-    kernel = kernel_of(market)
+    kernel = kernel_for(market)
     if kernel is None:
         pytest.skip("no C++ compiler")
     jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, PLAIN[v % 3]) for v in range(31)]
-    done = keep_books(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
+    done = replay_native(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
     assert done is not None
     equity, turnover, costs = done
     for v, job in enumerate(jobs):
@@ -71,11 +71,11 @@ def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: f
 @pytest.mark.parametrize("assets", [1, 3, 4, 8, 30])
 def test_the_kernel_takes_any_number_of_assets(assets: int) -> None:
     market = random_market(1, bars=20, assets=assets)
-    kernel = kernel_of(market)
+    kernel = kernel_for(market)
     if kernel is None:
         pytest.skip("no C++ compiler")
     table = torch.rand(1, 20, assets, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / assets
-    done = keep_books(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
+    done = replay_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
     assert done is not None
     np.testing.assert_allclose(
         done[0][0], one_by_one(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
@@ -129,7 +129,7 @@ def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
             return score / score.sum()
 
     panel, market = market_of(50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 3)).cumsum(0)))
-    strategy = Recording(Drift())
+    strategy = RecordingStrategy(Drift())
     result = backtest(strategy, panel, market, 4, 50, ExecutionRules(0.002), 1e5)
     tables = torch.from_numpy(strategy.table(market.times)).unsqueeze(0)
     done = replay(market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5)
@@ -146,7 +146,7 @@ def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
             return None
 
     panel, market = market_of(np.full((30, 3), 10.0))
-    strategy = Recording(Rest())
+    strategy = RecordingStrategy(Rest())
     backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
     table = strategy.table(market.times)
     assert table.shape == (30, 3)
@@ -166,7 +166,7 @@ def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
 )
 def test_targets_that_break_a_rule_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
     if not native:
-        monkeypatch.setattr("finrl_pod.evaluate.variations.kernel_of", lambda market: None)
+        monkeypatch.setattr("finrl_pod.evaluate.variations.kernel_for", lambda market: None)
     tables = drawn(3)
     spoil(tables)
     with pytest.raises(InputError, match=f"2020-01-06 .*{words}"):

@@ -13,7 +13,7 @@ import pytest
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.paper_execution import backtest_paper
+from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema

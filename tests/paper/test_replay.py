@@ -13,7 +13,7 @@ from finrl_pod_strategies.baselines import make
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.paper_execution import backtest_paper
+from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.journal.store import Store

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from finrl_pod.promotion.dataset_fingerprint import akin, outline
+from finrl_pod.promotion.dataset_fingerprint import dataset_fingerprint, same_market
 from finrl_pod.types import Floats, Panel
 
 BARS, SYMBOLS = 600, 10
@@ -80,10 +80,10 @@ def gaps(close: Floats) -> Floats:
     ],
 )
 def test_kin(other: Panel) -> None:
-    mine = outline(panel(prices()))
-    assert akin(mine, mine)
-    assert akin(mine, outline(other))
-    assert akin(outline(other), mine)
+    mine = dataset_fingerprint(panel(prices()))
+    assert same_market(mine, mine)
+    assert same_market(mine, dataset_fingerprint(other))
+    assert same_market(dataset_fingerprint(other), mine)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_kin(other: Panel) -> None:
     ids=["other prices", "other names", "other days", "hardly a shared day", "one symbol", "still"],
 )
 def test_no_kin(other: Panel) -> None:
-    mine = outline(panel(prices()))
-    assert not akin(mine, outline(other))
-    assert not akin(outline(other), mine)
+    mine = dataset_fingerprint(panel(prices()))
+    assert not same_market(mine, dataset_fingerprint(other))
+    assert not same_market(dataset_fingerprint(other), mine)
 
 
 def test_an_index_of_the_days() -> None:
     """Hourly bars make one level a day, that of its last bar; a return is the mean of the symbols that have one."""
     close = np.array([[100.0, 50.0]] * 24 + [[102.0, np.nan]] * 24 + [[102.0, 80.0], [51.0, 84.0]])
-    kept = outline(panel(close, step="1H"))
+    kept = dataset_fingerprint(panel(close, step="1H"))
     np.testing.assert_array_equal(kept.days, np.array(["2020-01-06", "2020-01-07", "2020-01-08"], "datetime64[D]"))
     rise = np.log(1.02)
     np.testing.assert_allclose(kept.levels, [0, rise, rise + (-0.1 + np.log(84 / 80)) / 2])

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 from finrl_pod.errors import InputError
-from finrl_pod.promotion.effective_trials import _silhouette, clustered_count
+from finrl_pod.promotion.effective_trials import _silhouette, effective_trial_count
 
 
 def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0) -> np.ndarray:
@@ -18,24 +18,24 @@ def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0)
 
 @pytest.mark.parametrize("sizes", [[5, 5], [3, 9, 4], [4] * 8, [6, 6, 6, 6]])
 def test_groups_that_were_made_are_counted(sizes: list[int]) -> None:
-    assert clustered_count(groups(sizes)) == len(sizes)
+    assert effective_trial_count(groups(sizes)) == len(sizes)
 
 
 def test_copies_are_one() -> None:
     one = np.random.default_rng(0).normal(size=(300, 1))
-    assert clustered_count(np.repeat(one, 7, axis=1)) == 1
-    assert clustered_count(np.repeat(one, 2, axis=1)) == 1
-    assert clustered_count(one) == 1
+    assert effective_trial_count(np.repeat(one, 7, axis=1)) == 1
+    assert effective_trial_count(np.repeat(one, 2, axis=1)) == 1
+    assert effective_trial_count(one) == 1
 
 
 def test_two_that_differ_are_two() -> None:
-    assert clustered_count(np.random.default_rng(0).normal(size=(300, 2))) == 2
+    assert effective_trial_count(np.random.default_rng(0).normal(size=(300, 2))) == 2
 
 
 def test_what_never_moves_or_broke_counts_once() -> None:
     still = np.c_[groups([5, 5]), np.zeros(500), np.full(500, 0.1), np.full(500, np.nan)]
-    assert clustered_count(still) == 3
-    assert clustered_count(np.full((500, 4), np.nan)) == 1
+    assert effective_trial_count(still) == 3
+    assert effective_trial_count(np.full((500, 4), np.nan)) == 1
 
 
 def test_the_silhouette_is_that_of_sklearn() -> None:
@@ -49,4 +49,4 @@ def test_the_silhouette_is_that_of_sklearn() -> None:
 def test_shapes_are_checked() -> None:
     for bad in (np.zeros(5), np.zeros((5, 0))):
         with pytest.raises(InputError, match="bars x trials"):
-            clustered_count(bad)
+            effective_trial_count(bad)

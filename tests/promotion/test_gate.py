@@ -15,8 +15,8 @@ from finrl_pod.evaluate.sharpe import deflated_sharpe, moments, probabilistic_sh
 from finrl_pod.evaluate.snooping import superior_ability
 from finrl_pod.evaluate.statistics import growth_interval
 from finrl_pod.promotion.gate import (
-    Evidence,
     Judgement,
+    PromotionEvidence,
     best_baseline,
     check,
     excess_returns,
@@ -57,8 +57,8 @@ def tried(edge: float, count: int = 12, seed: int = 5) -> np.ndarray:
     return rng.normal(0, 0.003, (BARS - 1, count)) + edge * np.linspace(0.5, 1.0, count)
 
 
-def evidence(edge: float = 1.6e-3, **changes: Any) -> Evidence:
-    made = Evidence(
+def evidence(edge: float = 1.6e-3, **changes: Any) -> PromotionEvidence:
+    made = PromotionEvidence(
         validation=results(1, edge),
         test=results(2, edge),
         trials=tried(edge),
@@ -72,7 +72,7 @@ def evidence(edge: float = 1.6e-3, **changes: Any) -> Evidence:
     return dataclasses.replace(made, **changes)
 
 
-def judged(given: Evidence, gate: GateConfig) -> Judgement:
+def judged(given: PromotionEvidence, gate: GateConfig) -> Judgement:
     """With as few draws as do."""
     return judge(given, gate, draws=DRAWS)
 
@@ -269,7 +269,7 @@ def test_the_fewest_bars_are_enough_and_one_less_is_not() -> None:
     assert (validation, test) == (21, 21)
     assert fewest_bars(GateConfig()) == (33, 21)
 
-    def short(bars: int) -> Evidence:
+    def short(bars: int) -> PromotionEvidence:
         made = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
         return evidence(validation=made, test=made, trials=tried(0.0)[: bars - 1])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import EnvironmentLacks
-from finrl_pod.promotion.trial_registry import FILE, Look, Registry, Trial, TrialCounts, home
+from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home
 from finrl_pod.types import Panel
 
 DATA = "d" * 64
@@ -19,8 +19,8 @@ FIRST, LAST = "2016-01-04", "2018-12-21"
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(tmp_path / "deep" / FILE)
+def registry(tmp_path: Path) -> TrialRegistry:
+    return TrialRegistry(tmp_path / "deep" / FILE)
 
 
 def trial(agent: str, seed: int = 0, bars: int = 200, **changes: object) -> Trial:
@@ -33,23 +33,23 @@ def look(subject: str, first: str = "2019-01-02", last: str = "2022-12-28", data
     return Look(data, subject, first, last, "a champion")
 
 
-def test_every_trial_of_every_run_is_counted(registry: Registry) -> None:
+def test_every_trial_of_every_run_is_counted(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00"), trial("g00s01"), trial("g01s00")])
     registry.add(DATA, "b", [trial("g00s00", 1)])
     registry.add("e" * 64, "a", [trial("g00s00")])
     counts = registry.counts(DATA)
     assert (counts.raw, counts.runs) == (4, 2)
-    assert Registry(registry.path).counts(DATA) == counts  # another object, the same file
+    assert TrialRegistry(registry.path).counts(DATA) == counts  # another object, the same file
     assert registry.counts("f" * 64) == TrialCounts(0, 0, 0)
 
 
-def test_what_is_repeated_to_the_letter_is_not_counted_again(registry: Registry) -> None:
+def test_what_is_repeated_to_the_letter_is_not_counted_again(registry: TrialRegistry) -> None:
     for _ in range(3):
         registry.add(DATA, "a", [trial("g00s00"), trial("g00s01")])
     assert registry.counts(DATA).raw == 2
 
 
-def test_clusters_are_counted_within_a_window_and_what_broke_is_one(registry: Registry) -> None:
+def test_clusters_are_counted_within_a_window_and_what_broke_is_one(registry: TrialRegistry) -> None:
     factors = np.random.default_rng(0).normal(0, 0.01, (300, 2))
     noise = np.random.default_rng(1).normal(0, 0.002, (300, 10))
     like = [trial(f"a{i}", excess=factors[:, i % 2] + noise[:, i]) for i in range(10)]
@@ -62,7 +62,7 @@ def test_clusters_are_counted_within_a_window_and_what_broke_is_one(registry: Re
     assert registry.counts(DATA) == TrialCounts(15, 4, 3)
 
 
-def test_a_look_is_counted_once_and_by_the_days_it_saw(registry: Registry) -> None:
+def test_a_look_is_counted_once_and_by_the_days_it_saw(registry: TrialRegistry) -> None:
     assert registry.look(look("a")) == 1
     assert registry.look(look("a")) == 1
     assert registry.look(look("b")) == 2
@@ -72,7 +72,7 @@ def test_a_look_is_counted_once_and_by_the_days_it_saw(registry: Registry) -> No
     assert registry.look(look("a")) == 1  # who looked first is not judged by those who came after
 
 
-def test_looks_at_the_same_market_count_together(registry: Registry) -> None:
+def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> None:
     walk = np.random.default_rng(3).normal(0, 0.01, (400, 4)) + np.random.default_rng(4).normal(0, 0.02, (400, 1))
     times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
     close = 100 * np.exp(np.cumsum(walk, 0))
@@ -94,7 +94,7 @@ def test_looks_at_the_same_market_count_together(registry: Registry) -> None:
     assert kin == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
 
 
-def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: Registry) -> None:
+def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: TrialRegistry) -> None:
     close = 100 * np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.01, (400, 2)), 0))
     times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
     panel = Panel(times, ("A", "B"), close, np.isfinite(close))
@@ -106,17 +106,17 @@ def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: R
     assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own, and from now on its kin's
 
 
-def test_the_first_verdict_stands(registry: Registry) -> None:
+def test_the_first_verdict_stands(registry: TrialRegistry) -> None:
     registry.look(look("a"))
     assert registry.verdict(look("a")) is None
-    assert registry.keep_verdict(look("a"), {"promoted": False}) == {"promoted": False}
-    assert registry.keep_verdict(look("a"), {"promoted": True}) == {"promoted": False}
+    assert registry.save_verdict(look("a"), {"promoted": False}) == {"promoted": False}
+    assert registry.save_verdict(look("a"), {"promoted": True}) == {"promoted": False}
     registry.look(look("b"))
     assert registry.verdict(look("a")) == {"promoted": False}
     assert registry.verdict(look("b")) is None
 
 
-def test_the_list_of_data_sets(registry: Registry) -> None:
+def test_the_list_of_data_sets(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00")])
     registry.look(look("x", data="e" * 64))
     known = {entry["data_sha256"]: entry for entry in registry.data_sets()}
@@ -130,15 +130,15 @@ def test_the_list_of_data_sets(registry: Registry) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from finrl_pod.promotion.trial_registry import Look, Registry, Trial
-registry = Registry(Path(sys.argv[1]))
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry, Trial
+registry = TrialRegistry(Path(sys.argv[1]))
 for i in range(12):
     registry.add("d" * 64, sys.argv[2], [Trial(f"g{i}", 0, i, "a", "b")])
     registry.look(Look("d" * 64, f"{sys.argv[2]} {i}", "2019", "2020", "w"))
 """
 
 
-def test_two_processes_lose_nothing(registry: Registry) -> None:
+def test_two_processes_lose_nothing(registry: TrialRegistry) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(registry.path), name], stderr=subprocess.PIPE)
         for name in ("a", "b")
@@ -153,7 +153,7 @@ def test_two_processes_lose_nothing(registry: Registry) -> None:
 def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
     assert home() == tmp_path
-    assert Registry().path == tmp_path / FILE
+    assert TrialRegistry().path == tmp_path / FILE
     monkeypatch.delenv("FINRL_POD_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "platform", "linux")
@@ -163,7 +163,7 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_register_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"this is no database, but long enough to be taken for a damaged one" * 20)
     with pytest.raises(EnvironmentLacks, match=r"cannot use the register of trials .*; set FINRL_POD_HOME to"):
-        Registry(tmp_path / FILE).counts(DATA)
+        TrialRegistry(tmp_path / FILE).counts(DATA)
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentLacks, match="cannot use the register"):
-        Registry(tmp_path / "file" / FILE).counts(DATA)
+        TrialRegistry(tmp_path / "file" / FILE).counts(DATA)

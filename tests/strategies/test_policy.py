@@ -68,11 +68,11 @@ def agent(
 
 def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: EnvironmentConfig) -> Ledger:
     """What the tournament sees of these agents."""
-    (family,) = PolicyStrategy(agents).families
+    (family,) = PolicyStrategy(agents).groups
     return run_members(family.actor, family.params, market, rules, FIRST, LAST)
 
 
-def result_of(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
+def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
     market = build_market(source, strategy.feature_names, (0, len(source.times) - 1), rules.fill)
     return backtest(strategy, source, market, FIRST, LAST, rules_of(rules), rules.cash)
 
@@ -84,7 +84,7 @@ def test_the_backtest_is_the_one_that_the_tournament_scored(name: str, kind: str
     market = market_of(source, rules)
     alone = agent(market, rules, kind=kind)
     ledger = scored([alone], market, rules)
-    result = result_of(PolicyStrategy([alone]), source, rules)
+    result = backtest_result(PolicyStrategy([alone]), source, rules)
     np.testing.assert_allclose(result.equity, ledger.equity[:, 0].numpy(), rtol=1e-9)
     np.testing.assert_allclose(result.weights, ledger.weights[:, 0].numpy(), atol=1e-9)
     assert result.turnover.sum() > 0.5
@@ -126,7 +126,7 @@ def test_members_of_different_kinds_form_one_ensemble() -> None:
     held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
     each = np.array([PolicyStrategy([member]).target_weights(window, held) for member in agents])
     ensemble = PolicyStrategy(agents, shares)
-    assert [family.members for family in ensemble.families] == [[0, 2], [1, 3]]
+    assert [family.members for family in ensemble.groups] == [[0, 2], [1, 3]]
     np.testing.assert_allclose(
         ensemble.target_weights(window, held), np.average(each, axis=0, weights=shares), rtol=1e-5
     )
@@ -184,7 +184,7 @@ def test_above_the_turbulence_limit_everything_is_sold(limit: float) -> None:
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
     assert strategy.feature_names == (*FEATURES, "turbulence")
-    result = result_of(strategy, source, rules)
+    result = backtest_result(strategy, source, rules)
     assert market.turbulence is not None
     stormy = market.turbulence[FIRST:LAST].numpy() > limit  # decided at t, held from the fill of t + 1 on
     assert 3 < stormy.sum() < LAST - FIRST
@@ -203,7 +203,7 @@ def test_the_environment_obeys_the_same_limit() -> None:
     assert market.turbulence is not None
     env = make_env(market, rules, first=FIRST, last=FIRST + 89)
     observation = env.reset(0, stagger=False)
-    result = result_of(PolicyStrategy([agent(market, rules)]), source, rules)
+    result = backtest_result(PolicyStrategy([agent(market, rules)]), source, rules)
     stormy = market.turbulence > rules.turbulence_limit
     scores = torch.tensor([[[-4.0, 1.0, 1.0, 1.0]]])
     for t in range(FIRST, FIRST + 89):
@@ -238,7 +238,7 @@ def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
     source = panel(random_panel(3).close[:, [0, 1, 3, 4, 5]])
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
-    (family,) = strategy.families
+    (family,) = strategy.groups
     env = make_env(market, rules, first=FIRST, last=FIRST + length - 1, dtype=torch.float64)
     day, account = env.reset(0, stagger=False)
     equity = [rules.cash]
@@ -262,7 +262,7 @@ def test_an_equivariant_agent_runs_on_another_number_of_symbols() -> None:
     few = panel(random_panel(8).close[:, [0, 4, 5]])
     strategy = PolicyStrategy([trained])
     strategy.check_universe(few.symbols)
-    result = result_of(strategy, few, rules)
+    result = backtest_result(strategy, few, rules)
     assert result.weights.shape == (LAST - FIRST + 1, 3)
     assert result.turnover.sum() > 0.5
 
@@ -271,8 +271,8 @@ def test_the_order_of_the_symbols_does_not_matter_to_it() -> None:
     rules, order = RULES["portfolio"], [5, 4, 0]
     close = random_panel(8).close
     strategy = PolicyStrategy([agent(market_of(prices(), rules), rules)])
-    one = result_of(strategy, panel(close[:, [0, 4, 5]]), rules)
-    other = result_of(strategy, panel(close[:, order]), rules)
+    one = backtest_result(strategy, panel(close[:, [0, 4, 5]]), rules)
+    other = backtest_result(strategy, panel(close[:, order]), rules)
     np.testing.assert_allclose(other.equity, one.equity, rtol=1e-5)
     np.testing.assert_allclose(other.weights[:, ::-1], one.weights, atol=1e-5)
 
@@ -318,7 +318,8 @@ def test_saved_agents_decide_as_before(tmp_path: Any) -> None:
     back = snapshots.load(snapshots.save(tmp_path, made))
     both = PolicyStrategy([made, back])  # one of memory and one of disk are the same kind
     np.testing.assert_array_equal(
-        result_of(PolicyStrategy([back]), source, rules).equity, result_of(PolicyStrategy([made]), source, rules).equity
+        backtest_result(PolicyStrategy([back]), source, rules).equity,
+        backtest_result(PolicyStrategy([made]), source, rules).equity,
     )
     assert both.shares.tolist() == [0.5, 0.5]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from finrl_pod_strategies.scheduled import Relay
+from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
@@ -34,7 +34,7 @@ def day(n: int) -> np.datetime64:
 def test_each_leg_decides_from_its_first_bar_on() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.01, (12, 2)), 0))
     panel, market = build(close)
-    relay = Relay([(day(0), Hold(0)), (day(5), Hold(1))])
+    relay = ScheduledStrategy([(day(0), Hold(0)), (day(5), Hold(1))])
     result = backtest(relay, panel, market, 0, 11, ExecutionRules(0.0), 100.0)
     held = result.weights.argmax(1)
     assert held[1:6].tolist() == [0] * 5  # decided at bars 0 to 4, filled a bar later
@@ -46,22 +46,22 @@ def test_each_leg_decides_from_its_first_bar_on() -> None:
 def test_before_the_first_leg_the_account_rests() -> None:
     close = np.ones((8, 2)) + np.arange(8)[:, None] / 100
     panel, market = build(close)
-    result = backtest(Relay([(day(4), Hold(0))]), panel, market, 0, 7, ExecutionRules(0.0), 100.0)
+    result = backtest(ScheduledStrategy([(day(4), Hold(0))]), panel, market, 0, 7, ExecutionRules(0.0), 100.0)
     assert not result.weights[:5].any()
     assert result.weights[5:, 0] == pytest.approx(1.0)
 
 
 def test_the_longest_memory_is_asked_for() -> None:
-    assert Relay([(day(0), Hold(0, 3)), (day(5), Hold(1, 7))]).lookback == 7
-    assert Relay([(day(0), Hold(0, None)), (day(5), Hold(1, 7))]).lookback is None
+    assert ScheduledStrategy([(day(0), Hold(0, 3)), (day(5), Hold(1, 7))]).lookback == 7
+    assert ScheduledStrategy([(day(0), Hold(0, None)), (day(5), Hold(1, 7))]).lookback is None
 
 
 def test_what_is_no_relay_is_refused() -> None:
     with pytest.raises(InputError, match="one strategy at least"):
-        Relay([])
+        ScheduledStrategy([])
     with pytest.raises(InputError, match="sort them by time"):
-        Relay([(day(5), Hold(0)), (day(0), Hold(1))])
+        ScheduledStrategy([(day(5), Hold(0)), (day(0), Hold(1))])
     other = Hold(1)
     other.feature_names = ("return_1",)
     with pytest.raises(InputError, match="the same features"):
-        Relay([(day(0), Hold(0)), (day(5), other)])
+        ScheduledStrategy([(day(0), Hold(0)), (day(5), other)])

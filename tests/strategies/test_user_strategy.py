@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_strategies.simple import RandomWeights
-from finrl_pod_strategies.user_strategy import load_user_strategy, names_a_file
+from finrl_pod_strategies.rule_based import RandomWeights
+from finrl_pod_strategies.user_strategy import is_file_reference, load_user_strategy
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
@@ -57,9 +57,9 @@ def test_a_class_becomes_a_strategy(file: Path) -> None:
     assert (made.name, made.feature_names, made.inner.seed) == ("Even", (), 5)  # type: ignore[attr-defined]
     other = load_user_strategy(f"{file}:Seedless")
     assert (other.name, other.lookback) == ("mine", 3)  # type: ignore[attr-defined]
-    assert names_a_file("a/b.py:C")
-    assert not names_a_file("equal_weight")
-    assert not names_a_file("b.py:")
+    assert is_file_reference("a/b.py:C")
+    assert not is_file_reference("equal_weight")
+    assert not is_file_reference("b.py:")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_champion_may_mix_algorithms(finished: Path) -> None:
     run, market = RunDirectory.open(finished), tiny_market()
     agents = [run.snapshot(score["id"]) for score in state(finished)["current"]]
     champion = PolicyStrategy(agents)
-    assert [family.members for family in champion.families] == [[0, 3], [1, 4], [2]]
+    assert [family.members for family in champion.groups] == [[0, 3], [1, 4], [2]]
     features = market.raw_features[120].double().numpy()
     close = market.close[120:121].numpy()
     window = Window(market.times[120:121], market.symbols, close, np.ones((1, 3), bool), features=features)

@@ -87,7 +87,7 @@ def test_the_saved_score_is_that_of_the_saved_agent(finished: Path) -> None:
     agent = run.snapshot(best["id"])
     from finrl_pod_strategies.policy import PolicyStrategy
 
-    (family,) = PolicyStrategy([agent]).families
+    (family,) = PolicyStrategy([agent]).groups
     (metrics,) = score_members(family.actor, family.params, market, tiny_config().environment, *VALIDATION)
     assert metrics["sharpe"] == pytest.approx(best["score"], rel=1e-6)
     assert agent.samples == best["samples"]

@@ -21,7 +21,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, EnvironmentLacks
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import Job, Replays, kernel_of, replay
+from finrl_pod.evaluate.variations import Job, ReplayResult, kernel_for, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.bench.rows import Row, over_runs
@@ -71,7 +71,7 @@ def backtest_rows(settings: BacktestSettings) -> list[Row]:
         "cost_bps": COST_BPS,
         "fill": market.fill_rule,
         "weights": str(weights.dtype).removeprefix("torch."),
-        "native": kernel_of(market) is not None,
+        "native": kernel_for(market) is not None,
     }
     seconds = _seconds(market, weights, rules, settings.runs)
     some = weights[:TORCH_VARIATIONS]
@@ -97,7 +97,7 @@ def draw(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(weights)
 
 
-def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> Replays:
+def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> ReplayResult:
     last = len(market.times) - 1
     return replay(market, weights, [Job(v, 0, last, rules) for v in range(len(weights))], CASH)
 

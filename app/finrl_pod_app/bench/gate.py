@@ -23,7 +23,7 @@ import torch
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.evaluate.statistics import exact_interval
+from finrl_pod.evaluate.statistics import binomial_interval
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.types import Panel
@@ -62,9 +62,9 @@ def config_of(learner: str, seed: int) -> RunConfig:
 def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
     """One world from prices to verdict, in a folder and a register of its own: a plain record of what came out."""
     # The line needs more than the core does: it is imported where it runs.
-    from finrl_pod.promotion.trial_registry import Registry
+    from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.services.promotion import Ground, crown, judge_choice_of
+    from finrl_pod_app.services.promotion import EvaluationContext, check_champion_selection, evaluate_champion
     from finrl_pod_app.services.training import make_market, train, training_env
 
     began = time.perf_counter()
@@ -73,19 +73,19 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
     panel = edge_panel(sample, history_end(sample), STRENGTHS[edge], seed, BARS)
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)
-    ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     with TemporaryDirectory(prefix="finrl-pod-gate-") as folder:
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
-        registry = Registry(Path(folder) / "register.sqlite")
-        _, members, log = train(ground, run, registry, device)
-        first = judge_choice_of(ground, run, members, registry, log)
+        registry = TrialRegistry(Path(folder) / "register.sqlite")
+        _, members, log = train(context, run, registry, device)
+        first = check_champion_selection(context, run, members, registry, log)
         promoted, rules, sharpes = False, [dataclasses.asdict(rule) for rule in first], {}
         if all(rule.passed for rule in first):
-            crowned = crown(ground, run, members, registry, log, lambda _: None)
-            promoted, rules = crowned.judged.promoted, [dict(rule) for rule in crowned.judged.rules]
+            evaluation = evaluate_champion(context, run, members, registry, log, lambda _: None)
+            promoted, rules = evaluation.judged.promoted, [dict(rule) for rule in evaluation.judged.rules]
             sharpes = {
                 split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
-                for split, results in (("validation", crowned.validation), ("test", crowned.test))
+                for split, results in (("validation", evaluation.validation), ("test", evaluation.test))
             }
         trials = dataclasses.asdict(registry.counts(panel.sha256))
     return {
@@ -201,7 +201,7 @@ def _grouped(
 
 def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row:
     promoted = sum(record["promoted"] for record in records)
-    low, high = exact_interval(promoted, len(records), LEVEL)
+    low, high = binomial_interval(promoted, len(records), LEVEL)
     names = dict.fromkeys(name for record in records for name in record["rules"])
     outcomes = {name: [r["rules"][name]["passed"] for r in records if name in r["rules"]] for name in names}
     config = {

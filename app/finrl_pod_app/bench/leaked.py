@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_strategies.simple import EqualWeight
+from finrl_pod_strategies.rule_based import EqualWeight
 
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits

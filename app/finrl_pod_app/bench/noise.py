@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.simple import EqualWeight
+from finrl_pod_strategies.rule_based import EqualWeight
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.statistics import exact_interval, excess_p_value
+from finrl_pod.evaluate.statistics import binomial_interval, excess_p_value
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.leaderboard import choose
@@ -84,7 +84,7 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
         )
         say(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
     positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
-    low, high = exact_interval(positives, seeds, LEVEL)
+    low, high = binomial_interval(positives, seeds, LEVEL)
     row_config = {
         "samples": config.tournament.pods * config.tournament.generations * config.tournament.samples,
         "seconds": round(sum(run["seconds"] for run in runs), 1),

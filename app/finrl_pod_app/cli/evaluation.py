@@ -75,12 +75,12 @@ def trials(
     as_json: Json = False,
 ) -> None:
     """Show how many trials touched each data set, and every look at a test period."""
-    from finrl_pod.promotion.trial_registry import Registry
+    from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod_app.cli.console_evaluation import show_trials
     from finrl_pod_app.cli.run import print_json
     from finrl_pod_app.services.trial_listing import register
 
-    registry = Registry()
+    registry = TrialRegistry()
     known = register(registry, data)
     if as_json:
         print_json({"register": str(registry.path), "data_sets": known})

@@ -16,7 +16,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPoli
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import MOST_SEED, parse
 from finrl_pod_app.services.doctor import pick_device
-from finrl_pod_app.services.overrides import read_setting
+from finrl_pod_app.services.overrides import parse_setting
 
 NEVER = 1e9  # of a limit that is never reached
 MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
@@ -64,7 +64,7 @@ def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) 
     """
     if algorithm not in ALGORITHMS:
         parse({"agent": {"algorithm": algorithm}}, "--algorithm")
-    given = dict(map(read_setting, settings))
+    given = dict(map(parse_setting, settings))
     horizon = given.get("horizon")
     ours = usual(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
     return parse({"agent": {"algorithm": algorithm, **ours, **given}}, "--set").agent

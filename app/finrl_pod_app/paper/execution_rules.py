@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.evaluate.paper_execution import Auction, backtest_paper
+from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.settings import OrderSettings, PaperConfig

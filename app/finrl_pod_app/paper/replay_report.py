@@ -14,7 +14,7 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.paper_execution import PaperBacktest, backtest_paper
+from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store

@@ -18,7 +18,7 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.paper_execution import PaperBacktest, backtest_paper
+from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.files import write_json
 from finrl_pod.paper.execution.planning import sizing_rules
 from finrl_pod.paper.execution.price_check import sound_panel

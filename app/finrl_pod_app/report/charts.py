@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.evaluate.metrics import bars_a_year, simple_returns
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.report.columns import in_order, readable
@@ -21,7 +21,8 @@ FAR = 0.995  # quantile of the absolute returns beyond which the outermost bins 
 def rolling_figure(results: Mapping[str, BacktestResult]) -> Any:
     """Sharpe ratio over the last half year."""
     values = {
-        name: rolling_sharpe(one.equity, one.risk_free, periods=bars_a_year(one.times)) for name, one in results.items()
+        name: rolling_sharpe(one.equity, one.risk_free, periods=bars_per_year(one.times))
+        for name, one in results.items()
     }
     figure = lines(results, values, "%{y:.2f}")
     figure.update_yaxes(zeroline=True, zerolinecolor="#8a9099", zerolinewidth=1)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.evaluate.metrics import bars_a_year
+from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.tearsheet import (
     BAND_LEVEL,
-    FEWEST_BARS,
-    ROLLING,
+    MIN_BAND_RETURNS,
+    ROLLING_BARS,
     cost_summary,
     distribution,
     drawdowns,
@@ -49,14 +49,14 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
 def band_of(results: Mapping[str, BacktestResult], seed: int) -> dict[str, Any] | None:
     """The bootstrap band of the subject's equity, or None for a series too short, flat or ruined to have one."""
     equity = results[subject(results)].equity
-    if len(equity) <= FEWEST_BARS or (equity <= 0).any() or np.ptp(equity) == 0:
+    if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
         return None
     return {"level": BAND_LEVEL, **equity_band(equity, seed)}
 
 
 def _rolling(result: BacktestResult) -> dict[str, float | int | None]:
-    ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_a_year(result.times))
+    ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
     known = ratios[np.isfinite(ratios)]
     if not known.size:
-        return {"window": ROLLING, "last": None, "low": None, "high": None}
-    return {"window": ROLLING, "last": float(known[-1]), "low": float(known.min()), "high": float(known.max())}
+        return {"window": ROLLING_BARS, "last": None, "low": None, "high": None}
+    return {"window": ROLLING_BARS, "last": float(known[-1]), "low": float(known.min()), "high": float(known.max())}

@@ -21,7 +21,7 @@ from finrl_pod.evaluate.audit.fills import fills
 from finrl_pod.evaluate.audit.flaws import flaws
 from finrl_pod.evaluate.audit.leakage import chosen_on_validation, fitted, separated
 from finrl_pod.evaluate.audit.lookahead import PROBES, lookahead
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, afresh, clean
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, fresh_copy
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
 from finrl_pod.evaluate.audit.warmup import WARM_UP, warm_up
 from finrl_pod.evaluate.variations import recorded
@@ -31,7 +31,7 @@ from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choos
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import metrics_of
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
-from finrl_pod_app.services.champions import ledgers_of
+from finrl_pod_app.services.champions import member_ledgers
 
 YARDSTICK = "equal_weight"
 ENVIRONMENTS, GROUP = 8, 4
@@ -146,7 +146,7 @@ def sense(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
     panel = pipeline.prepare(pipeline.panel)
     market = pipeline.build(panel)
     terms = (panel, market, *span, pipeline.rules, pipeline.cash)
-    whole = afresh(next(iter(pipeline.strategies.values())))
+    whole = fresh_copy(next(iter(pipeline.strategies.values())))
     own, yardstick = (recorded(strategy, *terms)[1] for strategy in (whole, make(YARDSTICK)))
     return sensitivity(own.decisions, yardstick.decisions, *terms[1:])
 
@@ -172,7 +172,7 @@ def _scores(
 ) -> dict[str, float]:
     """id -> Sharpe ratio a year on the bars of `span`."""
     found: dict[str, float] = {}
-    for members, ledger in ledgers_of(agents, market, config.environment, *span):
+    for members, ledger in member_ledgers(agents, market, config.environment, *span):
         metrics = metrics_of(ledger, market)
         found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.index import index_panel
-from finrl_pod_strategies.user_strategy import fingerprint, names_a_file
+from finrl_pod_strategies.user_strategy import is_file_reference, strategy_hash
 
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.tensor import build_market
@@ -55,8 +55,8 @@ def audit_strategy(
     """A baseline, or a user's `file.py:Class`, on a panel of the store, under the default rules."""
     strategy = find_strategy(name)
     config, panel, span = _grounds(data)
-    if names_a_file(name):  # the audit says how it does on these bars
-        log_look(panel, Span(*span), fingerprint(name, None), f"audit of {name}")
+    if is_file_reference(name):  # the audit says how it does on these bars
+        log_look(panel, Span(*span), strategy_hash(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)
     features, fill = strategy.feature_names, config.environment.fill

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finrl_pod_strategies.baselines import make, run_baseline
-from finrl_pod_strategies.user_strategy import fingerprint, load_user_strategy, names_a_file
+from finrl_pod_strategies.user_strategy import is_file_reference, load_user_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.variations import Recording
+from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
@@ -26,9 +26,9 @@ from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import build_document
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.output_folder import BACKTEST, rewriting
-from finrl_pod_app.services.overrides import with_terms
+from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.prices import backtest_period, load_panel
-from finrl_pod_app.services.trial_log import champion_subject, log_look
+from finrl_pod_app.services.trial_log import champion_identity, log_look
 
 if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
@@ -39,7 +39,7 @@ YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedBacktest:
     """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
     of looks, None for a baseline. in_sample: a warning, where it was trained or chosen on some of these days."""
 
@@ -110,9 +110,9 @@ def run_backtest(
     return document
 
 
-def _on_weights(asked: Prepared, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+def _on_weights(asked: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
     """The strategy's weights as they are, and with `curved` the same decisions at other costs."""
-    strategy = Recording(asked.strategy)
+    strategy = RecordingStrategy(asked.strategy)
     results: dict[str, BacktestResult] = {}
     if asked.name != "index":
         results[asked.name] = backtest(strategy, asked.panel, asked.market, *asked.terms)
@@ -128,7 +128,7 @@ def _on_weights(asked: Prepared, *, curved: bool) -> tuple[dict[str, Any], Mappi
 
 
 def _on_paper(
-    asked: Prepared, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+    asked: PreparedBacktest, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
 ) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
     """The same with orders: strategy and equal weight send them, the index is what it is."""
     from finrl_pod_app.paper.execution_rules import of_config, of_environment
@@ -155,7 +155,7 @@ def _on_paper(
 
 
 def _document(
-    asked: Prepared, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
+    asked: PreparedBacktest, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
 ) -> dict[str, Any]:
     dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
     return build_document(
@@ -169,7 +169,7 @@ def _document(
 
 
 def _written(
-    document: dict[str, Any], results: Mapping[str, BacktestResult], asked: Prepared, out: Path | None
+    document: dict[str, Any], results: Mapping[str, BacktestResult], asked: PreparedBacktest, out: Path | None
 ) -> None:
     """Into a folder, where one was named."""
     if out is not None:
@@ -193,7 +193,7 @@ def prepare(
     seed: int | None = None,
     base: RunConfig | None = None,
     symbols: Sequence[str] = (),
-) -> Prepared:
+) -> PreparedBacktest:
     """Find the strategy, the prices, the bars. What is missing is found before prices are read.
 
     base: the config that the terms change, where the target is no run; the default one unless given. symbols: of the
@@ -202,14 +202,16 @@ def prepare(
     if isinstance(target, Path):
         return _prepared_run(target, data, start, end, cost_bps, cash, settings, symbols)
     strategy = find_strategy(target, seed)
-    config = _with_symbols(with_terms(base or RunConfig(), data, cost_bps, cash, settings), symbols)
+    config = _with_symbols(override_config(base or RunConfig(), data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
     market = _market_for(strategy, config, panel, first, last)
-    return Prepared(_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed))
+    return PreparedBacktest(
+        _name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed)
+    )
 
 
-def reseeded(prepared: Prepared, target: str, seed: int | None) -> Prepared:
+def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
     """`prepare` with another seed, by the prices that were read."""
     strategy, market = find_strategy(target, seed), prepared.market
     if strategy.feature_names != prepared.strategy.feature_names:
@@ -227,11 +229,11 @@ def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int,
 
 def _name(target: str, strategy: Strategy) -> str:
     """A user's strategy may carry a name that means another one here."""
-    return target if names_a_file(target) and strategy.name in (*YARDSTICKS, CHAMPION) else strategy.name
+    return target if is_file_reference(target) and strategy.name in (*YARDSTICKS, CHAMPION) else strategy.name
 
 
 def _subject(target: str, seed: int | None) -> str | None:
-    return fingerprint(target, seed) if names_a_file(target) else None
+    return strategy_hash(target, seed) if is_file_reference(target) else None
 
 
 def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
@@ -241,7 +243,7 @@ def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
 
 def find_strategy(name: str, seed: int | None = None) -> Strategy:
     """A baseline by name, or a user's `file.py:Class`. Raises InputError where there is none."""
-    if names_a_file(name):
+    if is_file_reference(name):
         return load_user_strategy(name, seed)
     return make(name, seed)
 
@@ -255,21 +257,24 @@ def _prepared_run(
     cash: float | None,
     settings: Sequence[str],
     symbols: Sequence[str],
-) -> Prepared:
+) -> PreparedBacktest:
     from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.services.champions import load_champion, market_of, saved_members
+    from finrl_pod_app.services.champions import champion_market, load_champion, saved_members
 
     run: RunDirectory = RunDirectory.open(path)
-    config = _with_symbols(with_terms(run.config, data, cost_bps, cash, settings), symbols)
+    config = _with_symbols(override_config(run.config, data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
     own = panel.sha256 == run.data_sha256
     first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
     members = saved_members(run)
-    champion, subject = load_champion(run, members), champion_subject(run.config, run, members)
-    market, known = market_of(champion, panel, config), in_sample(run.config.splits, panel.times[first : last + 1])
-    return Prepared(CHAMPION, champion, config, panel, market, first, last, subject, known)
+    champion, subject = load_champion(run, members), champion_identity(run.config, run, members)
+    market, known = (
+        champion_market(champion, panel, config),
+        in_sample(run.config.splits, panel.times[first : last + 1]),
+    )
+    return PreparedBacktest(CHAMPION, champion, config, panel, market, first, last, subject, known)
 
 
 def in_sample(splits: SplitConfig, times: Times) -> str | None:

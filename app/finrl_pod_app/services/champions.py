@@ -32,19 +32,19 @@ def saved_members(run: RunDirectory) -> ChampionMembers:
     return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
 
 
-def market_of(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
+def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
     """A market with the raw features that the champion asks for; its own normaliser does the rest."""
     champion.check_universe(panel.symbols)
     names = champion.feature_names
     return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
 
 
-def ledgers_of(
+def member_ledgers(
     agents: Sequence[AgentSnapshot], market: MarketTensor, environment: EnvironmentConfig, first: int, last: int
 ) -> list[tuple[Sequence[int], Ledger]]:
     """Each agent alone on an account of its own, from bar first to last: the places of those of one algorithm among
     `agents`, and the ledger of their accounts."""
     return [
         (members, run_members(actor, params, market, environment, first, last))
-        for actor, params, members in PolicyStrategy(agents).families
+        for actor, params, members in PolicyStrategy(agents).groups
     ]

@@ -11,7 +11,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.settings.run import RunConfig, parse
 
 
-def with_terms(
+def override_config(
     config: RunConfig,
     data: str | None = None,
     cost_bps: float | None = None,
@@ -33,11 +33,11 @@ def with_terms(
     if not settings:
         return changed
     values = dataclasses.asdict(changed)
-    values["environment"].update(read_setting(line) for line in settings)
+    values["environment"].update(parse_setting(line) for line in settings)
     return parse(values, "--set")
 
 
-def read_setting(line: str) -> tuple[str, Any]:
+def parse_setting(line: str) -> tuple[str, Any]:
     """delay=2 -> ("delay", 2). What is no TOML value is taken as text. Raises InputError without an equals sign."""
     name, separator, value = line.partition("=")
     if not separator or not name.strip():

@@ -14,17 +14,17 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import cost_curve, recorded
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.gate import CHAMPION, REFERENCE, Evidence, fewest_bars
+from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence, fewest_bars
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import Rule, judge_choice
-from finrl_pod.promotion.trial_registry import Look, Registry
+from finrl_pod.promotion.rules import Rule, check_selection
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.audit import Audit, audit_champion
-from finrl_pod_app.services.champions import load_champion, market_of
-from finrl_pod_app.services.trial_log import TrialLog, champion_subject, dates
+from finrl_pod_app.services.champions import champion_market, load_champion
+from finrl_pod_app.services.trial_log import TrialLog, champion_identity, dates
 from finrl_pod_app.services.verdict import Judged, verdict, write_verdict
 
 PROBES = 4  # of the audit that every run goes through; `finrl-pod audit` probes more
@@ -32,7 +32,7 @@ Stage = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Crowned:
+class ChampionEvaluation:
     """What came of it. cost_curve: of the champion on test. audit: None where the verdict was there already."""
 
     validation: Mapping[str, BacktestResult]
@@ -43,7 +43,7 @@ class Crowned:
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class EvaluationContext:
     """What a run is judged on. market: on the CPU; last_decision: of the training environments."""
 
     config: RunConfig
@@ -67,25 +67,30 @@ def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
             raise DataError(f"split {name} has {bars} bars, the verdict needs {fewest} at least: widen it")
 
 
-def judge_choice_of(
-    ground: Ground, run: RunDirectory, members: ChampionMembers, registry: Registry, log: TrialLog
+def check_champion_selection(
+    context: EvaluationContext, run: RunDirectory, members: ChampionMembers, registry: TrialRegistry, log: TrialLog
 ) -> tuple[Rule, Rule]:
     """The rules that validation alone decides, without baselines, audit or a look at the test period. They come out as
-    `crown` has them, so that one which is not met settles the verdict."""
-    span, environment = ground.splits.validation, ground.config.environment
-    champion, market = _entrant(ground, run, members)
-    result = backtest(champion, ground.panel, market, span.first, span.last, rules_of(environment), environment.cash)
+    `evaluate_champion` has them, so that one which is not met settles the verdict."""
+    span, environment = context.splits.validation, context.config.environment
+    champion, market = _entrant(context, run, members)
+    result = backtest(champion, context.panel, market, span.first, span.last, rules_of(environment), environment.cash)
     excess = log.champion(result)
-    return judge_choice(excess, log.matrix(), registry.counts(ground.panel.sha256), ground.config.gate, {})
+    return check_selection(excess, log.matrix(), registry.counts(context.panel.sha256), context.config.gate, {})
 
 
-def crown(
-    ground: Ground, run: RunDirectory, members: ChampionMembers, registry: Registry, log: TrialLog, stage: Stage
-) -> Crowned:
+def evaluate_champion(
+    context: EvaluationContext,
+    run: RunDirectory,
+    members: ChampionMembers,
+    registry: TrialRegistry,
+    log: TrialLog,
+    stage: Stage,
+) -> ChampionEvaluation:
     """Judge a champion. The look at the test period is logged before it is made; where this very champion was judged
     before, that verdict stands. Writes verdict.json into the run's folder."""
-    config, panel, splits, environment = ground.config, ground.panel, ground.splits, ground.config.environment
-    champion, market = _entrant(ground, run, members)
+    config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
+    champion, market = _entrant(context, run, members)
     terms = (rules_of(environment), environment.cash)
     stage("validating the champion beside the baselines")
     span = (splits.validation.first, splits.validation.last)
@@ -95,12 +100,12 @@ def crown(
     }
     log.champion(validation[CHAMPION])
     first, last = dates(panel, splits.test)
-    look = Look(panel.sha256, champion_subject(config, run, members), first, last, f"champion of seed {config.seed}")
+    look = Look(panel.sha256, champion_identity(config, run, members), first, last, f"champion of seed {config.seed}")
     kept = registry.verdict(look)
     audit = None
     if kept is None:
         stage("auditing the champion")
-        audit = audit_champion(run, panel, config, members, ground.last_decision, costs=False, probes=PROBES)
+        audit = audit_champion(run, panel, config, members, context.last_decision, costs=False, probes=PROBES)
     stage("testing the champion beside the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
@@ -108,7 +113,7 @@ def crown(
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
     if kept is None:
         _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
-        evidence = Evidence(
+        evidence = PromotionEvidence(
             validation=validation,
             test=test,
             trials=log.matrix(),
@@ -121,15 +126,17 @@ def crown(
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
         )
-        kept = registry.keep_verdict(look, verdict(evidence, config.gate).plain())
+        kept = registry.save_verdict(look, verdict(evidence, config.gate).plain())
     judged = Judged.from_plain(kept)
     write_verdict(run.path, judged)
-    return Crowned(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
+    return ChampionEvaluation(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
 
 
-def _entrant(ground: Ground, run: RunDirectory, members: ChampionMembers) -> tuple[PolicyStrategy, MarketTensor]:
+def _entrant(
+    context: EvaluationContext, run: RunDirectory, members: ChampionMembers
+) -> tuple[PolicyStrategy, MarketTensor]:
     """The champion with the market it sees: the run's own, or one that has turbulence besides."""
-    champion, market = load_champion(run, members), ground.market
+    champion, market = load_champion(run, members), context.market
     if not set(champion.feature_names) <= set(market.feature_names):
-        market = market_of(champion, ground.panel, ground.config)
+        market = champion_market(champion, context.panel, context.config)
     return champion, market

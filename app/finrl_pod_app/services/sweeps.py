@@ -16,15 +16,15 @@ from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
 from finrl_pod.evaluate.metrics import METRICS, to_json
-from finrl_pod.evaluate.variations import Job, Recording, replay
+from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod_app.report.document import rule_sentences, to_plain, write_json
-from finrl_pod_app.services.backtests import Prepared, prepare, reseeded
+from finrl_pod_app.services.backtests import PreparedBacktest, prepare, with_seed
 from finrl_pod_app.services.output_folder import SWEEP, rewriting
-from finrl_pod_app.services.overrides import with_terms
+from finrl_pod_app.services.overrides import override_config
 
 Period = tuple[str | None, str | None]
 KEYS = ("strategy", "seed", "start", "end", "cost_bps", "in_sample")
@@ -34,11 +34,13 @@ Report = Callable[[Progress], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Asked:
-    """What a strategy decided with one seed in one period. table: [T, N] as `Recording.table`, on the bars of `market`,
-    which is the index's own market for the index."""
+class DecisionTable:
+    """Decisions of one strategy with one seed over one period.
 
-    prepared: Prepared
+    table: [T, N] as `RecordingStrategy.table`, on the bars of `market` (the index has a one-asset market).
+    """
+
+    prepared: PreparedBacktest
     market: MarketTensor
     table: Floats
     seed: int | None
@@ -72,7 +74,7 @@ def run_sweep(
     if count > MOST:
         raise InputError(f"a sweep of {count:,} combinations is too large, {MOST:,} are the most: leave some out")
     for cost in costs:
-        with_terms(RunConfig(), cost_bps=cost)  # refused before anything is asked
+        override_config(RunConfig(), cost_bps=cost)  # refused before anything is asked
     if seeds and len(runs) == len(targets):
         raise InputError("a run's champion takes no seed: leave the seeds out, or name a strategy that takes one")
     base = _config_of_first_run(targets)
@@ -99,12 +101,12 @@ class _Done:
 
     def __init__(self, costs: Sequence[float]) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._costs, self._asked = costs, list[Asked]()
+        self._costs, self._asked = costs, list[DecisionTable]()
         self._rules: list[str] = []
         self._in_sample: dict[str, None] = {}
         self._books, self._began = 0.0, time.perf_counter()
 
-    def take(self, one: Asked) -> None:
+    def take(self, one: DecisionTable) -> None:
         prepared = one.prepared
         self._rules = self._rules or rule_sentences(prepared.config.environment, prepared.panel)[1:]
         if prepared.in_sample:
@@ -142,7 +144,7 @@ class _Done:
         began = time.perf_counter()
         # Different strategies share the books where they share the prices: all do but the index, and runs on other
         # data.
-        for group in by_prices(self._asked):
+        for group in group_by_market(self._asked):
             self.rows += _rows(group, self._costs)
         self._asked.clear()
         self._books += time.perf_counter() - began
@@ -156,7 +158,7 @@ def _each(
     cash: float | None,
     settings: Sequence[str],
     base: RunConfig | None,
-) -> Iterator[tuple[Prepared, int | None]]:
+) -> Iterator[tuple[PreparedBacktest, int | None]]:
     """Every strategy with every period and seed. The prices of a strategy in a period are read once for all seeds."""
     several = sum(isinstance(target, Path) for target in targets) > 1
     for target in targets:
@@ -170,7 +172,7 @@ def _each(
             prepared = prepare(target, data, start, end, None, cash, settings, first, base)
             yield prepared, first
             for seed in others:
-                yield reseeded(prepared, target, seed), seed
+                yield with_seed(prepared, target, seed), seed
 
 
 def _write(out: Path, plain: dict[str, Any]) -> None:
@@ -188,27 +190,27 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
     return RunDirectory.open(runs[0]).config
 
 
-def ask(prepared: Prepared, seed: int | None = None) -> Asked:
+def ask(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
     """Have the strategy decide at every bar, on an account under the config's own costs; that is a look at them."""
     prepared.log_look()
-    return decisions_of(prepared, seed)
+    return record_decisions(prepared, seed)
 
 
-def decisions_of(prepared: Prepared, seed: int | None = None) -> Asked:
+def record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
     """The same for bars that the strategy is known to have been looked at on: by its verdict, or being a baseline."""
     panel, market = prepared.panel, prepared.market
     first, last, rules, cash = prepared.terms
     if prepared.name == "index":
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
-    strategy = Recording(prepared.strategy)
+    strategy = RecordingStrategy(prepared.strategy)
     backtest(strategy, panel, market, first, last, rules, cash)
-    return Asked(prepared, market, strategy.table(market.times), seed)
+    return DecisionTable(prepared, market, strategy.table(market.times), seed)
 
 
-def by_prices(asked: Sequence[Asked]) -> list[list[Asked]]:
+def group_by_market(asked: Sequence[DecisionTable]) -> list[list[DecisionTable]]:
     """Those that share prices, fill rule and starting cash together: one replay does each group."""
-    groups: dict[tuple[str, tuple[str, ...], str, float], list[Asked]] = {}
+    groups: dict[tuple[str, tuple[str, ...], str, float], list[DecisionTable]] = {}
     for one in asked:
         cash = one.prepared.config.environment.cash
         key = (one.prepared.panel.sha256, one.market.symbols, one.market.fill_rule, cash)
@@ -216,20 +218,20 @@ def by_prices(asked: Sequence[Asked]) -> list[list[Asked]]:
     return list(groups.values())
 
 
-def job_of(asked: Asked, place: int, cost_bps: float) -> Job:
+def replay_job(asked: DecisionTable, place: int, cost_bps: float) -> Job:
     """The books of its decisions under another cost. place: of its table among those that are replayed."""
     prepared = asked.prepared
-    rules = rules_of(with_terms(prepared.config, cost_bps=cost_bps).environment)
+    rules = rules_of(override_config(prepared.config, cost_bps=cost_bps).environment)
     return Job(place, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
 
 
-def _rows(group: Sequence[Asked], costs: Sequence[float]) -> list[dict[str, Any]]:
+def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[str, Any]]:
     tables = torch.from_numpy(np.stack([one.table for one in group]))
     jobs, heads = [], []
     for place, one in enumerate(group):
         prepared = one.prepared
         for cost in costs or (prepared.config.environment.cost_bps,):
-            jobs.append(job_of(one, place, cost))
+            jobs.append(replay_job(one, place, cost))
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
             head = (prepared.name, one.seed, start, end, cost, prepared.in_sample is not None)
             heads.append(dict(zip(KEYS, head, strict=True)))

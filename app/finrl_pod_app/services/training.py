@@ -16,7 +16,7 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import Interrupted
 from finrl_pod.evaluate.metrics import to_json
-from finrl_pod.promotion.trial_registry import Registry
+from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import check as check_agent
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
@@ -32,7 +32,7 @@ from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.output_folder import RUN, held
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live
-from finrl_pod_app.services.promotion import Crowned, Ground, crown
+from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.trial_log import TrialLog
 
@@ -55,30 +55,30 @@ def run_tournament(
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     opener = RunDirectory.resume if resume else RunDirectory.create
-    ground = Ground(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
         with held(out, RUN):
             run = opener(out, config, panel.sha256)
             with live(out) as onlookers:
                 told = both(progress, onlookers)
-                outcome, members, crowned = compete(ground, run, Registry(), chosen, told)
+                outcome, members, evaluation = compete(context, run, TrialRegistry(), chosen, told)
                 _stages(told)("writing the report", outcome)
                 document = build_document(
                     config=config,
                     panel=panel,
                     splits=splits.dates(),
-                    results=crowned.test,
+                    results=evaluation.test,
                     versions=installed_versions(),
                     champion=_described(config, members, outcome),
                     leaderboard=outcome.leaderboard.scores,
-                    verdict=crowned.judged,
+                    verdict=evaluation.judged,
                     timing=_timing(outcome, time.perf_counter() - began),
-                    cost_curve=crowned.cost_curve,
+                    cost_curve=evaluation.cost_curve,
                 )
-                strategies = {name: to_json(result.metrics) for name, result in crowned.validation.items()}
+                strategies = {name: to_json(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
-                document["test"]["band"] = band_of(crowned.test, config.seed)
-                write_report(out, document, crowned.test)
+                document["test"]["band"] = band_of(evaluation.test, config.seed)
+                write_report(out, document, evaluation.test)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; "
@@ -88,25 +88,29 @@ def run_tournament(
 
 
 def compete(
-    ground: Ground,
+    context: EvaluationContext,
     run: RunDirectory,
-    registry: Registry,
+    registry: TrialRegistry,
     device: torch.device,
     progress: Report = lambda _: None,
-) -> tuple[Outcome, ChampionMembers, Crowned]:
+) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
     """Train a population, every trial counted in the register, and judge its champion."""
     stage = _stages(progress)
-    outcome, members, log = train(ground, run, registry, device, progress)
-    return outcome, members, crown(ground, run, members, registry, log, lambda name: stage(name, outcome))
+    outcome, members, log = train(context, run, registry, device, progress)
+    return outcome, members, evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
 
 
 def train(
-    ground: Ground, run: RunDirectory, registry: Registry, device: torch.device, progress: Report = lambda _: None
+    context: EvaluationContext,
+    run: RunDirectory,
+    registry: TrialRegistry,
+    device: torch.device,
+    progress: Report = lambda _: None,
 ) -> tuple[Outcome, ChampionMembers, TrialLog]:
     """The first half of `compete`: who is to be champion, not judged yet."""
-    config, splits = ground.config, ground.splits
-    log = TrialLog(registry, run, config, ground.panel, ground.market, splits)
-    tournament = tournament_of(config, ground.market, splits, run, ground.panel.sha256, device, progress, log)
+    config, splits = context.config, context.splits
+    log = TrialLog(registry, run, config, context.panel, context.market, splits)
+    tournament = tournament_of(config, context.market, splits, run, context.panel.sha256, device, progress, log)
     outcome = tournament.run()
     return outcome, choose(outcome.leaderboard, config.tournament), log
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 from finrl_pod.data.store import Store
-from finrl_pod.promotion.trial_registry import Registry
+from finrl_pod.promotion.trial_registry import TrialRegistry
 
 
-def register(registry: Registry, data: str | None = None) -> list[dict[str, Any]]:
+def register(registry: TrialRegistry, data: str | None = None) -> list[dict[str, Any]]:
     """What was tried on each data set, the latest first; `data`: on one panel of the store alone.
 
     Data that have no name in the store any more, or are a choice of a panel's symbols, keep their hash alone, among the

@@ -28,7 +28,7 @@ from finrl_pod.evaluate.sharpe import is_constant
 from finrl_pod.files import write_bytes
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import REFERENCE
-from finrl_pod.promotion.trial_registry import Look, Registry, Trial
+from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers
@@ -44,7 +44,7 @@ class TrialLog:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: TrialRegistry,
         run: RunDirectory,
         config: RunConfig,
         panel: Panel,
@@ -110,17 +110,17 @@ def dates(panel: Panel, span: Span) -> tuple[str, str]:
     return stamp(panel.times[span.first], panel.bar), stamp(panel.times[span.last], panel.bar)
 
 
-def log_look(panel: Panel, span: Span, subject: str, what: str, registry: Registry | None = None) -> int:
+def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialRegistry | None = None) -> int:
     """Log it; returns how many looks there are at these bars by now, also in other data sets that show the same market
     on the same days. The same subject is counted once.
 
     Raises EnvironmentLacks where the register cannot be used: what cannot be counted must not be looked at.
     """
     first, last = dates(panel, span)
-    return (registry or Registry()).look(Look(panel.sha256, subject, first, last, what), panel)
+    return (registry or TrialRegistry()).look(Look(panel.sha256, subject, first, last, what), panel)
 
 
-def champion_subject(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
+def champion_identity(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
     """What names a champion: its config, its version, and its very weights."""
     digest = hashlib.sha256(repr((config.sha256, __version__, members.shares)).encode())
     for agent in members.ids:
@@ -131,19 +131,19 @@ def champion_subject(config: RunConfig, run: RunDirectory, members: ChampionMemb
     return digest.hexdigest()
 
 
-def object_subject(strategy: Strategy) -> str:
+def strategy_identity(strategy: Strategy) -> str:
     """What names an object that somebody made: the weights of a trained one, the text of a user's file, else its class
     with the class's source and its settings.
 
     What cannot be told from another by these is a subject of its own each time: it is rather counted twice than not.
     """
-    if isinstance(strategy, UserStrategy) and strategy.fingerprint is not None:
-        return strategy.fingerprint
+    if isinstance(strategy, UserStrategy) and strategy.strategy_hash is not None:
+        return strategy.strategy_hash
     digest = hashlib.sha256(repr(strategy.name).encode())
     try:
         if isinstance(strategy, PolicyStrategy):
             _feed(digest, [__version__, strategy.rules, strategy.rule, strategy.shares])
-            _feed(digest, [params for _, params, _ in strategy.families])
+            _feed(digest, [params for _, params, _ in strategy.groups])
         else:
             maker = strategy.inner if isinstance(strategy, UserStrategy) else strategy
             _feed(digest, [inspect.getsource(type(maker)), vars(maker)])

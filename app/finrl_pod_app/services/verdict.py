@@ -10,7 +10,7 @@ from typing import Any
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
-from finrl_pod.promotion.gate import Evidence, judge
+from finrl_pod.promotion.gate import PromotionEvidence, judge
 from finrl_pod.promotion.rules import Rule
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.document import Verdict, to_plain
@@ -52,7 +52,7 @@ class Judged(Verdict):
         return judged
 
 
-def verdict(evidence: Evidence, gate: GateConfig) -> Judged:
+def verdict(evidence: PromotionEvidence, gate: GateConfig) -> Judged:
     """The gate's judgement as a report shows it. reasons: of a refusal, the rules that are not met; else all."""
     judgement = judge(evidence, gate)
     return Judged(

@@ -23,7 +23,7 @@ from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import InputError, Interrupted, RunError
 from finrl_pod.evaluate.folds import Fold, walk_forward
 from finrl_pod.files import read_json, write_json
-from finrl_pod.promotion.trial_registry import Registry
+from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import MOST_SEED, RunConfig, SplitConfig
 from finrl_pod.tournament.leaderboard import choose
 from finrl_pod.tournament.progress import Progress
@@ -33,10 +33,10 @@ from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.output_folder import WALK_FORWARD, held
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live
-from finrl_pod_app.services.promotion import Ground, check_lengths
+from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.services.training import both, check_settings, make_market, tournament_of, training_env
 from finrl_pod_app.services.trial_log import TrialLog
-from finrl_pod_app.services.walkforward_report import Leg, stitched
+from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
 FOLDS, SEEDS = 6, 3
 Report = Callable[[Progress], None]
@@ -51,7 +51,7 @@ def run_walkforward(
     resume: bool = False,
     device: str = "auto",
     progress: Report = lambda _: None,
-    registry: Registry | None = None,
+    registry: TrialRegistry | None = None,
 ) -> dict[str, Any]:
     """Train folds x seeds runs, test each on its fold, and judge the stitched curve. Returns walkforward.json's object.
 
@@ -67,16 +67,16 @@ def run_walkforward(
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
     chosen = pick_device(device)
-    registry = registry or Registry()
+    registry = registry or TrialRegistry()
     try:
         with held(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)
-            legs = []
+            fold_runs = []
             for fold in planned:
                 for i in range(seeds):
                     told = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
-                    legs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
-            return stitched(config, panel, legs, out, registry, lambda name: progress(_stage(name)))
+                    fold_runs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
+            return report_walkforward(config, panel, fold_runs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted: the generations that were finished are kept in {out}; "
@@ -119,10 +119,10 @@ def _train(
     fold: Fold,
     seed: int,
     out: Path,
-    registry: Registry,
+    registry: TrialRegistry,
     device: torch.device,
     progress: Report,
-) -> Leg:
+) -> FoldRun:
     """One fold by one seed: trained anew, gone on with, or finished already."""
     own = fold_config(config, panel, fold, seed)
     splits = make_splits(panel.times, own.splits)
@@ -136,8 +136,8 @@ def _train(
         watched = both(progress, onlookers)
         tournament = tournament_of(own, market, splits, run, panel.sha256, device, watched, log)
         board = tournament.run().leaderboard
-    ground = Ground(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
-    return Leg(fold, seed, ground, run, board, choose(board, own.tournament))
+    context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
+    return FoldRun(fold, seed, context, run, board, choose(board, own.tournament))
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from finrl_pod_strategies.baselines import make, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.scheduled import Relay
+from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod import __version__
 from finrl_pod.data.dates import stamp
@@ -20,13 +20,13 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
-from finrl_pod.evaluate.metrics import bars_a_year, simple_returns, summary, to_json
-from finrl_pod.evaluate.seeds import improvement, interquartile_mean, seeds_interval
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary, to_json
+from finrl_pod.evaluate.seed_statistics import improvement, interquartile_mean, interquartile_mean_interval
 from finrl_pod.evaluate.variations import recorded
 from finrl_pod.files import write_text
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.gate import CHAMPION, REFERENCE, Evidence
-from finrl_pod.promotion.trial_registry import Look, Registry
+from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -34,9 +34,9 @@ from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod_app.report.document import build_document, to_plain, write_json
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.audit import audit_champion
-from finrl_pod_app.services.champions import ledgers_of, load_champion
+from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.doctor import installed_versions
-from finrl_pod_app.services.promotion import Ground
+from finrl_pod_app.services.promotion import EvaluationContext
 from finrl_pod_app.services.trial_log import dates
 from finrl_pod_app.services.verdict import Judged, verdict, write_verdict
 
@@ -46,47 +46,57 @@ FILE, CURVES = "walkforward.json", "curves.csv"
 
 
 @dataclass(frozen=True, eq=False)
-class Leg:
+class FoldRun:
     """A fold trained by one seed. board: its leaderboard. members: of its champion."""
 
     fold: Fold
     seed: int
-    ground: Ground
+    context: EvaluationContext
     run: RunDirectory
     board: Leaderboard
     members: ChampionMembers
 
     def champion(self) -> PolicyStrategy:
-        """The ensemble of this leg."""
+        """The ensemble of this fold_run."""
         return load_champion(self.run, self.members)
 
 
-def stitched(
-    config: RunConfig, panel: Panel, legs: Sequence[Leg], out: Path, registry: Registry, tell: Callable[[str], None]
+def report_walkforward(
+    config: RunConfig,
+    panel: Panel,
+    fold_runs: Sequence[FoldRun],
+    out: Path,
+    registry: TrialRegistry,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run the relay of champions and each seed's alone over all tests, judge it, and write what came out."""
-    span = Span(legs[0].fold.test.first, max(leg.fold.test.last for leg in legs))
-    names = legs[0].champion().feature_names
+    span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
+    names = fold_runs[0].champion().feature_names
     market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
     terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
-    seeds = sorted({leg.seed for leg in legs})
+    seeds = sorted({fold_run.seed for fold_run in fold_runs})
     first, last = dates(panel, span)
-    look = Look(panel.sha256, _subject(config, legs), first, last, f"walk-forward of {len(seeds)} seeds")
+    look = Look(panel.sha256, _subject(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds")
     kept = registry.verdict(look)
-    audits = [] if kept else _audit(legs, tell)
+    audits = [] if kept else _audit(fold_runs, tell)
     tell("stitching the champions of all folds")
     looks = registry.look(look, panel)
-    result, watched = recorded(_relay(panel, [_together(legs, fold) for fold in _folds(legs)]), *terms)
+    result, watched = recorded(_scheduled(panel, [_together(fold_runs, fold) for fold in _folds(fold_runs)]), *terms)
     alone = {
-        seed: backtest(_relay(panel, [(leg.fold, leg.champion()) for leg in legs if leg.seed == seed]), *terms)
+        seed: backtest(
+            _scheduled(
+                panel, [(fold_run.fold, fold_run.champion()) for fold_run in fold_runs if fold_run.seed == seed]
+            ),
+            *terms,
+        )
         for seed in seeds
     }
     results = {CHAMPION: result, **run_baselines(*terms)}
     if kept is None:
-        evidence = Evidence(
+        evidence = PromotionEvidence(
             validation=results,
             test=results,
-            trials=_trials(legs, results[REFERENCE], span),
+            trials=_trials(fold_runs, results[REFERENCE], span),
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
@@ -100,11 +110,11 @@ def stitched(
             seed=config.seed,
             where=WHERE,
         )
-        kept = registry.keep_verdict(look, verdict(evidence, config.gate).plain())
+        kept = registry.save_verdict(look, verdict(evidence, config.gate).plain())
     judged = Judged.from_plain(kept)
     write_verdict(out, judged)
     tell("writing the report")
-    document = to_plain(_document(config, panel, legs, alone, results, span, judged))
+    document = to_plain(_document(config, panel, fold_runs, alone, results, span, judged))
     write_json(out / FILE, document)
     write_text(out / CURVES, _csv(results, alone))
     page = build_document(
@@ -122,56 +132,64 @@ def stitched(
 # ---------------------------------------------------------------------- pieces
 
 
-def _folds(legs: Sequence[Leg]) -> list[Fold]:
-    return list({leg.fold.number: leg.fold for leg in legs}.values())
+def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
+    return list({fold_run.fold.number: fold_run.fold for fold_run in fold_runs}.values())
 
 
-def _together(legs: Sequence[Leg], fold: Fold) -> tuple[Fold, PolicyStrategy]:
+def _together(fold_runs: Sequence[FoldRun], fold: Fold) -> tuple[Fold, PolicyStrategy]:
     """The champions of all seeds of a fold as one: their weights are averaged."""
-    own = [leg for leg in legs if leg.fold == fold]
-    snapshots = [leg.run.snapshot(agent) for leg in own for agent in leg.members.ids]
-    shares = [share / len(own) for leg in own for share in leg.members.shares]
+    own = [fold_run for fold_run in fold_runs if fold_run.fold == fold]
+    snapshots = [fold_run.run.snapshot(agent) for fold_run in own for agent in fold_run.members.ids]
+    shares = [share / len(own) for fold_run in own for share in fold_run.members.shares]
     return fold, PolicyStrategy(snapshots, shares, rule=own[0].members.rule)
 
 
-def _relay(panel: Panel, runners: Sequence[tuple[Fold, PolicyStrategy]]) -> Relay:
-    return Relay([(panel.times[fold.test.first], champion) for fold, champion in runners])
+def _scheduled(panel: Panel, runners: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
+    return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in runners])
 
 
-def _audit(legs: Sequence[Leg], tell: Callable[[str], None]) -> list[str]:
+def _audit(fold_runs: Sequence[FoldRun], tell: Callable[[str], None]) -> list[str]:
     """Faults in every fold's and seed's way from prices to decisions."""
     faults = []
-    for leg in legs:
-        where = f"fold {leg.fold.number}, seed {leg.seed}"
+    for fold_run in fold_runs:
+        where = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
         tell(f"auditing {where}")
-        ground = leg.ground
+        context = fold_run.context
         found = audit_champion(
-            leg.run, ground.panel, ground.config, leg.members, ground.last_decision, costs=False, probes=PROBES
+            fold_run.run,
+            context.panel,
+            context.config,
+            fold_run.members,
+            context.last_decision,
+            costs=False,
+            probes=PROBES,
         )
         faults += [f"{where}: {finding.message}" for finding in found.findings if finding.status == "fail"]
     return faults
 
 
-def _trials(legs: Sequence[Leg], reference: BacktestResult, span: Span) -> Floats:
+def _trials(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
     """[T, N] returns over equal weight out of sample: for each seed, who stood first, second, ... on its leaderboards.
 
     Each fold starts from cash; a place that some leaderboard does not have is left out.
     """
     equal = simple_returns(reference.equity)
     columns = []
-    for seed in sorted({leg.seed for leg in legs}):
-        own = [leg for leg in legs if leg.seed == seed]
-        places = min(len(leg.board.scores) for leg in own)
-        parts = [_members_returns(leg, places, min(leg.fold.test.last + 1, span.last)) for leg in own]
+    for seed in sorted({fold_run.seed for fold_run in fold_runs}):
+        own = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
+        places = min(len(fold_run.board.scores) for fold_run in own)
+        parts = [_members_returns(fold_run, places, min(fold_run.fold.test.last + 1, span.last)) for fold_run in own]
         columns.append(np.concatenate(parts) - equal[:, None])
     return np.concatenate(columns, axis=1)
 
 
-def _members_returns(leg: Leg, places: int, last: int) -> Floats:
+def _members_returns(fold_run: FoldRun, places: int, last: int) -> Floats:
     """[bars, places] simple returns of the best of a leaderboard from the first bar of the fold's test to `last`."""
-    agents = [leg.run.snapshot(score.id) for score in leg.board.scores[:places]]
-    ground, columns = leg.ground, [np.empty(0)] * places
-    for members, ledger in ledgers_of(agents, ground.market, ground.config.environment, leg.fold.test.first, last):
+    agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:places]]
+    context, columns = fold_run.context, [np.empty(0)] * places
+    for members, ledger in member_ledgers(
+        agents, context.market, context.config.environment, fold_run.fold.test.first, last
+    ):
         for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
             columns[i] = simple_returns(equity)
     return np.stack(columns, 1)
@@ -180,7 +198,7 @@ def _members_returns(leg: Leg, places: int, last: int) -> Floats:
 def _document(
     config: RunConfig,
     panel: Panel,
-    legs: Sequence[Leg],
+    fold_runs: Sequence[FoldRun],
     alone: Mapping[int, BacktestResult],
     results: Mapping[str, BacktestResult],
     span: Span,
@@ -200,21 +218,21 @@ def _document(
         elif begin > 0:
             turnover[0] = costs[0] = 0.0
         columns = (result.equity[rows], turnover, costs)
-        return to_json(summary(*columns, bars_a_year(result.times), cash))
+        return to_json(summary(*columns, bars_per_year(result.times), cash))
 
     def days(of: Span) -> list[str]:
         return list(dates(panel, of))
 
-    folds = _folds(legs)
+    folds = _folds(fold_runs)
     runs = [
         {
-            "fold": leg.fold.number,
-            "seed": leg.seed,
-            **part(alone[leg.seed], leg.fold),
-            "members": list(leg.members.ids),
-            "validation_sharpe": leg.board.scores[0].score,
+            "fold": fold_run.fold.number,
+            "seed": fold_run.seed,
+            **part(alone[fold_run.seed], fold_run.fold),
+            "members": list(fold_run.members.ids),
+            "validation_sharpe": fold_run.board.scores[0].score,
         }
-        for leg in legs
+        for fold_run in fold_runs
     ]
     scores = np.array(
         [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in alone], dtype=np.float64
@@ -222,7 +240,7 @@ def _document(
     equal = np.array([[part(results[REFERENCE], fold)["sharpe"] for fold in folds]], dtype=np.float64)
     together: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
     if len(alone) > 1:
-        together["interval"] = seeds_interval(scores, seed=config.seed)._asdict()
+        together["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
         together["improvement_over_equal_weight"] = improvement(scores, equal, seed=config.seed)._asdict()
     return {
         "config_sha256": config.sha256,
@@ -254,13 +272,13 @@ def _csv(results: Mapping[str, BacktestResult], alone: Mapping[int, BacktestResu
     return "\n".join(lines) + "\n"
 
 
-def _subject(config: RunConfig, legs: Sequence[Leg]) -> str:
+def _subject(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
     """What names a walk-forward: its config, its version, and the very weights of all its champions."""
     digest = hashlib.sha256(repr((config.sha256, __version__)).encode())
-    for leg in legs:
-        digest.update(repr((leg.fold.number, leg.seed, leg.members.shares)).encode())
-        for agent in leg.members.ids:
-            weights = leg.run.snapshot(agent).weights
+    for fold_run in fold_runs:
+        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.shares)).encode())
+        for agent in fold_run.members.ids:
+            weights = fold_run.run.snapshot(agent).weights
             for name in sorted(weights):
                 digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
     return digest.hexdigest()

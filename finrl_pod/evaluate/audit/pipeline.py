@@ -11,7 +11,7 @@ import numpy as np
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.variations import Recording
+from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Floats, MarketTensor, Panel
@@ -70,7 +70,7 @@ class Pipeline:
 
 
 @runtime_checkable
-class Remade(Protocol):
+class Recreatable(Protocol):
     """A strategy that may remember what it saw."""
 
     def again(self) -> Strategy:
@@ -78,9 +78,9 @@ class Remade(Protocol):
         ...
 
 
-def afresh(strategy: Strategy) -> Strategy:
+def fresh_copy(strategy: Strategy) -> Strategy:
     """The strategy as it begins: what it saw on other bars must not tell on these."""
-    return strategy.again() if isinstance(strategy, Remade) else strategy
+    return strategy.again() if isinstance(strategy, Recreatable) else strategy
 
 
 def decisions(
@@ -88,7 +88,7 @@ def decisions(
 ) -> list[Floats | None]:
     """What a strategy decides at bars first to last - 1, led through the engine from cash; one that remembers is made
     anew for it."""
-    recorded = Recording(afresh(strategy))
+    recorded = RecordingStrategy(fresh_copy(strategy))
     backtest(recorded, panel, market, first, last, rules, cash)
     return recorded.decisions
 

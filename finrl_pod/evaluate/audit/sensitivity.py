@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
-from finrl_pod.evaluate.metrics import BARS_A_YEAR, bars_a_year
-from finrl_pod.evaluate.variations import Job, Recording, replay
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
+from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor
 
@@ -57,7 +57,7 @@ def sensitivity(
     terms = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
     jobs = [Job(which, first, last, term) for which in (0, 1) for term in terms]
     jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
-    periods = bars_a_year(market.times)
+    periods = bars_per_year(market.times)
     grown = [log_growth(equity, periods) for equity in replay(market, tables, jobs, cash).equity]
     own, reference, late = grown[: len(costs)], grown[len(costs) : 2 * len(costs)], grown[2 * len(costs) :]
     return Sensitivity(
@@ -66,8 +66,8 @@ def sensitivity(
 
 
 def break_even_of(
-    own: Recording,
-    yardstick: Recording,
+    own: RecordingStrategy,
+    yardstick: RecordingStrategy,
     market: MarketTensor,
     first: int,
     last: int,
@@ -108,7 +108,7 @@ def break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence
     return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
 
 
-def log_growth(equity: Floats, periods_per_year: float = BARS_A_YEAR) -> float:
+def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float:
     """Log growth a year; minus infinity after ruin."""
     if equity[-1] <= 0:
         return float("-inf")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.services.audit import small_env
-from finrl_pod_strategies.simple import EqualWeight
+from finrl_pod_strategies.rule_based import EqualWeight
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits

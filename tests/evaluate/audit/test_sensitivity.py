@@ -13,7 +13,7 @@ from finrl_pod.evaluate.audit.sensitivity import (
     sensitivity,
     sensitivity_findings,
 )
-from finrl_pod.evaluate.metrics import bars_a_year
+from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Positions, Window
@@ -57,7 +57,7 @@ def test_costs_take_what_the_turnover_says() -> None:
     for cost, growth in zip(found.costs, found.growth, strict=True):
         c = cost / 1e4
         wealth = ((1 - c) / (1 + c)) ** (BARS - 2) / (1 + c)
-        assert growth == pytest.approx(np.log(wealth) / (BARS - 1) * bars_a_year(market.times), abs=1e-9)
+        assert growth == pytest.approx(np.log(wealth) / (BARS - 1) * bars_per_year(market.times), abs=1e-9)
     assert found.reference[0] == 0
     assert found.break_even == 0  # it never led
     assert found.delayed[1] > found.delayed[0]  # five swaps fewer
@@ -69,7 +69,7 @@ def test_replaying_gives_the_backtest_again() -> None:
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
     result, own = recorded(Swapping(), *terms)
     found = sensitivity(own.decisions, own.decisions, *terms[1:], costs=(10.0,), delays=(0,))
-    again = pytest.approx((log_growth(result.equity, bars_a_year(market.times)),), rel=1e-12)
+    again = pytest.approx((log_growth(result.equity, bars_per_year(market.times)),), rel=1e-12)
     assert found.growth == again
     assert found.delayed == again
 

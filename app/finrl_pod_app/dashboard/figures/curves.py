@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.evaluate.metrics import bars_a_year, drawdown
-from finrl_pod.evaluate.tearsheet import ROLLING, monthly_returns, rolling_sharpe, yearly_return
+from finrl_pod.evaluate.metrics import bars_per_year, drawdown
+from finrl_pod.evaluate.tearsheet import ROLLING_BARS, monthly_returns, rolling_sharpe, yearly_return
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames.comparison import Curve
@@ -46,11 +46,11 @@ def falls(curves: Mapping[str, Curve], looks: Looks) -> Any:
 def rolling(curves: Mapping[str, Curve], looks: Looks) -> Any:
     """Sharpe ratio of the last half year at each bar."""
     values = {
-        name: rolling_sharpe(curve.equity, curve.risk_free, periods=bars_a_year(curve.times))
+        name: rolling_sharpe(curve.equity, curve.risk_free, periods=bars_per_year(curve.times))
         for name, curve in curves.items()
     }
     figure = _lines(curves, values, looks, "%{y:.2f}")
-    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio of {ROLLING} bars")
+    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio of {ROLLING_BARS} bars")
     return figure
 
 

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from finrl_pod_strategies.baselines import BASELINES, SEEDED
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
-from finrl_pod.evaluate.backtest import result_of
+from finrl_pod.evaluate.backtest import backtest_result
 from finrl_pod.evaluate.export import csv_text
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import METRICS, bars_a_year, simple_returns
+from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.tearsheet import BAND_LEVEL, FEWEST_BARS, equity_band
+from finrl_pod.evaluate.tearsheet import BAND_LEVEL, MIN_BAND_RETURNS, equity_band
 from finrl_pod.evaluate.variations import replay
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.services.backtests import prepare
 from finrl_pod_app.services.results import bars_of, weights_of
-from finrl_pod_app.services.sweeps import Asked, ask, by_prices, decisions_of, job_of
+from finrl_pod_app.services.sweeps import DecisionTable, ask, group_by_market, record_decisions, replay_job
 
-STRATEGIES = (*BASELINES, *SEEDED)
+STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
 SLOW = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # they solve a problem at every rebalancing
 DUST = 1e-9  # of the equity: a trade below it is rounding
 INTERVAL = 0.95
@@ -50,13 +50,13 @@ def ask_strategy(
     data: str | None = None,
     *,
     counted: bool = False,
-) -> Asked:
+) -> DecisionTable:
     """What a strategy (its name) or a run's champion (the run's folder) decides from `start` to `end`, or in its test
     years. base: the config whose data and rules hold for a strategy beside runs. data: other prices, for strategies
     alone. counted: the look at these bars is in the register already, which is then left alone. Raises FinrlPodError
     where it cannot be tested there."""
     prepared = prepare(target, data, start, end, base=base)
-    asked = decisions_of(prepared) if counted else ask(prepared)
+    asked = record_decisions(prepared) if counted else ask(prepared)
     # Only prices and decisions are looked at from here on: features are most of the memory.
     bars, assets, _ = asked.market.shape
     bare = torch.empty(bars, assets, 0)
@@ -64,13 +64,13 @@ def ask_strategy(
     return dataclasses.replace(asked, market=slim, prepared=dataclasses.replace(asked.prepared, market=slim))
 
 
-def curves(asked: Mapping[str, Asked], cost_bps: float | None) -> dict[str, Curve]:
+def curves(asked: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
     """The account of each strategy, by its name, with the cost of a trade in basis points; None: its own config's."""
     names = {id(one): name for name, one in asked.items()}
     found: dict[str, Curve] = {}
-    for group in by_prices(list(asked.values())):
+    for group in group_by_market(list(asked.values())):
         tables = torch.from_numpy(np.stack([one.table for one in group]))
-        jobs = [job_of(one, place, _cost(one, cost_bps)) for place, one in enumerate(group)]
+        jobs = [replay_job(one, place, _cost(one, cost_bps)) for place, one in enumerate(group)]
         done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
         for place, (one, metrics) in enumerate(zip(group, done.metrics(), strict=True)):
             first, last = one.prepared.first, one.prepared.last
@@ -79,7 +79,7 @@ def curves(asked: Mapping[str, Asked], cost_bps: float | None) -> dict[str, Curv
     return {name: found[name] for name in asked}
 
 
-def account(name: str, asked: Asked, cost_bps: float | None) -> BacktestResult:
+def account(name: str, asked: DecisionTable, cost_bps: float | None) -> BacktestResult:
     """The same account with all that happened in it, bar by bar."""
     table = torch.from_numpy(asked.table)
     acts = (~torch.isnan(table[:, 0])).tolist()
@@ -87,12 +87,12 @@ def account(name: str, asked: Asked, cost_bps: float | None) -> BacktestResult:
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:  # noqa: ARG001
         return table[t].unsqueeze(0) if acts[t] else None
 
-    job = job_of(asked, 0, _cost(asked, cost_bps))
+    job = replay_job(asked, 0, _cost(asked, cost_bps))
     cash = asked.prepared.config.environment.cash
-    return result_of(name, asked.market, simulate(asked.market, decide, job.first, job.last, job.rules, cash))
+    return backtest_result(name, asked.market, simulate(asked.market, decide, job.first, job.last, job.rules, cash))
 
 
-def trades(result: BacktestResult, asked: Asked) -> pd.DataFrame:
+def trades(result: BacktestResult, asked: DecisionTable) -> pd.DataFrame:
     """Every fill: time (of the bar it filled in), symbol, side, shares, price, value in currency and weight after."""
     first, last = asked.prepared.first, asked.prepared.last
     close, fill = (x.numpy()[first : last + 1] for x in (asked.market.close, asked.market.fill))
@@ -130,7 +130,7 @@ def intervals_table(found: Mapping[str, Curve], seed: int) -> pd.DataFrame:
         returns = simple_returns(curve.equity)
         if len(returns) < 20 or returns.min() <= -1 or np.ptp(returns) == 0:
             continue
-        periods, cash = bars_a_year(curve.times), curve.risk_free
+        periods, cash = bars_per_year(curve.times), curve.risk_free
         intervals = account_intervals(
             returns, INTERVAL, seed=seed, draws=500, periods_per_year=periods, risk_free=cash
         )._asdict()
@@ -141,7 +141,7 @@ def intervals_table(found: Mapping[str, Curve], seed: int) -> pd.DataFrame:
 
 def band_of(equity: Floats) -> dict[str, Any] | None:
     """`equity_band`, or None for a curve that is too short, flat or ruined to have one."""
-    if len(equity) <= FEWEST_BARS or (equity <= 0).any() or np.ptp(equity) == 0:
+    if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
         return None
     return equity_band(equity)
 
@@ -157,7 +157,7 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
     return csv_text(bars_of(named)), csv_text(weights_of(named))
 
 
-def export_html(results: Sequence[BacktestResult], asked: Asked, cost_bps: float | None) -> str:
+def export_html(results: Sequence[BacktestResult], asked: DecisionTable, cost_bps: float | None) -> str:
     """The report of the comparison: one page that needs no network. asked: the first one, whose rules it states."""
     from finrl_pod_app.report.document import build_document, to_plain
     from finrl_pod_app.report.html import render
@@ -180,5 +180,5 @@ def export_html(results: Sequence[BacktestResult], asked: Asked, cost_bps: float
     return render(plain, named)
 
 
-def _cost(asked: Asked, cost_bps: float | None) -> float:
+def _cost(asked: DecisionTable, cost_bps: float | None) -> float:
     return asked.prepared.config.environment.cost_bps if cost_bps is None else cost_bps

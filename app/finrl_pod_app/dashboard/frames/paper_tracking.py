@@ -13,7 +13,7 @@ from finrl_pod_app.dashboard.frames.paper_journal import Journal
 from finrl_pod_app.paper.tracking_error import track_file
 
 BASIS_POINTS = 10_000.0
-BARS_A_YEAR = 252
+BARS_PER_YEAR = 252
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def tracking(journal: Journal) -> Tracking:
         mine, theirs = (both[name] / both[name].iloc[0] for name in ("equity", "backtest"))
         curve.loc[both.index, "difference"] = (mine - theirs) * BASIS_POINTS
         daily = (both.equity.pct_change() - both.backtest.pct_change()).dropna()
-        error = float(daily.std() * BARS_A_YEAR**0.5 * BASIS_POINTS) if len(daily) > 1 else float("nan")
+        error = float(daily.std() * BARS_PER_YEAR**0.5 * BASIS_POINTS) if len(daily) > 1 else float("nan")
         end = float(curve.difference.dropna().iloc[-1])
     else:
         error = end = float("nan")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod.evaluate.export import neutral
+from finrl_pod.evaluate.export import escape_formula
 from finrl_pod_app.dashboard.theme import MISSING, plain
 
 ROW = 35  # pixels
@@ -26,7 +26,7 @@ def show_table(
     shown = frame[list(columns)].copy()
     for name in shown.columns:
         if not pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_datetime64_any_dtype(shown[name]):
-            shown[name] = [neutral(value) if isinstance(value, str) else value for value in shown[name]]
+            shown[name] = [escape_formula(value) if isinstance(value, str) else value for value in shown[name]]
     height = ROW * (1 + min(len(shown), most)) + 3
     st.dataframe(
         shown,

@@ -24,7 +24,9 @@ def interquartile_mean(scores: ArrayLike) -> float:
     return float(values[cut : values.size - cut].mean())
 
 
-def seeds_interval(scores: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS) -> Interval:
+def interquartile_mean_interval(
+    scores: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
+) -> Interval:
     """Interquartile mean of scores [runs, tasks] with its percentile interval: runs are redrawn within each task.
 
     Raises InputError for fewer than two runs (one run says nothing of others), NaN, and a level outside (0, 1).
@@ -39,7 +41,8 @@ def difference_interval(
 ) -> Interval:
     """Interquartile mean of ours minus that of theirs, with its percentile interval: runs are redrawn on both sides.
 
-    ours: [runs, tasks]; theirs: [other runs, tasks]. Raises InputError as `seeds_interval`, and for other tasks.
+    ours: [runs, tasks]; theirs: [other runs, tasks].
+    Raises InputError as `interquartile_mean_interval`, and for other tasks.
     """
     a, b = _scores(ours), _scores(theirs)
     _same_tasks(a, b)
@@ -57,7 +60,7 @@ def improvement(
     """Probability that a run of ours scores above one of theirs, mean over tasks; ties count a half (Mann-Whitney).
 
     ours: [runs, tasks]; theirs: [other runs, tasks], a single run where they draw no random numbers. Raises InputError
-    as `seeds_interval`, and for other tasks.
+    as `interquartile_mean_interval`, and for other tasks.
     """
     a, b = _scores(ours), _scores(theirs)
     _same_tasks(a, b)

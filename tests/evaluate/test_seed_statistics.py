@@ -7,8 +7,13 @@ import pytest
 from scipy import stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.seeds import difference_interval, improvement, interquartile_mean, seeds_interval
-from finrl_pod.evaluate.statistics import exact_interval
+from finrl_pod.evaluate.seed_statistics import (
+    difference_interval,
+    improvement,
+    interquartile_mean,
+    interquartile_mean_interval,
+)
+from finrl_pod.evaluate.statistics import binomial_interval
 
 
 def test_the_worked_value() -> None:
@@ -27,16 +32,16 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     truth = interquartile_mean(rng.normal(tasks, 0.3, (40_000, 4)))
     hits = 0
     for _ in range(100):
-        found = seeds_interval(rng.normal(tasks, 0.3, (12, 4)), 0.9, draws=120)
+        found = interquartile_mean_interval(rng.normal(tasks, 0.3, (12, 4)), 0.9, draws=120)
         hits += found.low <= truth <= found.high
-    low, high = exact_interval(hits, 100, 0.999)
+    low, high = binomial_interval(hits, 100, 0.999)
     assert low <= 0.9 <= high
 
 
 def test_runs_are_redrawn_within_their_task() -> None:
     """Tasks that lie far apart do not widen the interval: only the runs within each do."""
     rng = np.random.default_rng(1)
-    narrow = seeds_interval(rng.normal([0.0, 100.0, 200.0, 300.0], 0.01, (10, 4)), draws=300)
+    narrow = interquartile_mean_interval(rng.normal([0.0, 100.0, 200.0, 300.0], 0.01, (10, 4)), draws=300)
     assert narrow.high - narrow.low < 0.1
 
 
@@ -48,7 +53,7 @@ def test_a_difference_is_covered_as_often_as_its_interval_says() -> None:
         found = difference_interval(ours, theirs, 0.9, draws=120)
         assert found.value == pytest.approx(stats.trim_mean(ours, 0.25)[0] - stats.trim_mean(theirs, 0.25)[0])
         hits += found.low <= 0.5 <= found.high
-    low, high = exact_interval(hits, 100, 0.999)
+    low, high = binomial_interval(hits, 100, 0.999)
     assert low <= 0.9 <= high
 
 
@@ -72,10 +77,10 @@ def test_improvement_at_the_ends() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: seeds_interval([[1.0, 2.0]]), "needs two runs at least"),
-        (lambda: seeds_interval([[1.0], [np.nan]]), "that of run 1 is not"),
-        (lambda: seeds_interval([[1.0], [2.0]], 1.5), "must lie between 0 and 1, got 1.5"),
-        (lambda: seeds_interval([[1.0], [2.0]], draws=0), "at least one draw, got 0"),
+        (lambda: interquartile_mean_interval([[1.0, 2.0]]), "needs two runs at least"),
+        (lambda: interquartile_mean_interval([[1.0], [np.nan]]), "that of run 1 is not"),
+        (lambda: interquartile_mean_interval([[1.0], [2.0]], 1.5), "must lie between 0 and 1, got 1.5"),
+        (lambda: interquartile_mean_interval([[1.0], [2.0]], draws=0), "at least one draw, got 0"),
         (lambda: interquartile_mean([]), "not empty"),
         (lambda: improvement(np.zeros((3, 2)), np.zeros((3, 1))), "the same tasks, got 2 and 1"),
         (lambda: difference_interval(np.zeros((3, 2)), np.zeros((3, 1))), "the same tasks, got 2 and 1"),

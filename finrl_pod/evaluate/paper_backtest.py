@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import decision_of, feature_columns, lookback_of, window_at
-from finrl_pod.evaluate.metrics import bars_a_year, summary
-from finrl_pod.evaluate.simulate import check_weights, date_of
+from finrl_pod.evaluate.backtest import feature_columns, lookback_of, target_weights_of, window_at
+from finrl_pod.evaluate.metrics import bars_per_year, summary
+from finrl_pod.evaluate.simulate import bar_date, check_weights
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION, SizingRules, limit_price, size_orders
 from finrl_pod.protocols import Strategy
@@ -96,7 +96,7 @@ def backtest_paper(
         weights=np.stack(weights),
         turnover=turned,
         costs=paid,
-        metrics=summary(marks, turned, paid, bars_a_year(panel.times)),
+        metrics=summary(marks, turned, paid, bars_per_year(panel.times)),
     )
     return PaperBacktest(tuple(equity), tuple(orders), result)
 
@@ -110,7 +110,7 @@ def _target(
     worth = float(cash) + float(values.sum())
     held = Positions(weights=values / worth, cash=float(cash) / worth, equity=worth)
     window = window_at(panel, t, lookback_of(strategy), features)
-    target = decision_of(strategy, window, held, date_of(market, t))
+    target = target_weights_of(strategy, window, held, bar_date(market, t))
     if target is None:
         return None
     check_weights(market, t, torch.from_numpy(target).unsqueeze(0), ExecutionRules())
