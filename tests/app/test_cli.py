@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import finrl_pod_app
+import finrl_pod_app.services
 import pytest
 import typer
 from finrl_pod_app.cli import console
@@ -29,7 +30,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-class Wiring(types.SimpleNamespace):
+class FakeServices(types.SimpleNamespace):
     """Stands for `finrl_pod_app.services.training`: remembers what it was asked."""
 
     asked: ClassVar[list[tuple[Any, dict[str, Any]]]]
@@ -65,11 +66,11 @@ def progress(**changes: Any) -> Any:
 
 
 @pytest.fixture
-def wiring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Wiring:
-    fake = Wiring()
+def services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeServices:
+    fake = FakeServices()
     fake.asked = []  # type: ignore[misc]
-    for module in ("wiring", "backtests"):
-        monkeypatch.setattr(finrl_pod_app, module, fake, raising=False)
+    for module in ("training", "backtests"):
+        monkeypatch.setattr(finrl_pod_app.services, module, fake, raising=False)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -122,7 +123,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_failure_is_one_sentence_on_standard_error(
-    wiring: Wiring, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    services: FakeServices, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
     shown = capsys.readouterr()
@@ -137,33 +138,33 @@ def test_a_failure_is_one_sentence_on_standard_error(
     [
         (DataError("prices must be positive, AAPL is -1.0 on 2020-01-02"), 2, "AAPL is -1.0"),
         (Interrupted("stopped after generation 3, go on with --resume"), 130, "generation 3"),
-        (KeyboardInterrupt(), 130, "interrupted, what was saved is kept"),
+        (KeyboardInterrupt(), 130, "--resume"),
         (PermissionError(13, "Permission denied", "/runs/x"), 2, "cannot use /runs/x: Permission denied"),
     ],
 )
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_errors_become_exit_codes(
-    wiring: Wiring,
+    services: FakeServices,
     failure: BaseException,
     code: int,
     sentence: str,
     as_json: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wiring.failure = failure
+    services.failure = failure
     assert run(["demo", *as_json]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
     assert sentence in shown.err.splitlines()[-1]
 
 
-def test_a_bug_keeps_its_traceback(wiring: Wiring) -> None:
-    wiring.failure = ZeroDivisionError()
+def test_a_bug_keeps_its_traceback(services: FakeServices) -> None:
+    services.failure = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         run(["demo"])
 
 
-def test_json_is_one_object_and_nothing_else(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_and_nothing_else(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["demo", "--quick", "--json"], ["backtest", "--strategy", "index", "--json"]):
         assert run(arguments) == 0
         shown = capsys.readouterr()
@@ -171,61 +172,63 @@ def test_json_is_one_object_and_nothing_else(wiring: Wiring, capsys: pytest.Capt
         assert shown.err == ""
 
 
-def test_demo_takes_a_preset_and_a_seed(wiring: Wiring, tmp_path: Path) -> None:
+def test_demo_takes_a_preset_and_a_seed(services: FakeServices, tmp_path: Path) -> None:
     assert run(["demo", "--quick", "--seed", "7", "--out", str(tmp_path / "o")]) == 0
-    (config, out), options = wiring.asked[0]
+    (config, out), options = services.asked[0]
     assert config.tournament == PRESETS["quick"].tournament
     assert (config.seed, out, options["resume"], options["device"]) == (7, tmp_path / "o", False, "auto")
 
 
-def test_two_runs_without_a_name_take_two_folders(wiring: Wiring) -> None:
+def test_two_runs_without_a_name_take_two_folders(services: FakeServices) -> None:
     assert run(["demo"]) == run(["demo"]) == 0
-    first, second = (what[1] for what, _ in wiring.asked)
+    first, second = (what[1] for what, _ in services.asked)
     assert first != second
     assert first.parent == Path("runs")
 
 
-def test_tournament_keeps_the_seed_of_its_config(wiring: Wiring) -> None:
+def test_tournament_keeps_the_seed_of_its_config(services: FakeServices) -> None:
     write_preset("quick", Path("mine.toml"))
     text = Path("mine.toml").read_text()
     Path("mine.toml").write_text(text.replace("seed = 0", "seed = 11"))
     assert run(["tournament", "mine.toml", "--out", "o", "--resume", "--device", "cpu"]) == 0
-    (config, out), options = wiring.asked[0]
+    (config, out), options = services.asked[0]
     assert (config.seed, out, options["resume"], options["device"]) == (11, Path("o"), True, "cpu")
 
 
-def test_resume_needs_to_be_told_what(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_needs_to_be_told_what(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     write_preset("quick", Path("mine.toml"))
     assert run(["tournament", "mine.toml", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
-    assert not wiring.asked
+    assert not services.asked
 
 
-def test_train_is_a_tournament_of_one(wiring: Wiring) -> None:
+def test_train_is_a_tournament_of_one(services: FakeServices) -> None:
     write_preset("laptop", Path("mine.toml"))
     assert run(["train", "mine.toml"]) == 0
-    tournament = wiring.asked[0][0][0].tournament
+    tournament = services.asked[0][0][0].tournament
     assert (tournament.pods, tournament.inherit, tournament.fresh, tournament.champion) == (1, 0.0, 0.0, 1)
     assert tournament.samples == PRESETS["laptop"].tournament.samples
 
 
-def test_backtest_passes_what_was_given_and_leaves_the_rest_open(wiring: Wiring) -> None:
+def test_backtest_passes_what_was_given_and_leaves_the_rest_open(services: FakeServices) -> None:
     assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
-    target, options = wiring.asked[0]
+    target, options = services.asked[0]
     assert target == Path("runs/a")
     assert options == {
         "data": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
     }  # fmt: skip
 
 
-def test_the_result_shows_champion_first_verdict_and_report(wiring: Wiring, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_shows_champion_first_verdict_and_report(
+    services: FakeServices, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["demo", "--out", "o"]) == 0
     shown = capsys.readouterr()
     rows = [line for line in shown.out.splitlines() if "champion" in line or "equal weight" in line]
     assert rows[0].split()[0] == "champion"
     assert "10.1" in rows[0]
     assert "1.23" in rows[0]
-    assert "The champion did not earn its place: its interval contains zero." in shown.out
+    assert "The champion is not promoted: its interval contains zero." in shown.out
     assert str(Path("o") / "report.html") in shown.out
     # Three calls of one stage are one line where standard error is no terminal.
     assert shown.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
@@ -246,7 +249,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(
 
 
 def test_unknown_speed_score_and_time_are_left_out() -> None:
-    assert console.progress_words(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
+    assert console.progress_summary(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
 
 
 def test_the_live_line_takes_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_the_page_loads_nothing_and_shows_every_part(page: str) -> None:
     # The charting library is in the page, once.
     assert page.count("plotly.js v") == 1
     for words in (
-        *("The champion did not earn its place.", "contains zero", "Known flaws", "picked with hindsight"),
+        *("The champion is not promoted.", "contains zero", "Known flaws", "picked with hindsight"),
         *("2019-01-02 to 2022-12-28", "5 bars", "10 basis points", "g5p1 comes from g4p3", "torch 2.13.0"),
     ):
         assert words in shown.text

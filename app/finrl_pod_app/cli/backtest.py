@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli import quick_start
-from finrl_pod_app.cli.run import Json, print_json
+from finrl_pod_app.cli.options import Json, print_json
 
 Data = Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")]
 Cash = Annotated[float | None, typer.Option(min=0, help="Cash at the start.")]
@@ -52,7 +51,6 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Test a run's champion, a baseline or a strategy of your own. Accounting and costs are those of the tournament."""
-    quick_start.import_torch()
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import backtests
@@ -98,7 +96,6 @@ def sweep(
 ) -> None:
     """Backtest every combination of strategies, costs, periods and seeds. Each strategy is asked once for a seed and a
     period; the costs are charged on the same decisions."""
-    quick_start.import_torch()
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import sweeps
 

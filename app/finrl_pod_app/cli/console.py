@@ -1,4 +1,4 @@
-"""What the terminal shows: progress on standard error while a run trains, its result on standard output after."""
+"""Terminal output: progress on standard error while a run trains, results on standard output."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.doctor import Finding
 
 PIPE_WIDTH = 160
-# On a narrow terminal the first goes first.
-SPARE_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
-SWEEP_ROWS = 40  # shown; the others are in the files
+# Dropped in this order on a narrow terminal.
+OPTIONAL_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
+MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
 SWEEP_COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
 Report = Callable[["Progress"], None]
 
 
 @contextmanager
 def progress_display(*, quiet: bool) -> Iterator[Report]:
-    """A function to call with every `Progress`.
+    """Yield a function that displays a `Progress`.
 
-    On a terminal: one live line with stage, samples/s, best validation score and time left. Elsewhere: one line a
+    On a terminal: one live line with stage, samples/s, best validation score and time left. Otherwise one line per
     stage. With `quiet`: nothing.
     """
     if quiet:
@@ -38,37 +38,41 @@ def progress_display(*, quiet: bool) -> Iterator[Report]:
         with _live_line() as report:
             yield report
     else:
-        yield _line_a_stage()
+        yield _line_per_stage()
 
 
 def show_result(document: Mapping[str, Any], out: Path | None) -> None:
-    """Print the table of strategies, the verdict and where the report lies, from the object of report.json."""
+    """Print the table of strategies, the verdict and the path of the report, from the contents of report.json."""
     console = make_console()
     columns = list(STRATEGY_COLUMNS)
-    # A number that is cut says something wrong: on a narrow terminal whole columns stay away instead.
+    # A truncated number is wrong: on a narrow terminal whole columns are dropped instead.
     unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
-    for spare in SPARE_COLUMNS:
+    for optional in OPTIONAL_COLUMNS:
         if console.measure(_table(document, columns), options=unbounded).maximum <= console.width:
             break
-        columns = [column for column in columns if column.key != spare]
+        columns = [column for column in columns if column.key != optional]
     console.print(_table(document, columns))
     if len(columns) < len(STRATEGY_COLUMNS):
-        console.print(f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report or fit a wider terminal.")
+        console.print(
+            f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report; a wider terminal shows them."
+        )
     if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
-        console.print("The index is by its price alone, without dividends.")
+        console.print("The index is a price index, without dividends.")
     if warning := document.get("in_sample"):
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     elif looks := document.get("looks"):
         count = "1 look" if looks == 1 else f"{looks} looks"
-        console.print(f"The register counts {count} at these bars; every one more asks more of a verdict on them.")
+        console.print(
+            f"The trial registry counts {count} at these bars; each further look raises the bar for a verdict on them."
+        )
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
 
 
-def show_classic(result: Mapping[str, Any]) -> None:
-    """Print what training on a Gymnasium environment came to, from the object of result.json."""
+def show_gymnasium_result(result: Mapping[str, Any]) -> None:
+    """Print the result of training on a Gymnasium environment, from the contents of result.json."""
     console, evaluated = make_console(), result["evaluation"]
     lines = [
         f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
@@ -79,28 +83,28 @@ def show_classic(result: Mapping[str, Any]) -> None:
         words = [f"score {score:.1f} (mean return of its last 100 episodes)"] if score is not None else []
         if evaluated is not None:
             words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
-        words += [] if alive else ["it stopped: its loss was no longer a number"]
+        words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and "together" in evaluated:
         found = evaluated["together"]
-        lines.append(f"Deciding together: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
+        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
     if result["unscored"]:
-        lines.append(f"{result['unscored']:,} episodes had rewards that were no numbers, and are part of no score.")
+        lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
     if result["workers_lost"]:
-        lines.append(f"{result['workers_lost']} workers were lost and replaced.")
+        lines.append(f"{result['workers_lost']} workers were lost and restarted.")
     lines.append(f"Weights: {result['weights']}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
 def _spread(mean: float | None, deviation: float | None) -> str:
-    """Of the returns of an evaluation."""
-    numbers = "no number" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
+    """Format the mean and standard deviation of evaluation returns."""
+    numbers = "NaN" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
     return f"{numbers} without exploration"
 
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
-    """Print the rows of a sweep, and where the files lie, from the object of sweep.json."""
+    """Print the rows of a sweep and the paths of its files, from the contents of sweep.json."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -113,18 +117,18 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     columns = [column for column in STRATEGY_COLUMNS if column.key in SWEEP_COLUMNS]
     for column in columns:
         table.add_column(f"{column.short} {column.unit}".strip(), justify="right", no_wrap=True)
-    for row in rows[:SWEEP_ROWS]:
+    for row in rows[:MAX_SWEEP_ROWS]:
         head = [Text(readable(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
         cells = [show(column, row.get(column.key)) for column in columns]
         table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
     console.print(table)
-    if len(rows) > SWEEP_ROWS:
-        console.print(f"{len(rows) - SWEEP_ROWS:,} more rows{'' if out else ': keep them with --out DIR'}.")
+    if len(rows) > MAX_SWEEP_ROWS:
+        console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
     for warning in document["in_sample"]:
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     spent = document["seconds"]
     console.print(
-        f"{len(rows):,} backtests: decisions in {spent['decisions']:.2f} s, their books in {spent['books']:.2f} s.",
+        f"{len(rows):,} backtests: {spent['decisions']:.2f} s for decisions, {spent['books']:.2f} s for accounting.",
         markup=False,
     )
     if out is not None:
@@ -156,32 +160,34 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """Print what the doctor found: a mark, a name, what is there, and the mend below what would not work."""
+    """Print the findings of `finrl-pod doctor`, each with the suggested fix below it."""
     from rich.padding import Padding
     from rich.text import Text
 
-    console, marks = make_console(), {"ok": "green", "missing": "yellow", "broken": "red"}
+    console, colours = make_console(), {"ok": "green", "missing": "yellow", "broken": "red"}
     width = max(len(finding.name) for finding in findings)
     group = ""
     for finding in findings:
         if finding.group != group:
             group = finding.group
             console.print(Text(group, style="bold"))
-        line = Text.assemble((f"{finding.status:8}", marks[finding.status]), f"{finding.name:{width}}  {finding.value}")
+        line = Text.assemble(
+            (f"{finding.status:8}", colours[finding.status]), f"{finding.name:{width}}  {finding.value}"
+        )
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
-        if finding.mend:
-            console.print(Padding(Text(finding.mend, style="dim"), (0, 0, 0, width + 12), expand=False))
+        if finding.fix:
+            console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 12), expand=False))
 
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:
-    """Whether the champion earned its place, with the reasons, in one sentence."""
-    words = "earned its place" if verdict["promoted"] else "did not earn its place"
+    """Return the verdict and its reasons as one sentence."""
+    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
     reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
-    return f"The champion {words}: {reasons}." if reasons else f"The champion {words}."
+    return f"The champion {outcome}: {reasons}." if reasons else f"The champion {outcome}."
 
 
-def progress_words(progress: Progress) -> str:
-    """Speed, best score and time left, as far as they are known."""
+def progress_summary(progress: Progress) -> str:
+    """Return speed, best score and time left as one line; what is unknown is left out."""
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
         words.append(f"best validation Sharpe {progress.best:.2f}")
@@ -194,16 +200,16 @@ def progress_words(progress: Progress) -> str:
 
 
 def make_console() -> Console:
-    """Standard output, as wide as its terminal."""
+    """Return a rich console on standard output, as wide as the terminal."""
     from rich.console import Console
 
-    # Without a terminal to fit into, nothing is cut: a table in a log or a pipe keeps all its columns.
+    # In a log or a pipe a table keeps all its columns.
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 @contextmanager
 def step_display(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function to call with the name of every step: on a terminal one live line, elsewhere a line a step."""
+    """Yield a function that displays the name of a step: one live line on a terminal, otherwise a line per step."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
@@ -236,21 +242,21 @@ def _live_line() -> Iterator[Report]:
                 description=progress.stage,
                 completed=progress.samples,
                 total=progress.total_samples or None,
-                words=progress_words(progress),
+                words=progress_summary(progress),
             )
 
         yield report
 
 
-def _line_a_stage() -> Report:
-    seen = ""
+def _line_per_stage() -> Report:
+    last_stage = ""
 
     def report(progress: Progress) -> None:
-        nonlocal seen
-        if progress.stage == seen:
+        nonlocal last_stage
+        if progress.stage == last_stage:
             return
-        seen = progress.stage
-        words = progress_words(progress)
+        last_stage = progress.stage
+        words = progress_summary(progress)
         sys.stderr.write(f"{progress.stage}{': ' if words else ''}{words}\n")
         sys.stderr.flush()
 

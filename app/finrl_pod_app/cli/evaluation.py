@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.run import Device
+from finrl_pod_app.cli.options import Device
 
 REFUSED = 1
 
@@ -29,7 +29,7 @@ def audit(
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_audit
-    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
@@ -58,7 +58,7 @@ def promote(
 ) -> None:
     """Say whether a run's champion may be promoted, rule by rule; 1 and the reasons where it may not."""
     from finrl_pod_app.cli.console_evaluation import show_rules
-    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.services.verdict import read_verdict
 
     judged = read_verdict(run_dir)
@@ -77,7 +77,7 @@ def trials(
     """Show how many trials touched each data set, and every look at a test period."""
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod_app.cli.console_evaluation import show_trials
-    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.services.trial_listing import register
 
     registry = TrialRegistry()
@@ -103,12 +103,12 @@ def walkforward(
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_rules, show_walkforward
-    from finrl_pod_app.cli.run import folder_of, print_json
+    from finrl_pod_app.cli.options import print_json, run_folder
     from finrl_pod_app.services.verdict import Judged
     from finrl_pod_app.services.walkforward import run_walkforward
 
     settings = load(config)
-    folder = folder_of(out, config, resume=resume)
+    folder = run_folder(out, config, resume=resume)
     with console.progress_display(quiet=as_json) as progress:
         document = run_walkforward(
             settings, folder, folds=folds, seeds=seeds, resume=resume, device=device.value, progress=progress

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.run import print_json
+from finrl_pod_app.cli.options import print_json
 
 
 def fake_alpaca(

@@ -30,7 +30,7 @@ def algorithms(
     import dataclasses
 
     from finrl_pod.settings.algorithm_registry import ADD_ONS, ALGORITHMS
-    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.cli.options import print_json
 
     if as_json:
         rows = []
@@ -60,10 +60,10 @@ def doctor(
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
     ] = False,
 ) -> None:
-    """Show what works on this machine. Names the mend for every part that would not."""
+    """Check the installation and suggest fixes."""
     import dataclasses
 
-    from finrl_pod_app.cli.run import print_json
+    from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.services.doctor import examine
 
     findings = examine()

@@ -1,6 +1,6 @@
-"""`finrl-pod`: gathers the commands, and turns every failure into one sentence and an exit code.
+"""The `finrl-pod` command: registers all commands and turns failures into a one-line message and an exit code.
 
-Modules of commands import typer alone at their head and the rest inside their functions, so that `--help` is quick.
+Command modules import only typer at module level and everything else inside functions, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, train
-from finrl_pod_app.cli import run as run_commands
+from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, training
 
 INTERRUPTED = 130
-# Objects made before the collector looks at the youngest again. Loading torch makes hundreds of thousands that live for
-# ever; at Python's own 700 looking at them is a tenth of the time that a command takes to start.
-YOUNGEST = 50_000
-NO_MEMORY = "can't allocate memory"  # as torch says it
-MEMORY_TEXT = "this takes more memory than there is: ask for fewer environments, smaller networks or a smaller replay"
-INTERRUPTED_TEXT = "interrupted, what was saved is kept: a tournament goes on with the same command and --resume"
+# Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
+# collection takes a tenth of a command's start-up time.
+GC_THRESHOLD = 50_000
+TORCH_OUT_OF_MEMORY = "can't allocate memory"
+OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
+INTERRUPTED_MESSAGE = "interrupted; saved work is kept. Resume a tournament with the same command and --resume"
 
 app = typer.Typer(
     name="finrl-pod",
     help="Train trading agents in a tournament on real prices, and backtest the champion honestly.",
-    epilog="Begin with: finrl-pod demo --quick",
+    epilog="Start with: finrl-pod demo --quick",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # drawing the help with rich would double the time it takes
+    rich_markup_mode=None,  # rendering the help with rich takes twice as long
     add_completion=False,
 )
-app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(run_commands.demo)
+app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
 app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(info.init)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
-    run_commands.tournament
+    training.tournament
 )
 app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
-    train.train
+    training.train
 )
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest.backtest
@@ -65,7 +64,7 @@ app.command(
     "bench",
     epilog="Example: finrl-pod bench learn --json",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(run_commands.bench)
+)(training.bench)
 
 
 def _version(wanted: bool) -> None:
@@ -77,21 +76,25 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Carries the options that stand before a command."""
+    """Options that precede a command."""
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 2 for bad input (one sentence on stderr), 130 interrupted."""
-    gc.set_threshold(YOUNGEST)
-    if sys.stdout is None:  # closed by the shell: the work is done all the same
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as long as the process
+    """Run the command line and return its exit code.
+
+    0: done; 1: the answer is no (audit failed, champion refused); 2: bad input or environment, with a one-line message
+    on standard error; 130: interrupted.
+    """
+    gc.set_threshold(GC_THRESHOLD)
+    if sys.stdout is None:  # closed by the shell; run the command anyway
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the life of the process
     try:
         code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit:  # the reader of a pipe has gone, which typer answers so
+    except SystemExit:  # raised by typer when the reader of a pipe is gone
         return FinrlPodError.exit_code
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)
@@ -100,39 +103,39 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except MemoryError:
-        return _fail(MEMORY_TEXT, FinrlPodError.exit_code)
+        return _fail(OUT_OF_MEMORY_MESSAGE, FinrlPodError.exit_code)
     except RuntimeError as error:
-        if NO_MEMORY not in str(error):
+        if TORCH_OUT_OF_MEMORY not in str(error):
             raise
-        return _fail(MEMORY_TEXT, FinrlPodError.exit_code)
+        return _fail(OUT_OF_MEMORY_MESSAGE, FinrlPodError.exit_code)
     except OSError as error:
-        # A full disk or a folder without permission is no bug: name the file. Anything else keeps its traceback.
+        # A full disk or missing permission is not a bug: name the file. Anything else keeps its traceback.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard the rest of the buffer
             return _fail(f"cannot write to standard output: {error.strerror}", FinrlPodError.exit_code)
         if error.filename is None or error.strerror is None:
             raise
         return _fail(f"cannot use {error.filename}: {error.strerror}", FinrlPodError.exit_code)
     if code == INTERRUPTED:
-        return _fail(INTERRUPTED_TEXT, INTERRUPTED)
+        return _fail(INTERRUPTED_MESSAGE, INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
 def _usage(error: typer.TyperException) -> str:
-    """A fault in the arguments, as one sentence that names the help to read; where a command is missing, the help."""
+    """Format a usage error as one line that points to --help; for a missing command, return the help itself."""
     message = str(getattr(error, "format_message", error.__str__)()).strip()
     context = getattr(error, "ctx", None)
     if context is None:
         return message
     if "\n" in message:
-        return f"a command is missing\n{message}"
+        return f"missing command\n{message}"
     message = message.rstrip(".")
     return f"{message[0].lower()}{message[1:]} (see {context.command_path} --help)"
 
 
-def _fail(sentence: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # full, or gone with its terminal: the code says it all the same
-        sys.stderr.write(f"finrl-pod: {sentence}\n")
+def _fail(message: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # stderr is full or closed; the exit code remains
+        sys.stderr.write(f"finrl-pod: {message}\n")
         sys.stderr.flush()
     return code
 

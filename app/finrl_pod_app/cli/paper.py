@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finrl_pod_app.cli.fake_alpaca import fake_alpaca
-from finrl_pod_app.cli.run import print_json
+from finrl_pod_app.cli.options import print_json
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.commands import CommandName

@@ -29,7 +29,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the champion earned its place. reasons: a sentence each."""
+    """Whether the champion is promoted. reasons: one sentence each."""
 
     promoted: bool
     reasons: tuple[str, ...]

@@ -72,7 +72,7 @@ def _head(document: Mapping[str, Any], title: str) -> str:
     verdict = document.get("verdict")
     if verdict is None:
         return f"<header><h1>Backtest: {html.escape(title)}</h1></header>"
-    sentence = "The champion earned its place." if verdict["promoted"] else "The champion did not earn its place."
+    sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
     style = "verdict promoted" if verdict["promoted"] else "verdict"
     return (
         f'<header><p class="soft">finrl_pod: {html.escape(title)}</p>\n'

@@ -1,4 +1,4 @@
-"""What this machine has, what would not work on it and how to fix that, and the device to train on."""
+"""Checks of the installation (versions, devices, data, optional packages), and the device to train on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from finrl_pod import __version__
 from finrl_pod.errors import EnvironmentLacks, FinrlPodError, InputError
+
+if TYPE_CHECKING:
+    import torch
 
 ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
 CORE = ("torch", "numpy", "pandas")
@@ -22,26 +23,26 @@ INSTALL = "run make setup, or pip install -e '.[sources,dev]' -c constraints.txt
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at.
+    """The result of one check.
 
-    status: "ok"; "missing", something optional that would not work; "broken", the suite does not work without it.
-    mend: what to do about it, empty when ok.
+    status: "ok"; "missing": optional and not available; "broken": required and not working.
+    fix: what to do about it, empty when ok.
     """
 
     group: Literal["versions", "devices", "data", "optional"]
     name: str
     status: Literal["ok", "missing", "broken"]
     value: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine() -> list[Finding]:
-    """Look at everything. Never raises: what fails becomes a finding."""
+    """Run every check. Never raises: a check that fails becomes a finding."""
     return [*_versions(), *_devices(), *_data(), *_optional()]
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what a result depends on, for reports; what is not installed is left out."""
+    """Return the versions of the packages a result depends on; packages that are not installed are left out."""
     versions = {"finrl_pod": __version__, "python": platform.python_version()}
     for name in (*CORE, *SUITE):
         if (version := _version(name)) is not None:
@@ -65,7 +66,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _core(name: str) -> Finding:
-    """Really import it: a torch that is installed but lacks a shared library fails only then."""
+    """Check by importing: an installed torch that lacks a shared library fails only then."""
     try:
         __import__(name)
     except (ImportError, OSError) as error:
@@ -79,31 +80,31 @@ def _devices() -> Iterator[Finding]:
     except (ImportError, OSError):
         return
     yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
-    yield from _load()
+    yield from _idle_cores()
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(i)
             yield Finding("devices", f"cuda:{i}", "ok", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
     elif torch.version.cuda is None:
-        mend = "none needed on a machine without an NVIDIA GPU; with one, install a CUDA build of torch"
-        yield Finding("devices", "cuda", "missing", "this torch is built for CPUs alone", mend)
+        fix = "nothing to do without an NVIDIA GPU; with one, install a CUDA build of torch"
+        yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix)
     else:
         yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
     from finrl_pod.native.library import SWITCH, cache_folder, find_compiler
 
     compiler = find_compiler()
     if compiler is None:
-        mend = "install g++ or clang++; without one the plain versions of the kernels run, which are slower"
-        yield Finding("devices", "kernels", "missing", "no C++ compiler", mend)
+        fix = "install g++ or clang++; the slower plain versions run without one"
+        yield Finding("devices", "kernels", "missing", "no C++ compiler", fix)
     elif os.environ.get(SWITCH, "1") == "0":
-        mend = f"unset {SWITCH}; the plain versions of the kernels run, which are slower"
-        yield Finding("devices", "kernels", "missing", "switched off", mend)
+        fix = f"unset {SWITCH}; the slower plain versions run while it is set"
+        yield Finding("devices", "kernels", "missing", "switched off", fix)
     else:
-        yield Finding("devices", "kernels", "ok", f"built by {compiler}, kept in {cache_folder()}")
+        yield Finding("devices", "kernels", "ok", f"compiled by {compiler}, cached in {cache_folder()}")
 
 
-def _load() -> Iterator[Finding]:
-    """Threads that wait for each other spin: beside other work they take from each other what is left."""
+def _idle_cores() -> Iterator[Finding]:
+    """Idle cores matter because OpenMP threads spin while they wait: next to other work they slow each other down."""
     if not hasattr(os, "getloadavg"):  # not on Windows
         return
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -112,12 +113,12 @@ def _load() -> Iterator[Finding]:
     if idle * 2 > cores:
         yield Finding("devices", "idle cores", "ok", value)
     else:
-        mend = "stop other work, or set OMP_WAIT_POLICY=PASSIVE: threads then sleep instead of spinning for each other"
-        yield Finding("devices", "idle cores", "missing", value, mend)
+        fix = "stop other work, or set OMP_WAIT_POLICY=PASSIVE so that waiting threads sleep"
+        yield Finding("devices", "idle cores", "missing", value, fix)
 
 
 def _data() -> Iterator[Finding]:
-    mend = "make the data folder readable, or name another in the environment variable FINRL_POD_DATA"
+    fix = "make the data folder readable, or set FINRL_POD_DATA to another folder"
     try:
         from finrl_pod.data.store import Store
 
@@ -125,7 +126,7 @@ def _data() -> Iterator[Finding]:
     except ImportError as error:
         yield Finding("data", "store", "broken", f"cannot be imported: {error}", INSTALL)
     except (FinrlPodError, OSError) as error:
-        yield Finding("data", "store", "broken", str(error), mend)
+        yield Finding("data", "store", "broken", str(error), fix)
     else:
         yield Finding("data", "data sets", "ok", ", ".join(names))
 
@@ -135,29 +136,29 @@ def _extra(name: str, purpose: str) -> str:
 
 
 def _optional() -> Iterator[Finding]:
-    parts = (
+    packages = (
         ("yfinance", "yfinance", _extra("sources", "to fetch prices from Yahoo")),
         ("alpaca-py", "alpaca", _extra("sources", "to fetch bars from Alpaca")),
         ("SQLAlchemy", "sqlalchemy", _extra("paper", "for the paper-trading daemon")),
         ("structlog", "structlog", _extra("paper", "for the paper-trading daemon")),
         ("prometheus-client", "prometheus_client", _extra("paper", "for the daemon's metrics")),
         ("apprise", "apprise", _extra("paper", "for the daemon's alerts")),
-        ("aiohttp", "aiohttp", _extra("paper", "for the stand-in of the broker")),
+        ("aiohttp", "aiohttp", _extra("paper", "for the fake Alpaca server")),
         ("streamlit", "streamlit", _extra("dashboard", "for the dashboard")),
         ("argon2-cffi", "argon2", _extra("dashboard", "for the dashboard's password")),
-        ("mujoco", "mujoco", _extra("mujoco", "for train --env gym:Hopper-v5 and the like")),
-        ("isaacgym", "isaacgym", "on no package index (NVIDIA's developer site has it); nothing here needs it"),
-        ("ray", "ray", "pip install ray; nothing here needs it"),
+        ("mujoco", "mujoco", _extra("mujoco", "for MuJoCo environments such as gym:Hopper-v5")),
+        ("isaacgym", "isaacgym", "download it from NVIDIA's developer site; nothing requires it"),
+        ("ray", "ray", "pip install ray; nothing requires it"),
     )
-    for name, module, mend in parts:
+    for name, module, fix in packages:
         if util.find_spec(module) is None:
-            yield Finding("optional", name, "missing", "not installed", mend)
+            yield Finding("optional", name, "missing", "not installed", fix)
         else:
             yield Finding("optional", name, "ok", _version(name) or "installed")
     absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
     if absent:
-        mend = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
-        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", mend)
+        fix = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
+        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", fix)
     else:
         yield Finding("optional", "Alpaca keys", "ok", "both set")
 
@@ -170,11 +171,14 @@ def _version(name: str) -> str | None:
 
 
 def pick_device(name: str) -> torch.device:
-    """auto, cpu or cuda. Raises InputError for another name, EnvironmentLacks for a CUDA device that is not there."""
+    """Return the device for "auto", "cpu" or "cuda".
+
+    Raises InputError for any other name and EnvironmentLacks when CUDA is requested and not available.
+    """
+    import torch
+
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentLacks(
-            "device cuda was asked for but this machine has none that torch can use; use --device cpu"
-        )
+        raise EnvironmentLacks("no CUDA device is available to torch; use --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Whether a champion earned its place: the gate's rules on what a run has shown, looked at once."""
+"""Whether a champion is promoted: the gate's rules applied to a run, once."""
 
 from __future__ import annotations
 

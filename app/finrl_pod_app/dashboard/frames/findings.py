@@ -43,7 +43,7 @@ def doctor_table(found: Sequence[Any]) -> pd.DataFrame:
     """A row for each `doctor.Finding`: status in words, group, name, value, mend. What is broken comes first."""
     ordered = sorted(found, key=lambda one: _DOCTOR_ORDER[one.status])
     rows = [{**vars(one), "status": DOCTOR_WORDS[one.status]} for one in ordered]
-    return pd.DataFrame(rows, columns=["status", "group", "name", "value", "mend"])
+    return pd.DataFrame(rows, columns=["status", "group", "name", "value", "fix"])
 
 
 def _in_words(one: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ def render(settings: Settings) -> None:
     if st.button("Look again", icon=":material/refresh:"):
         cached.doctor.clear()
     found = cached.doctor()
-    mends = [f"- **{theme.plain(one.name)}**: {theme.plain(one.mend)}" for one in found if one.status != "ok"]
-    st.markdown("\n".join(mends))
+    fixes = [f"- **{theme.plain(one.name)}**: {theme.plain(one.fix)}" for one in found if one.status != "ok"]
+    st.markdown("\n".join(fixes))
     show_sentences(
         findings.doctor_table(found),
         {"status": "Result", "name": "What", "value": "Found"},

@@ -1,0 +1,45 @@
+"""Options that several commands share, and printing of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finrl_pod.settings.run import MOST_SEED
+
+
+class Device(StrEnum):
+    """Device to train on."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Out = Annotated[Path | None, typer.Option(help="Output folder; default: a new folder runs/NAME-TIME.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Random seed; default: the config's seed.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object to standard output.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
+OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA if available.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config file; `finrl-pod init` writes one.")]
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a JSON object with sorted keys to standard output. Raises ValueError for NaN and infinity."""
+    typer.echo(json.dumps(document, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def run_folder(out: Path | None, config: Path, *, resume: bool) -> Path:
+    """Return the output folder: `out`, or a new runs/NAME-TIME. Raises RunError for --resume without --out."""
+    from finrl_pod.errors import RunError
+
+    if resume and out is None:
+        raise RunError("--resume needs --out DIR, the folder of the run to resume")
+    # Microseconds keep two runs started within one second apart.
+    return out or Path("runs") / f"{config.stem}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"

@@ -1,0 +1,220 @@
+"""`finrl-pod demo`, `tournament`, `train` and `bench`."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume, Seed, print_json, run_folder
+
+if TYPE_CHECKING:
+    from finrl_pod.settings.run import RunConfig
+
+
+class Bench(StrEnum):
+    """Benchmark to run."""
+
+    analytic = "analytic"
+    backtest = "backtest"
+    env = "env"
+    gate = "gate"
+    learn = "learn"
+    population = "population"
+    ppo = "ppo"
+    sac = "sac"
+    pipeline = "pipeline"
+
+
+class PipelineMode(StrEnum):
+    """Collect and learn alternately (sync), or concurrently (async)."""
+
+    sync = "sync"
+    asynchronous = "async"
+
+
+def demo(
+    out: Out = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run every stage within a minute; learns little.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores."""
+    from finrl_pod_app.services.presets import preset
+
+    folder = run_folder(out, Path("demo"), resume=resume)
+    _run_tournament(preset("quick" if quick else "laptop"), folder, seed, resume=resume, as_json=as_json)
+
+
+def tournament(
+    config: ConfigFile,
+    out: Out = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    device: OnDevice = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """Train a population, pick its champion on the validation period and report its results on the test period."""
+    from finrl_pod.settings.run import load
+
+    settings = load(config)
+    _run_tournament(
+        settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json
+    )
+
+
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Config file of a market; or use --env.")
+    ] = None,
+    env: Annotated[str | None, typer.Option(metavar="gym:NAME", help="Train on a Gymnasium environment.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="With --env: algorithm; default: sac, or dqn for discrete actions.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="With --env: environment steps of each member; default: 100000.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="With --env: worker processes; default: step in this process.")
+    ] = None,
+    envs: Annotated[
+        int | None, typer.Option(help="With --env: environments per member; default: one a worker.")
+    ] = None,
+    members: Annotated[int | None, typer.Option(help="With --env: number of agents to train in parallel.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="With --env: an [agent] setting, e.g. batch_size=128; repeatable."
+        ),
+    ] = None,
+    pipeline: Annotated[
+        PipelineMode | None, typer.Option(help="With --env: async collects while learning; sync is reproducible.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="With --env: CPU threads of the learner; default: 1.")] = None,
+    worker_timeout: Annotated[
+        float | None, typer.Option(help="With --env: seconds before a silent worker is restarted; default: 60.")
+    ] = None,
+    save_every: Annotated[float | None, typer.Option(help="With --env: seconds between saves; default: 60.")] = None,
+    evaluate: Annotated[
+        int | None, typer.Option(min=0, help="With --env: evaluation episodes at the end; default: 10.")
+    ] = None,
+    out: Out = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    device: Annotated[
+        Device, typer.Option(help="Training device; auto uses CUDA if available, and the CPU with --env.")
+    ] = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """Train one agent on a market (CONFIG.toml, through all generations), or agents on a Gymnasium environment (--env).
+
+    finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --steps 200000 --seed 1 --out runs/hopper
+    """
+    from finrl_pod.errors import InputError
+
+    only_env: dict[str, Any] = {
+        "--algorithm": algorithm, "--steps": steps, "--workers": workers, "--envs": envs, "--members": members,
+        "--set": setting, "--pipeline": pipeline, "--threads": threads, "--worker-timeout": worker_timeout,
+        "--save-every": save_every, "--evaluate": evaluate,
+    }  # fmt: skip
+    if (config is None) == (env is None):
+        raise InputError("train takes either a config file or --env gym:NAME; see finrl-pod train --help")
+    if config is not None:
+        if extra := [name for name, value in only_env.items() if value is not None]:
+            raise InputError(f"{extra[0]} is only valid with --env; settings of a market are read from the config file")
+        _on_market(config, out, seed, resume=resume, device=device, as_json=as_json)
+        return
+    assert env is not None
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.gymnasium_training.config import Order, agent_of, default_algorithm
+    from finrl_pod_app.gymnasium_training.evaluation import EPISODES
+    from finrl_pod_app.gymnasium_training.overlapped import train_at_once
+    from finrl_pod_app.gymnasium_training.training import SAVE_SECONDS
+    from finrl_pod_app.gymnasium_training.training import train as run
+
+    steps = 100_000 if steps is None else steps
+    envs = envs if envs is not None else workers or 1
+    order = Order(
+        env=env,
+        agent=agent_of(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
+        steps=steps,
+        envs=envs,
+        workers=workers or 0,
+        members=1 if members is None else members,
+        seed=seed or 0,
+        threads=1 if threads is None else threads,
+        worker_timeout=60.0 if worker_timeout is None else worker_timeout,
+        pipeline="sync" if pipeline is None else pipeline.value,
+        device="cuda" if device is Device.cuda else "cpu",
+    )
+    folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
+    episodes = EPISODES if evaluate is None else evaluate
+    with console.progress_display(quiet=as_json) as progress:
+        if order.pipeline == "async":
+            if resume:
+                raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
+            result = train_at_once(order, folder, evaluation=episodes, progress=progress)
+        else:
+            every = SAVE_SECONDS if save_every is None else save_every
+            result = run(order, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        console.show_gymnasium_result(result)
+
+
+def bench(
+    context: typer.Context,
+    what: Annotated[
+        Bench,
+        typer.Argument(
+            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn. Gate errors: gate."
+        ),
+    ],
+) -> None:
+    """Run a benchmark. Further options such as --json are passed to python -m finrl_pod_app.bench."""
+    from finrl_pod_app import bench as benchmarks
+
+    raise typer.Exit(benchmarks.main([what.value, *context.args]))
+
+
+def _run_tournament(
+    config: RunConfig,
+    out: Path,
+    seed: int | None,
+    *,
+    resume: bool = False,
+    device: Device = Device.auto,
+    as_json: bool = False,
+) -> None:
+    """Run the tournament of a config and print its result."""
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.services import training
+
+    if seed is not None:
+        config = dataclasses.replace(config, seed=seed)
+    with console.progress_display(quiet=as_json) as progress:
+        document = training.run_tournament(config, out, resume=resume, device=device.value, progress=progress)
+    if as_json:
+        print_json(document)
+    else:
+        console.show_result(document, out)
+
+
+def _on_market(
+    config: Path, out: Path | None, seed: int | None, *, resume: bool, device: Device, as_json: bool
+) -> None:
+    from finrl_pod.settings.run import load
+
+    loaded = load(config)
+    single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
+    settings = dataclasses.replace(loaded, tournament=single)
+    _run_tournament(
+        settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json
+    )
