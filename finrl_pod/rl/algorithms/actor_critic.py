@@ -10,9 +10,9 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.native.actor_critic_update import ActorCriticUpdate
-from finrl_pod.rl.networks.actors import BoundedActor, make_actor_network
-from finrl_pod.rl.networks.critics import combined, draw_subsets, make_critic
+from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
+from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
+from finrl_pod.rl.networks.critics import MlpCritic, combined, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import Seen, repeat, scale_of
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import at_least, check_ranges
@@ -52,7 +52,33 @@ class ActorCritic(OffPolicy):
         # The actor may learn more seldom than the critics: what its last step said.
         self.improved = [torch.full_like(self.reward_scale, torch.nan)] * (len(self.FIGURES) - len(OffPolicy.FIGURES))
         self._fixed = self.trained.fixed("critic")
-        self._fused = ActorCriticUpdate.of(self)
+        self._fused = self._make_kernel()
+
+    def _make_kernel(self) -> ActorCriticKernel | None:
+        """The native kernel for this update, or None if autograd has to compute it."""
+        plain = isinstance(self.network, MlpActor) and isinstance(self.critic, MlpCritic) and not self.spec.assets
+        if not plain or not vars(type(self)).get("KERNEL", False):
+            return None
+        actor, critic = self.trained.parts["actor"].parameters, self.trained.parts["critic"].parameters
+        targets = self.trained.targets
+        return make_actor_critic_kernel(
+            ActorCriticSetup(
+                members=self.members,
+                critics=self.critics,
+                batch_size=self.items,
+                obs_size=self.spec.features,
+                action_size=self.spec.action_size,
+                actor=actor,
+                critic=critic,
+                target_actor=targets["actor"].flat if "actor" in targets else actor.flat,
+                target_critic=targets["critic"].flat,
+                stochastic=self.HEADS == 2,
+                target_rule=self.rule,
+                actor_rule=self.climbs,
+                subset=self.subset,
+                settings=self.settings,
+            )
+        )
 
     @property
     def actor(self) -> BoundedActor:
@@ -115,12 +141,13 @@ class ActorCritic(OffPolicy):
         return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
 
     def _fit_critics_fused(
-        self, fused: ActorCriticUpdate, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
+        self, fused: ActorCriticKernel, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
     ) -> list[Tensor]:
         """The same through the kernel that knows plain networks, the next values included."""
         chosen = self._subset() if self.rule == "subset" else None
+        transitions = (batch.seen.account, batch.action, batch.reward, batch.going, batch.following.account)
         gradient, losses, values = fused.critics(
-            batch, noise, improves=self.improves, temperature=temperature, chosen=chosen
+            transitions, noise, updates_actor=self.improves, temperature=temperature, subset=chosen
         )
         norm = self.trained.step("critic", gradient, losses, factor)
         each = (self.members, self.critics)

@@ -16,7 +16,7 @@ from finrl_pod.rl.algorithms.base import COMMON_RANGES, scale_of_rewards, settin
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Additions
 from finrl_pod.rl.buffers.rollout import Rollout, gae
-from finrl_pod.rl.native.fused import fused
+from finrl_pod.rl.native.policy_kernel import make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, Start, make_policy
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
@@ -91,7 +91,7 @@ class PPO(OnPolicy):
         self.additions = Additions.of(config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids)
         # The kernels know the loss without additions, and Adam.
         plain = self.additions is None and isinstance(self.optimiser, Adam)
-        self._fused = fused(self.policy, self.parameters, self.features, tradable) if plain else None
+        self._fused = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor = 1.0
@@ -117,7 +117,7 @@ class PPO(OnPolicy):
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         if self._fused is not None:
-            return self._fused.draw(day, account.to(self.dtype), noise)
+            return self._fused.sample(day, account.to(self.dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             return self.policy.draw(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
         return super().explore(day, account, noise)
@@ -210,7 +210,7 @@ class PPO(OnPolicy):
             settings = {**self.settings, "learning_rate": rate, "clip": self.clip}
             self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
-            figures = self._fused.step(data, chosen, settings, self.optimiser, active, self.alive)
+            figures = self._fused.update(data, chosen, settings, self.optimiser, active, self.alive)
             return figures, figures[0]
         day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
         gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])

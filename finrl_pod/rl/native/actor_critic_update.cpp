@@ -219,8 +219,8 @@ struct Update {
   Memory* memory;
 };
 
-extern "C" Memory* actor_critic_memory() { return new Memory; }
-extern "C" void actor_critic_forget(Memory* memory) { delete memory; }
+extern "C" Memory* actor_critic_workspace_new() { return new Memory; }
+extern "C" void actor_critic_workspace_delete(Memory* memory) { delete memory; }
 
 constexpr float LOWEST = -20, HIGHEST = 2, HALF_LOG_2PI = 0.91893853320467274f, LOG_2 = 0.69314718055994531f;
 

@@ -1,31 +1,54 @@
-"""The gradients of actor-critics for plain networks on flat rows, in float32 on a CPU: `actor_critic_update.cpp`.
+"""Gradients of off-policy actor-critics with plain networks, in float32 on the CPU: glue for `actor_critic_update.cpp`.
 
-What it computes is what the algorithms compute through autograd, which is the definition. Without a compiler
-`ActorCriticUpdate.of` gives None and autograd does the work.
+The kernel computes what each algorithm's `_update` computes through autograd, which is the definition; a test compares
+the two. `make_actor_critic_kernel` returns None where there is no compiler, and autograd is used instead.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from finrl_pod.native.library import load
-from finrl_pod.rl.networks.actors import MlpActor
-from finrl_pod.rl.networks.critics import MlpCritic
 from finrl_pod.rl.training.optimiser import Parameters
 from finrl_pod.types import Tensor
 
-if TYPE_CHECKING:
-    from finrl_pod.rl.algorithms.actor_critic import ActorCritic
-    from finrl_pod.rl.algorithms.off_policy import Batch
-
 SOURCE = Path(__file__).with_name("actor_critic_update.cpp")
-MOST_LAYERS = 9
-RULES = {"min": 0, "mean": 1, "subset": 2, "first": 3}
+MAX_LAYERS = 9  # as in the kernel
+ENSEMBLE_RULES = {"min": 0, "mean": 1, "subset": 2, "first": 3}  # `enum EnsembleRule` of the kernel
+
+
+@dataclass(frozen=True)
+class ActorCriticSetup:
+    """Networks, shapes and rules of the algorithm whose gradients the kernel computes.
+
+    critics: networks per member (M); batch_size: transitions per update (B). actor: [P, D]; critic: [P * M, D], and
+    their target networks with the same layout; without a target actor, `target_actor` is the actor's own tensor.
+    stochastic: the actor outputs the mean and log standard deviation of a squashed Gaussian (SAC, REDQ).
+    target_rule: "min", "mean" or "subset" of the target critics' values; actor_rule: "min", "mean" or "first", what
+    the actor maximises. settings: per member [P], read at every update: `discount`, for TD3 also the smoothing noise.
+    """
+
+    members: int
+    critics: int
+    batch_size: int
+    obs_size: int
+    action_size: int
+    actor: Parameters
+    critic: Parameters
+    target_actor: Tensor
+    target_critic: Tensor
+    stochastic: bool
+    target_rule: str
+    actor_rule: str
+    subset: int
+    settings: Mapping[str, Tensor]
 
 
 class _Net(ctypes.Structure):
@@ -34,114 +57,119 @@ class _Net(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.c_int64),
         ("parameters", ctypes.c_int64),
-        ("width", ctypes.c_int64 * (MOST_LAYERS + 1)),
-        ("weight_at", ctypes.c_int64 * MOST_LAYERS),
-        ("bias_at", ctypes.c_int64 * MOST_LAYERS),
+        ("width", ctypes.c_int64 * (MAX_LAYERS + 1)),
+        ("weight_at", ctypes.c_int64 * MAX_LAYERS),
+        ("bias_at", ctypes.c_int64 * MAX_LAYERS),
     ]
 
 
-_SIZES = ("members", "critics", "batch", "row", "actions", "soft", "smoothed", "improves", "rule", "climbs", "subset")
-_NETWORKS = ("actors", "followers", "values", "targets")
-_BATCH = ("seen", "action", "reward", "going", "following", "noise")
-_SETTINGS = ("temperature", "discount", "spread", "most", "chosen")
+_SHAPES = ("members", "critics", "batch", "obs_size", "actions")
+_RULES = ("stochastic", "smoothed", "updates_actor", "target_rule", "actor_rule", "subset_size")
+_NETWORKS = ("actors", "target_actors", "values", "target_values")
+_TRANSITIONS = ("obs", "action", "reward", "not_done", "next_obs", "noise")
+_SETTINGS = ("temperature", "discount", "target_noise", "noise_clip", "subset")
 
 
 class _Update(ctypes.Structure):
     """`struct Update` of the kernel."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in _SIZES),
+        *((name, ctypes.c_int64) for name in (*_SHAPES, *_RULES)),
         ("actor", _Net),
         ("critic", _Net),
-        *((name, ctypes.c_void_p) for name in (*_NETWORKS, *_BATCH, *_SETTINGS, "gradient", "figures", "memory")),
+        *((name, ctypes.c_void_p) for name in (*_NETWORKS, *_TRANSITIONS, *_SETTINGS)),
+        *((name, ctypes.c_void_p) for name in ("gradient", "figures", "workspace")),
     ]
 
 
-class ActorCriticUpdate:
-    """The gradients of an update's critics, and then of its actor."""
+def make_actor_critic_kernel(setup: ActorCriticSetup) -> ActorCriticKernel | None:
+    """The kernel for this setup, or None: other device or dtype, too many layers, or no compiler."""
+    networks = (setup.actor, setup.critic)
+    if any(x.flat.device.type != "cpu" or x.flat.dtype != torch.float32 for x in networks):
+        return None
+    if any(_layers_of(x) > MAX_LAYERS for x in networks):
+        return None
+    library = load(SOURCE)
+    return None if library is None else ActorCriticKernel(library, setup)
 
-    def __init__(self, library: ctypes.CDLL, owner: ActorCritic) -> None:
-        self._critics, self._actor = library.update_critics, library.update_actor
-        # Not the owner itself: the two would hold each other, and a replay with them.
-        self._members, self._settings = owner.members, owner.settings
-        for function in (self._critics, self._actor):
+
+class ActorCriticKernel:
+    """Gradients of one update: first of the critics, then, on the same batch, of the actor."""
+
+    def __init__(self, library: ctypes.CDLL, setup: ActorCriticSetup) -> None:
+        self._update_critics, self._update_actor = library.update_critics, library.update_actor
+        for function in (self._update_critics, self._update_actor):
             function.restype, function.argtypes = None, [ctypes.c_void_p]
-        parts, targets = owner.trained.parts, owner.trained.targets
-        actors, values = parts["actor"].parameters, parts["critic"].parameters
+        self._members, self._settings = setup.members, setup.settings
         update = _Update()
-        update.members, update.critics, update.subset = owner.members, owner.critics, owner.subset
-        update.soft, update.smoothed = owner.HEADS == 2, "target_noise" in owner.settings
-        update.rule, update.climbs = RULES[owner.rule], RULES[owner.climbs]
-        update.batch, update.row, update.actions = owner.items, owner.spec.features, owner.spec.action_size
-        update.actor, update.critic = _net(actors), _net(values)
-        followers = targets["actor"].flat if "actor" in targets else actors.flat
-        self._networks = (actors.flat, followers, values.flat, targets["critic"].flat)
+        update.members, update.critics, update.subset_size = setup.members, setup.critics, setup.subset
+        update.batch, update.obs_size, update.actions = setup.batch_size, setup.obs_size, setup.action_size
+        update.stochastic, update.smoothed = setup.stochastic, "target_noise" in setup.settings
+        update.target_rule = ENSEMBLE_RULES[setup.target_rule]
+        update.actor_rule = ENSEMBLE_RULES[setup.actor_rule]
+        update.actor, update.critic = _net(setup.actor), _net(setup.critic)
+        self._networks = (setup.actor.flat, setup.target_actor, setup.critic.flat, setup.target_critic)
         for name, x in zip(_NETWORKS, self._networks, strict=True):
             setattr(update, name, x.data_ptr())
-        library.actor_critic_memory.restype = ctypes.c_void_p
-        library.actor_critic_forget.argtypes = [ctypes.c_void_p]
-        update.memory = library.actor_critic_memory()
-        weakref.finalize(self, library.actor_critic_forget, update.memory)
-        self._gradients = {name: torch.empty_like(parts[name].parameters.flat) for name in ("actor", "critic")}
-        self._figures = torch.empty(2, owner.members * owner.critics)
+        library.actor_critic_workspace_new.restype = ctypes.c_void_p
+        library.actor_critic_workspace_delete.argtypes = [ctypes.c_void_p]
+        update.workspace = library.actor_critic_workspace_new()
+        weakref.finalize(self, library.actor_critic_workspace_delete, update.workspace)
+        self._critic_gradient, self._actor_gradient = (torch.empty_like(x.flat) for x in (setup.critic, setup.actor))
+        self._figures = torch.empty(2, setup.members * setup.critics)
         self._update = update
-
-    @classmethod
-    def of(cls, owner: ActorCritic) -> ActorCriticUpdate | None:
-        """The kernel for this one, or None where autograd must do, as for a class that does not say `KERNEL` itself."""
-        if not vars(type(owner)).get("KERNEL", False):
-            return None
-        plain = isinstance(owner.network, MlpActor) and isinstance(owner.critic, MlpCritic)
-        if not plain or owner.spec.assets or len(owner.spec.hidden) >= MOST_LAYERS:
-            return None
-        if owner.device.type != "cpu" or owner.dtype != torch.float32:
-            return None
-        library = load(SOURCE)
-        return None if library is None else cls(library, owner)
 
     def critics(
         self,
-        batch: Batch,
+        transitions: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
         noise: Tensor,
         *,
-        improves: bool,
+        updates_actor: bool,
         temperature: Tensor | None = None,
-        chosen: Tensor | None = None,
+        subset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient [P * M, D] of the critics, their losses and their mean values [P * M].
+        """Gradient [P * M, D] of the critics' squared error, their losses [P * M] and their mean values [P * M].
 
-        noise: standard normal, as the algorithm asks for it. improves: `actor` is called for this batch. temperature
-        [P] of soft ones; chosen [P, subset]: the critics whose minimum is the target, by the rule "subset".
+        transitions: observation [P, K, A, obs_size], action [P, K, A, action_size], reward [P, K, A], 0 after a
+        terminal step and 1 elsewhere [P, K, A], next observation, with K * A = batch_size. noise: standard normal,
+        [P, 2, K, A, action_size] of a stochastic actor (next state, this state), [P, K, A, action_size] if the target
+        action is smoothed. updates_actor: whether `actor` follows for this batch. temperature: [P] of a stochastic
+        actor. subset: [P, subset] int64, the critics whose minimum is the target under the rule "subset".
         """
-        assert batch.reward[0].numel() == self._update.batch
+        assert transitions[2][0].numel() == self._update.batch
         settings = self._settings
-        fields = (batch.seen.account, batch.action, batch.reward, batch.going, batch.following.account, noise)
         given = (
-            temperature, settings["discount"], settings.get("target_noise"), settings.get("noise_clip"), chosen,
-        )  # fmt: skip
-        self._kept: list[Any] = [None if x is None else x.contiguous() for x in (*fields, *given)]
-        for name, x in zip((*_BATCH, *_SETTINGS), self._kept, strict=True):
+            *(*transitions, noise, temperature),
+            *(settings["discount"], settings.get("target_noise"), settings.get("noise_clip"), subset),
+        )
+        # Kept until the actor's half has run.
+        self._inputs: list[Any] = [None if x is None else x.contiguous() for x in given]
+        for name, x in zip((*_TRANSITIONS, *_SETTINGS), self._inputs, strict=True):
             setattr(self._update, name, None if x is None else x.data_ptr())
-        self._update.improves = improves
-        loss, value = self._run(self._critics, "critic")
-        return self._gradients["critic"], loss, value
+        self._update.updates_actor = updates_actor
+        loss, value = self._run(self._update_critics, self._critic_gradient)
+        return self._critic_gradient, loss, value
 
     def actor(self) -> tuple[Tensor, Tensor, Tensor]:
-        """After `critics`, of the same batch: gradient [P, D] of the actor, its loss and its entropy [P]."""
-        figures = self._run(self._actor, "actor").view(-1)[: 2 * self._members].view(2, -1)
-        return self._gradients["actor"], figures[0], figures[1]
+        """Gradient [P, D] of the actor on the batch of the last `critics` call, its loss and its entropy [P]."""
+        figures = self._run(self._update_actor, self._actor_gradient).view(-1)[: 2 * self._members].view(2, -1)
+        return self._actor_gradient, figures[0], figures[1]
 
-    def _run(self, function: Any, part: str) -> Tensor:
-        update, figures = self._update, torch.empty_like(self._figures)
-        update.gradient, update.figures = self._gradients[part].data_ptr(), figures.data_ptr()
-        function(ctypes.byref(update))
+    def _run(self, function: Any, gradient: Tensor) -> Tensor:
+        figures = torch.empty_like(self._figures)
+        self._update.gradient, self._update.figures = gradient.data_ptr(), figures.data_ptr()
+        function(ctypes.byref(self._update))
         return figures
 
 
+def _layers_of(parameters: Parameters) -> int:
+    return len(parameters.shapes) // 2  # a weight and a bias each
+
+
 def _net(parameters: Parameters) -> _Net:
-    """Where w0, b0, w1, ... stand in a row."""
+    """Widths of the network, and where w0, b0, w1, ... start in a row of the parameters."""
     net = _Net()
-    net.layers, net.parameters = len(parameters.shapes) // 2, parameters.flat.shape[1]
+    net.layers, net.parameters = _layers_of(parameters), parameters.flat.shape[1]
     net.width[0] = parameters.shapes["w0"][0]
     for i in range(net.layers):
         net.width[i + 1] = parameters.shapes[f"w{i}"][1]

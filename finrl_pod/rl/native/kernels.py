@@ -21,21 +21,21 @@ LANES = 8  # the kernel of the scores takes widths that are a multiple of it
 
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
     """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
-    if take(x, base):
+    if is_supported(x, base):
         return _TanhOfSum.apply(x, base)  # type: ignore[no-any-return, no-untyped-call]
     return torch.tanh(x + base.unsqueeze(1))
 
 
 def asset_scores(code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
     """sum_h w_h tanh(code_h + holding u_h): code [P, K, N, H], holding [P, K, A, N], u, w [P, H] -> [P, K, A, N]."""
-    if take(code, holding) and code.shape[-1] % LANES == 0:
+    if is_supported(code, holding) and code.shape[-1] % LANES == 0:
         return _AssetScores.apply(code, holding, u, w)  # type: ignore[no-any-return, no-untyped-call]
     p, h = u.shape
     inner = code.unsqueeze(2) + holding.unsqueeze(-1) * u.view(p, 1, 1, 1, h)  # [P, K, A, N, H]
     return (torch.tanh(inner) * w.view(p, 1, 1, 1, h)).sum(-1)
 
 
-def take(*tensors: Tensor) -> bool:
+def is_supported(*tensors: Tensor) -> bool:
     """Whether the kernels may be used on these: float32, on a CPU, and a compiler was there."""
     fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
     return fits and not torch.compiler.is_compiling() and load(SOURCE) is not None

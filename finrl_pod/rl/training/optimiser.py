@@ -91,7 +91,7 @@ class Adam:
         rate = learning_rate / (1 - ADAM_DECAY_1**count)
         spread = (1 - ADAM_DECAY_2**count).sqrt()
         moments = (self.first, self.second)
-        if kernels.take(flat, gradient, *moments):
+        if kernels.is_supported(flat, gradient, *moments):
             kernels.adam(flat, gradient, *moments, rate, spread, active, self.constants)
             return
         moves = torch.ones_like(count, dtype=torch.bool) if active is None else active

@@ -91,7 +91,7 @@ class Trained:
         """The same with the loss's gradient [R, D]."""
         parameters, optimiser, per = self.parts[name]
         rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
-        if kernels.take(parameters.flat, gradient, loss):
+        if kernels.is_supported(parameters.flat, gradient, loss):
             state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
             norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, factor, CONSTANTS)
             return norm.view(self.members, per).amax(1) if per > 1 else norm

@@ -275,7 +275,7 @@ static void take_step(const B& b, const Step& s) {
       worker.say(int(t), from, to, out);                                                                             \
     });                                                                                                              \
   }                                                                                                                  \
-  extern "C" void policy_draw(const Batch* batch, const float* noise, float* action, float* chance) {                \
+  extern "C" void policy_sample(const Batch* batch, const float* noise, float* action, float* chance) {                \
     share_out<Worker>(*batch, parts_of(*batch), [&](Worker& worker, int64_t p, int64_t, int64_t from, int64_t to) {  \
       worker.take(p, false);                                                                                         \
       worker.draw(from, to, noise, action, chance);                                                                  \

@@ -1,6 +1,6 @@
 // An EquivariantPolicy on a CPU. A row of the table is encoded once for all accounts of an item; the tanh of every account,
 // asset and unit is taken once and kept, in the second cache, for the way back. Widths are multiples of 8.
-#include "fused_ppo.h"
+#include "ppo_update.h"
 
 constexpr int64_t CHUNK = 32;  // accounts worked at a time
 constexpr float WEIGHT_FLOOR = 1e-3f;

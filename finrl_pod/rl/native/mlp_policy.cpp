@@ -1,6 +1,6 @@
 // An MlpPolicy on a CPU. A few rows are worked through at a time, so that everything between the account and the gradient
 // stays in the nearest cache; rows of the table are encoded once for all accounts that share them.
-#include "fused_ppo.h"
+#include "ppo_update.h"
 
 constexpr int64_t MOST_LAYERS = 9;  // products of a tower: hidden widths and the one to the output
 constexpr int64_t UNIT = 16;        // rows of the table encoded at a time, at least

@@ -1,0 +1,224 @@
+"""PPO with an MLP or equivariant policy, in float32 on the CPU: glue for `mlp_policy.cpp` and `equivariant_policy.cpp`.
+
+The kernels compute what PPO computes through autograd, which is the definition; a test compares the two. On two cores
+they take a third of the time. `make_policy_kernel` returns None where no kernel fits the policy or there is no
+compiler, and autograd is used instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from finrl_pod.native.library import load
+from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
+from finrl_pod.rl.training.optimiser import Adam, Parameters
+from finrl_pod.types import Tensor
+
+MLP, EQUIVARIANT = (Path(__file__).with_name(f"{name}_policy.cpp") for name in ("mlp", "equivariant"))
+TOWERS = ACTOR, CRITIC = range(2)  # `enum Tower` of the kernel
+TOWER_NAMES = ("actor", "critic")
+MAX_LAYERS = 9  # as in the kernel of the MLP
+LANES = 8  # the equivariant kernel takes hidden widths that are a multiple of it
+FIGURES = 5  # KL, clipped fraction, policy loss, value loss, gradient norm
+_LAYERS = ctypes.c_int64 * MAX_LAYERS
+
+
+class _Rollout(ctypes.Structure):
+    """`struct Rollout` of the kernels."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
+        *((name, ctypes.c_int64) for name in ("parameters", "spreads", "log_std_at")),
+        *((name, ctypes.c_void_p) for name in ("flat", "features", "day", "indices")),
+        *((name, ctypes.c_void_p) for name in ("account", "action", "old_log_prob", "advantage", "target")),
+        *((name, ctypes.c_void_p) for name in ("clip_range", "value_coefficient", "entropy_coefficient")),
+    ]
+
+
+class _MlpBatch(_Rollout):
+    """`struct MlpBatch` of the kernel of the MLP."""
+
+    _fields_ = [
+        ("layers", ctypes.c_int64),
+        ("width", _LAYERS),
+        ("table_at", ctypes.c_int64 * 2),
+        ("weight_at", _LAYERS * 2),
+        ("bias_at", _LAYERS * 2),
+    ]
+
+
+_PARAMETERS = (
+    *("encode_w", "encode_b", "code_w", "context_w", "code_b", "holding_w", "score_w", "linear_w", "cash_w", "cash_b"),
+    *("inertia", "value_encode_w", "value_encode_b", "value_context_w", "value_holding_w", "value_b", "value_w"),
+    "value_out_b",
+)
+
+
+class _EquivariantBatch(_Rollout):
+    """`struct EquivariantBatch` of the kernel of the equivariant policy."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("assets", "inputs", "hidden", "size", "has_cash", "softmax")),
+        ("tradable", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in _PARAMETERS),
+    ]
+
+
+class _AdamState(ctypes.Structure):
+    """`struct AdamState` of the kernels."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("flat", "first", "second", "steps")),
+        *((name, ctypes.c_void_p) for name in ("learning_rate", "max_grad_norm", "target_kl")),
+        *((name, ctypes.c_void_p) for name in ("active", "alive", "figures")),
+        *((name, ctypes.c_double) for name in ("beta_1", "beta_2", "epsilon")),
+    ]
+
+
+def make_policy_kernel(
+    policy: Policy, parameters: Parameters, features: Tensor, tradable: Tensor | None
+) -> PolicyKernel | None:
+    """The kernel for a policy, or None if autograd has to be used.
+
+    features: [T, N, F] float32 on the CPU, else None is returned; tradable: [T, N] bool, or None if all always are.
+    """
+    if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in (parameters.flat, features)):
+        return None
+    if policy.spec.action == "discrete" or policy.spec.activation != "tanh":
+        return None
+    if type(policy) is MlpPolicy and len(policy.spec.hidden) < MAX_LAYERS:
+        library = load(MLP)
+        if library is not None:
+            return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, (features,))
+    widths = (policy.spec.hidden[0], policy.spec.hidden[-1])
+    if isinstance(policy, EquivariantPolicy) and not any(width % LANES for width in widths):
+        library = load(EQUIVARIANT)
+        tables = (features,) if tradable is None else (features, tradable)
+        if library is not None:
+            return PolicyKernel(library, _equivariant_batch(policy, parameters), parameters, tables)
+    return None
+
+
+def _mlp_batch(policy: MlpPolicy, parameters: Parameters) -> _MlpBatch:
+    spec, starts, batch = policy.spec, parameters.starts, _MlpBatch()
+    batch.own, batch.layers = spec.own, len(spec.hidden) + 1
+    batch.width[: batch.layers] = (*spec.hidden, spec.action_size)
+    batch.actions = spec.action_size
+    for t, tower in zip(TOWERS, TOWER_NAMES, strict=True):
+        batch.table_at[t], batch.weight_at[t][0] = starts[f"{tower}_table_w"], starts[f"{tower}_own_w"]
+        batch.bias_at[t][0] = starts[f"{tower}_b0"]
+        for i in range(1, batch.layers):
+            batch.weight_at[t][i], batch.bias_at[t][i] = starts[f"{tower}_w{i}"], starts[f"{tower}_b{i}"]
+    return batch
+
+
+def _equivariant_batch(policy: EquivariantPolicy, parameters: Parameters) -> _EquivariantBatch:
+    spec, batch = policy.spec, _EquivariantBatch()
+    batch.assets, batch.inputs, batch.hidden, batch.size = spec.assets, spec.features, spec.hidden[0], spec.hidden[-1]
+    batch.own = spec.own
+    batch.has_cash, batch.softmax = spec.has_cash_score, spec.action == "softmax"
+    batch.actions = spec.assets + spec.has_cash_score
+    for name in _PARAMETERS:
+        setattr(batch, name, parameters.starts.get(name, 0))
+    return batch
+
+
+class PolicyKernel:
+    """Forward pass, sampling and PPO's gradient step for P members that share a market table.
+
+    K items (a day and its A accounts) per member; account: [P, K, A, 1 + N]; D: actions per account.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        batch: _MlpBatch | _EquivariantBatch,
+        parameters: Parameters,
+        tables: Sequence[Tensor],
+    ) -> None:
+        """tables: the features [T, N, F] and, where not every asset can always be traded, which can [T, N]."""
+        pointer = ctypes.c_void_p
+        self._step, self._forward, self._sample = library.policy_step, library.policy_forward, library.policy_sample
+        self._step.restype = self._forward.restype = self._sample.restype = None
+        self._step.argtypes = [pointer] * 2
+        self._forward.argtypes = [pointer, ctypes.c_int64, pointer]
+        self._sample.argtypes = [pointer] * 4
+        self._flat, self._tables = parameters.flat, [x.contiguous() for x in tables]
+        features = self._tables[0]
+        batch.members, batch.parameters = self._flat.shape
+        batch.table, batch.spreads = features[0].numel(), parameters.shapes["log_std"][0]
+        batch.log_std_at = parameters.starts["log_std"]
+        batch.flat, batch.features = self._flat.data_ptr(), features.data_ptr()
+        if len(self._tables) > 1:
+            batch.tradable = self._tables[1].data_ptr()
+        self._batch, self._batch_address = batch, ctypes.addressof(batch)
+
+    @torch.no_grad()
+    def update(
+        self,
+        data: Sequence[Tensor],
+        indices: Tensor,
+        settings: Mapping[str, Tensor],
+        optimiser: Adam,
+        active: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
+        """One minibatch of PPO, in place; returns KL, clipped fraction, policy and value loss, gradient norm: [5, P].
+
+        data: day [P, I], account [P, I, A, 1 + N], action [P, I, A, D], then the old log-probability, the advantage
+        (normalised here) and the value target, each [P, I, A]; indices: the items of the minibatch [P, M] int64;
+        settings: PPO's by name, each [P]; active: [P] bool, members that take part. Changes the parameters, the
+        moments of `optimiser`, and `alive` [P] bool: False for members whose loss or gradient is not finite.
+        """
+        data, indices = [x.contiguous() for x in data], indices.contiguous()
+        coefficients = [settings[name].contiguous() for name in ("clip", "value_weight", "entropy")]
+        limits = [settings[name].contiguous() for name in ("learning_rate", "max_grad_norm", "target_kl")]
+        batch, members = self._batch, self._flat.shape[0]
+        _, batch.total, batch.accounts = data[-1].shape
+        batch.items, batch.indices = indices.shape[1], indices.data_ptr()
+        batch.day, batch.account, batch.action, batch.old_log_prob, batch.advantage, batch.target = (
+            x.data_ptr() for x in data
+        )
+        batch.clip_range, batch.value_coefficient, batch.entropy_coefficient = (x.data_ptr() for x in coefficients)
+        figures = torch.empty(FIGURES, members)
+        moments = (optimiser.first, optimiser.second, optimiser.steps)
+        pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, figures)]
+        self._step(self._batch_address, ctypes.byref(_AdamState(*pointers, *optimiser.constants)))
+        return figures
+
+    def mean(self, day: Tensor, account: Tensor) -> Tensor:
+        """Mean scores [P, K, A, D] for days [P, K] and accounts [P, K, A, 1 + N]."""
+        return self._tower_output(ACTOR, day, account, self._batch.actions)
+
+    def value(self, day: Tensor, account: Tensor) -> Tensor:
+        """Values [P, K, A] for days [P, K] and accounts [P, K, A, 1 + N]."""
+        return self._tower_output(CRITIC, day, account, 1).squeeze(-1)
+
+    def sample(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
+        inputs = self._set_inputs(day, account)
+        noise = noise.contiguous()
+        action, log_prob = torch.empty_like(noise), torch.empty(noise.shape[:-1])
+        self._sample(self._batch_address, noise.data_ptr(), action.data_ptr(), log_prob.data_ptr())
+        del inputs
+        return action, log_prob
+
+    def _tower_output(self, tower: int, day: Tensor, account: Tensor, size: int) -> Tensor:
+        inputs = self._set_inputs(day, account)
+        out = torch.empty(*account.shape[:-1], size)
+        self._forward(self._batch_address, tower, out.data_ptr())
+        del inputs
+        return out
+
+    def _set_inputs(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Point the kernel at these states; the returned tensors must be kept until it has run."""
+        batch = self._batch
+        day, account = day.contiguous(), account.contiguous()
+        _, batch.items, batch.accounts, _ = account.shape
+        batch.total, batch.indices = batch.items, None
+        batch.day, batch.account = day.data_ptr(), account.data_ptr()
+        return day, account
