@@ -1,22 +1,26 @@
-"""Files that are whole or not there: written to a temporary name beside the target, then renamed."""
+"""Atomic file writes (temporary file, then rename) and plain JSON values, in which NaN and infinity become null."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finrl_pod.errors import RunError
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `data` in one step, or leave what was there. Raises OSError; the folder must exist.
+    """Replace `path` by `data` atomically, or leave the existing file untouched.
 
-    mode: who may read it. A run is for whoever may read its folder.
+    mode: permission bits of the new file; by default everybody who may read the folder may read it.
+    Raises OSError; the folder must exist.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -33,7 +37,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace_file` for a run's files: makes the folder, and raises RunError when it cannot be written."""
+    """Write a file atomically and create its folder. Raises RunError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data)
@@ -43,17 +47,18 @@ def write_bytes(path: Path, data: bytes) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """The same for UTF-8 text."""
+    """Write UTF-8 text atomically; see `write_bytes`."""
     return write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> Path:
-    """The same for an object, keys sorted. Raises ValueError for NaN: JSON has none."""
-    return write_text(path, json.dumps(values, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+def write_json(path: Path, values: Mapping[str, Any], *, indent: int = 1) -> Path:
+    """Write a JSON object atomically, keys sorted. Raises ValueError for NaN and infinity (see `to_plain`)."""
+    text = json.dumps(values, sort_keys=True, indent=indent, allow_nan=False, ensure_ascii=False)
+    return write_text(path, text + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read an object. Raises RunError when it is missing or damaged."""
+    """Read a JSON object. Raises RunError if the file is missing, unreadable or not a JSON object."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -65,3 +70,23 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise RunError(f"{path} is damaged: it holds no object; restore it or start a new run")
     return values
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON can hold: arrays and tuples to lists, dates to ISO text, NaN and infinity to None.
+
+    Mapping keys become text. Raises TypeError for any other type.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[D]"))
+    if isinstance(value, np.ndarray | np.generic):
+        return to_plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise TypeError(f"cannot convert {type(value).__name__} to plain JSON values")

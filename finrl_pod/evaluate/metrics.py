@@ -10,7 +10,6 @@ the ratio is undefined. `to_json` writes NaN as null, so no report holds one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -162,11 +161,6 @@ def summary(
         "turnover": 0.0 if turnover is None else annual_turnover(turnover, periods_per_year),
         "costs_paid": 0.0 if costs is None else float(np.sum(np.asarray(costs, dtype=np.float64))),
     }
-
-
-def to_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: what is not finite becomes None (null)."""
-    return {name: float(value) if np.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _deviation(returns: Floats) -> Floats:

@@ -27,7 +27,8 @@ from finrl_pod.evaluate.sharpe import (
 from finrl_pod.evaluate.simulate import RUINED
 from finrl_pod.evaluate.snooping import reality_check, superior_ability
 from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, growth_interval
-from finrl_pod.promotion.rules import Rule, check_selection, number, rule_on, spoken
+from finrl_pod.files import to_plain
+from finrl_pod.promotion.rules import Rule, check_selection, rule_on, spoken
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.constraints import FINITE, Range, above_to, at_least, between, check_ranges, from_to_below
 from finrl_pod.settings.run import GateConfig
@@ -41,7 +42,7 @@ RANGES = {
     "deflated_sharpe": from_to_below(0, 1),
     "overfitting": above_to(0, 1),
     "overfitting_loss": between(0, 0.5),
-    "blocks": Range(f"an even number, 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
+    "blocks": Range(f"an even 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
     "confidence": from_to_below(0.5, 1),
     "lead": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
     "excess": FINITE,
@@ -181,7 +182,7 @@ def _probable(evidence: PromotionEvidence, gate: GateConfig, figures: dict[str, 
     def value() -> float:
         own = moments(excess_returns(evidence.test))
         needed = minimum_track_record(own, confidence=gate.confidence)
-        figures["minimum_track_record"] = number(needed)
+        figures["minimum_track_record"] = to_plain(needed)
         return probabilistic_sharpe(own)
 
     def words(x: float) -> str:
@@ -252,7 +253,7 @@ def _break_even(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     )
     if evidence.break_even == 0:
         sentence = f"{evidence.where[1]} it has no lead over equal weight even without costs"
-    return Rule("break_even", number(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
+    return Rule("break_even", to_plain(evidence.break_even), limit, passed and evidence.break_even > 0, sentence)
 
 
 def _audited(evidence: PromotionEvidence) -> Rule:

@@ -5,7 +5,6 @@ Both are on validation, on returns over equal weight: what counts there is how m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,11 +51,6 @@ def rule_on(
 def spoken(name: str) -> str:
     """A name as sentences have it."""
     return name.replace("_", " ")
-
-
-def number(x: float) -> float | None:
-    """None for what is no finite number."""
-    return float(x) if math.isfinite(x) else None
 
 
 LOGIT_BINS = 40

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from finrl_pod.files import to_plain
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
@@ -74,7 +75,8 @@ class Cohort:
             seen += 1
             more = step(learner.iteration_samples * len(self.births))
             if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or not more:
-                self.rows.append({"samples": list(learner.samples), **_plain(metrics)})
+                values = {name: column.tolist() for name, column in metrics.items()}
+                self.rows.append({"samples": list(learner.samples), **to_plain(values)})
             return more
 
         self.learner.learn(samples, callback=watch, schedule=schedule)
@@ -122,7 +124,3 @@ def learning_curves(cohorts: Sequence[Cohort]) -> dict[str, Any]:
         rows += [{name: [*ahead, *column, *behind] for name, column in row.items()} for row in cohort.rows]
         before += size
     return {"slots": slots, "rows": rows}
-
-
-def _plain(metrics: Mapping[str, Tensor]) -> dict[str, list[float | None]]:
-    return {name: [x if math.isfinite(x) else None for x in column.tolist()] for name, column in metrics.items()}

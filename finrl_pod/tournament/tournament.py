@@ -6,7 +6,6 @@ number, and counts only once it is wholly written. So a run that was killed and 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ import numpy as np
 
 from finrl_pod import random
 from finrl_pod.errors import RunError
+from finrl_pod.files import to_plain
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament import run_directory
@@ -192,7 +192,7 @@ class Tournament:
         plain = {
             "generation": state.generation,
             "leaderboard": state.leaderboard.plain(),
-            "current": [_finite(asdict(score)) for score in state.current],
+            "current": [to_plain(asdict(score)) for score in state.current],
             "parents": dict(state.parents),
             "samples": state.samples,
             "train_seconds": state.train_seconds,
@@ -200,8 +200,8 @@ class Tournament:
         for place, cohort in enumerate(cohorts):
             if seen := cohort.seen():
                 self.run_directory.save_replay(state.generation, place, seen)
-        metrics = {**learning_curves(cohorts), "agents": _finite(plain["current"])}
-        self.run_directory.save_generation(state.generation, agents, keep, metrics, _finite(plain))
+        metrics = {**learning_curves(cohorts), "agents": to_plain(plain["current"])}
+        self.run_directory.save_generation(state.generation, agents, keep, metrics, to_plain(plain))
         for place, first in self._oldest.items():  # no resumed run can ask for what lies before
             self.run_directory.forget_replay(first - 1, place)
 
@@ -217,16 +217,3 @@ class Tournament:
             int(plain["samples"]),
             float(plain["train_seconds"]),
         )
-
-
-def _number(x: float) -> float | None:
-    return x if math.isfinite(x) else None
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: it becomes null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return _number(value) if isinstance(value, float) else value

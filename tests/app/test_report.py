@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.report import figures
-from finrl_pod_app.report.document import rule_sentences, to_plain, write_json, yearly_returns
+from finrl_pod_app.report.document import rule_sentences, write_json, yearly_returns
 from finrl_pod_app.report.html import render, write_report
 from finrl_pod_app.report.palette import styles
 
 from finrl_pod.errors import RunError
+from finrl_pod.files import to_plain
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Benchmark, Panel
 from tests.app.report_data import STRATEGIES, SYMBOLS, document, results

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate import metrics
+from finrl_pod.files import to_plain
 
 
 def curve(seed: int, bars: int = 400) -> np.ndarray:
@@ -67,7 +68,7 @@ def test_growth_without_risk_has_no_ratio_and_json_says_null():
     assert np.isnan(found["sortino"])
     assert np.isnan(found["calmar"])
     assert found["annual_volatility"] == pytest.approx(0.0, abs=1e-9)
-    written = metrics.to_json(found)
+    written = to_plain(found)
     assert written["sharpe"] is None
     assert json.loads(json.dumps(written, allow_nan=False))["cumulative_return"] == pytest.approx(1.001**299 - 1)
 

@@ -9,7 +9,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 
 from finrl_pod.errors import Interrupted, RunError
-from finrl_pod.promotion.rules import number
+from finrl_pod.files import to_plain
 from finrl_pod.random import key
 from finrl_pod.types import Tensor
 from finrl_pod_app.gymnasium_training.config import Order
@@ -32,15 +32,15 @@ def evaluate(
     each = _returns(act, order, episodes, stopped)
     found: dict[str, Any] = {
         "episodes": episodes,
-        "mean": [number(x) for x in each.mean(1).tolist()],
-        "std": [number(x) for x in each.std(1, correction=0).tolist()],
+        "mean": to_plain(each.mean(1).tolist()),
+        "std": to_plain(each.std(1, correction=0).tolist()),
     }
     if order.members > 1:
         all_of_them = _returns(together(act, order.members), order, episodes, stopped)
         found["together"] = {
             "episodes": all_of_them.numel(),
-            "mean": number(float(all_of_them.mean())),
-            "std": number(float(all_of_them.std(correction=0))),
+            "mean": to_plain(float(all_of_them.mean())),
+            "std": to_plain(float(all_of_them.std(correction=0))),
         }
     return found
 

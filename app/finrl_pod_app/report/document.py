@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.files import write_text
+from finrl_pod import files
+from finrl_pod.files import to_plain
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.sheet import tear_sheet
@@ -191,26 +190,8 @@ def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write an object as JSON, keys sorted, atomically. Raises RunError."""
-    text = json.dumps(to_plain(document), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
-    return write_text(path, text + "\n")
-
-
-def to_plain(value: Any) -> Any:
-    """Values as JSON knows them: arrays and tuples become lists, dates text, what is not finite null."""
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, np.datetime64):
-        return _date(value)
-    if isinstance(value, np.ndarray | np.generic):
-        return to_plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    raise TypeError(f"a report holds plain values only, got {type(value).__name__}")
+    """Write a report's object as JSON, keys sorted, NaN as null. Raises RunError."""
+    return files.write_json(path, to_plain(document), indent=2)
 
 
 def _row(score: Score) -> dict[str, Any]:

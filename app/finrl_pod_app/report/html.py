@@ -8,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.files import write_text
+from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import figures, sections
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, readable
-from finrl_pod_app.report.document import to_plain, write_json
+from finrl_pod_app.report.document import write_json
 from finrl_pod_app.report.palette import Style, styles
 from finrl_pod_app.report.sections import chart, fact_list, listed, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table

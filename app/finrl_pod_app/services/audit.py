@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, fresh_co
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
 from finrl_pod.evaluate.audit.warmup import WARM_UP, warm_up
 from finrl_pod.evaluate.variations import recorded
+from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
@@ -58,7 +58,7 @@ class Audit:
             "subject": self.subject,
             "clean": self.clean,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "sensitivity": None if self.sensitivity is None else _finite(dataclasses.asdict(self.sensitivity)),
+            "sensitivity": None if self.sensitivity is None else to_plain(dataclasses.asdict(self.sensitivity)),
         }
 
 
@@ -206,11 +206,3 @@ def _with_turbulence(champion: PolicyStrategy) -> Normaliser:
         return own
     zeros, ones = (0.0,) * len(extra), (1.0,) * len(extra)
     return Normaliser(champion.feature_names, (*own.mean, *zeros), (*own.std, *ones), own.clip)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_json
+from finrl_pod.files import read_json, to_plain, write_json
 from finrl_pod.tournament.progress import Progress
 
 FILE = "live.json"
@@ -48,9 +47,11 @@ class _Writer:
         if progress.stage == self._stage and now < self._due:
             return
         self._stage, self._due = progress.stage, now + EVERY
-        told = {name: _plain(value) for name, value in dataclasses.asdict(progress).items()}
         with contextlib.suppress(RunError):
-            write_json(self._file, {"process": self._process, "updated": time.time(), "progress": told})
+            write_json(
+                self._file,
+                {"process": self._process, "updated": time.time(), "progress": to_plain(dataclasses.asdict(progress))},
+            )
 
 
 def read(file: Path) -> dict[str, Any] | None:
@@ -84,7 +85,3 @@ def is_paused(process: psutil.Process) -> bool:
         return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

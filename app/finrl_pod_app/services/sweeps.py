@@ -15,13 +15,14 @@ from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
-from finrl_pod.evaluate.metrics import METRICS, to_json
+from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
+from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.types import Floats, MarketTensor
-from finrl_pod_app.report.document import rule_sentences, to_plain, write_json
+from finrl_pod_app.report.document import rule_sentences, write_json
 from finrl_pod_app.services.backtests import PreparedBacktest, prepare, with_seed
 from finrl_pod_app.services.output_folder import SWEEP, rewriting
 from finrl_pod_app.services.overrides import override_config
@@ -236,4 +237,4 @@ def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[s
             head = (prepared.name, one.seed, start, end, cost, prepared.in_sample is not None)
             heads.append(dict(zip(KEYS, head, strict=True)))
     done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
-    return [{**head, **to_json(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]
+    return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]

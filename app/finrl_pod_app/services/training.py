@@ -15,7 +15,7 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import Interrupted
-from finrl_pod.evaluate.metrics import to_json
+from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import check as check_agent
 from finrl_pod.settings.run import RunConfig
@@ -75,7 +75,7 @@ def run_tournament(
                     timing=_timing(outcome, time.perf_counter() - began),
                     cost_curve=evaluation.cost_curve,
                 )
-                strategies = {name: to_json(result.metrics) for name, result in evaluation.validation.items()}
+                strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
                 document["test"]["band"] = band_of(evaluation.test, config.seed)
                 write_report(out, document, evaluation.test)

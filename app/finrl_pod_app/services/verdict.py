@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_json
+from finrl_pod.files import read_json, to_plain, write_json
 from finrl_pod.promotion.gate import PromotionEvidence, judge
 from finrl_pod.promotion.rules import Rule
 from finrl_pod.settings.run import GateConfig
-from finrl_pod_app.report.document import Verdict, to_plain
+from finrl_pod_app.report.document import Verdict
 
 FILE = "verdict.json"
 RULE_FIELDS = {field.name for field in dataclasses.fields(Rule)}

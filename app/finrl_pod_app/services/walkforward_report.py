@@ -20,10 +20,10 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
-from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary, to_json
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
 from finrl_pod.evaluate.seed_statistics import improvement, interquartile_mean, interquartile_mean_interval
 from finrl_pod.evaluate.variations import recorded
-from finrl_pod.files import write_text
+from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
@@ -31,7 +31,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, Floats, Panel
-from finrl_pod_app.report.document import build_document, to_plain, write_json
+from finrl_pod_app.report.document import build_document, write_json
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.audit import audit_champion
 from finrl_pod_app.services.champions import load_champion, member_ledgers
@@ -218,7 +218,7 @@ def _document(
         elif begin > 0:
             turnover[0] = costs[0] = 0.0
         columns = (result.equity[rows], turnover, costs)
-        return to_json(summary(*columns, bars_per_year(result.times), cash))
+        return dict(to_plain(summary(*columns, bars_per_year(result.times), cash)))
 
     def days(of: Span) -> list[str]:
         return list(dates(panel, of))
@@ -255,9 +255,9 @@ def _document(
             for i, fold in enumerate(folds)
         ],
         "runs": runs,
-        "seeds": [{"seed": seed, **to_json(result.metrics)} for seed, result in alone.items()],
+        "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in alone.items()],
         "seeds_together": together,
-        "strategies": {name: to_json(result.metrics) for name, result in results.items()},
+        "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
         "verdict": judged.plain(),
     }
 

@@ -20,6 +20,7 @@ from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.tearsheet import BAND_LEVEL, MIN_BAND_RETURNS, equity_band
 from finrl_pod.evaluate.variations import replay
+from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.services.backtests import prepare
@@ -159,7 +160,7 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
 
 def export_html(results: Sequence[BacktestResult], asked: DecisionTable, cost_bps: float | None) -> str:
     """The report of the comparison: one page that needs no network. asked: the first one, whose rules it states."""
-    from finrl_pod_app.report.document import build_document, to_plain
+    from finrl_pod_app.report.document import build_document
     from finrl_pod_app.report.html import render
     from finrl_pod_app.services.doctor import installed_versions
 
