@@ -1,4 +1,4 @@
-"""A made-up run: equity curves, a leaderboard and a panel with names that try to break the page."""
+"""Synthetic results, leaderboard and report, with names that contain HTML."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STRATEGIES = (
 )
 
 
-def results(bars: int = 1006, names: tuple[str, ...] = STRATEGIES) -> dict[str, BacktestResult]:
-    """Random walks of equity that share a market's ups and downs."""
+def synthetic_results(bars: int = 1006, names: tuple[str, ...] = STRATEGIES) -> dict[str, BacktestResult]:
+    """Backtest results by strategy: random walks around a common market return."""
     rng = np.random.default_rng(3)
     days = np.arange(np.datetime64("2019-01-02"), np.datetime64("2030-01-01"))
     times = days[np.is_busday(days)][:bars].astype("datetime64[ns]")
     market = rng.normal(4e-4, 0.011, bars)
     market[290:320] -= 0.012
-    made = {}
+    by_name = {}
     for i, name in enumerate(names):
         returns = market * (0.7 + 0.1 * i) + rng.normal(1e-4, 0.004, bars)
         equity = 1e6 * np.exp(np.cumsum(returns))
@@ -44,14 +44,14 @@ def results(bars: int = 1006, names: tuple[str, ...] = STRATEGIES) -> dict[str, 
             "turnover": 0.5 + 3 * (i == 0),
             "costs_paid": 12_345.6 * (i + 1),
         }
-        made[name] = BacktestResult(
+        by_name[name] = BacktestResult(
             name, times, SYMBOLS, equity, weights, np.full(bars, 0.01), np.full(bars, 10.0), metrics
         )
-    return made
+    return by_name
 
 
-def document(made: dict[str, BacktestResult], config: RunConfig | None = None) -> dict[str, Any]:
-    """The report's object of a made-up run."""
+def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | None = None) -> dict[str, Any]:
+    """The object of report.json for synthetic results."""
     bars = 40
     prices = np.full((bars, len(SYMBOLS)), 10.0)
     times = np.datetime64("1990-01-02", "ns") + np.arange(bars) * np.timedelta64(1, "D")
@@ -89,7 +89,7 @@ def document(made: dict[str, BacktestResult], config: RunConfig | None = None) -
             "validation": ("2016-01-04", "2018-12-21"),
             "test": ("2019-01-02", "2022-12-28"),
         },
-        results=made,
+        results=results,
         versions={"finrl_pod": "0.1.0", "torch": "2.13.0"},
         champion=Champion("g5p0+3", "ppo", members, {members[1]: ("g4p3", "g2p1", "g0p1")}),
         leaderboard=board,

@@ -21,7 +21,7 @@ from finrl_pod_app.services.presets import PRESETS, write_preset
 from finrl_pod import __version__
 from finrl_pod.errors import DataError, Interrupted
 from finrl_pod.settings.run import RunConfig
-from tests.app.report_data import document, results
+from tests.app.report_data import synthetic_document, synthetic_results
 
 DOCUMENT: dict[str, Any] = {
     "splits": {"test": ["2019-01-02", "2022-12-28"], "embargo": 5},
@@ -239,7 +239,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "PIPE_WIDTH", width)
-    console.show_result(document(results(bars=60)), None)
+    console.show_result(synthetic_document(synthetic_results(bars=60)), None)
     table = capsys.readouterr().out.split("The champion")[0]
     assert "…" not in table
     assert all(len(line) <= width for line in table.splitlines())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, in_order, readable, show
+from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,8 +118,8 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     for column in columns:
         table.add_column(f"{column.short} {column.unit}".strip(), justify="right", no_wrap=True)
     for row in rows[:MAX_SWEEP_ROWS]:
-        head = [Text(readable(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
-        cells = [show(column, row.get(column.key)) for column in columns]
+        head = [Text(display_name(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
+        cells = [format_metric(column, row.get(column.key)) for column in columns]
         table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
     console.print(table)
     if len(rows) > MAX_SWEEP_ROWS:
@@ -153,9 +153,9 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     table.add_column("strategy", no_wrap=True)
     for column in columns:
         table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
-    for name in in_order(strategies):
-        cells = [show(column, strategies[name].get(column.key)) for column in columns]
-        table.add_row(Text(readable(name)), *cells, style="bold" if name == CHAMPION else "")
+    for name in champion_first(strategies):
+        cells = [format_metric(column, strategies[name].get(column.key)) for column in columns]
+        table.add_row(Text(display_name(name)), *cells, style="bold" if name == CHAMPION else "")
     return table
 
 

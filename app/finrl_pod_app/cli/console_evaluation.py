@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.cli.console import make_console
-from finrl_pod_app.report.columns import readable
+from finrl_pod_app.report.columns import display_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +49,7 @@ def show_rules(judged: Judged) -> None:
         mark = "pass" if rule["passed"] else "fail"
         value = "–" if rule["value"] is None else f"{rule['value']:.4g}"
         table.add_row(
-            readable(rule["name"]),
+            display_name(rule["name"]),
             value,
             f"{rule['limit']:.4g}",
             Text(mark, style=MARKS[mark]),
@@ -63,7 +63,7 @@ def show_rules(judged: Judged) -> None:
         f"this was look {judged.looks} at the test period.",
         markup=False,
     )
-    failed = [readable(rule["name"]) for rule in judged.rules if not rule["passed"]]
+    failed = [display_name(rule["name"]) for rule in judged.rules if not rule["passed"]]
     why = f"not promoted: {', '.join(failed)}" if failed else "promoted: every rule is met"
     console.print(f"The champion is {why}.", markup=False)
 

@@ -1,4 +1,4 @@
-"""The report of a run: the object of report.json (`document`), and the page made from it (`html`).
+"""The report of a run: `document` builds the object of report.json, `html` renders it as one page.
 
-Nothing is imported here: the names of columns serve programs that load no tensors.
+This module imports nothing, so that the terminal can use `columns` without loading torch.
 """

@@ -1,41 +1,103 @@
-"""The further charts of a tear sheet: rolling ratios, trading, the distribution of returns, costs, overfitting."""
+"""The charts of a report as Plotly figures.
+
+Text and grid colours come from the page's style sheet. The dashboard reuses the parts without a layout: thinned lines,
+log axes, bands, stacked weights.
+"""
 
 from __future__ import annotations
 
+import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
-from finrl_pod.types import BacktestResult, Floats
-from finrl_pod_app.report.columns import in_order, readable
-from finrl_pod_app.report.figures import dates, layout, lines, thin
+from finrl_pod.types import BacktestResult, Floats, Times
+from finrl_pod_app.report.columns import champion_first, display_name
 from finrl_pod_app.report.palette import ramp, styles
 
-BINS = 61
-FAR = 0.995  # quantile of the absolute returns beyond which the outermost bins stand for all the rest
+MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
+NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
+TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # per decade, the roundest first
+MIN_TICK_GAP = 0.09  # as a share of the axis
+HISTOGRAM_BINS = 61
+CLIP_QUANTILE = 0.995  # of absolute returns; returns beyond it are counted in the outermost bins
+ZERO_LINE = "#8a9099"
 
 
-def rolling_figure(results: Mapping[str, BacktestResult]) -> Any:
-    """Sharpe ratio over the last half year."""
+def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
+    """Equity as a multiple of its first value on a log axis. band: places, low and high, drawn behind the lines."""
+    multiples = {name: growth(result.equity) for name, result in results.items()}
+    figure = line_figure(results, multiples, "%{y:.2f}×")
+    set_log_axis(figure, multiples, band)
+    if band is not None:
+        add_band(figure, next(iter(results.values())).times, band, meta="band")
+    return figure
+
+
+def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
+    """Decline from the running peak."""
+    figure = line_figure(results, {name: drawdown(result.equity) for name, result in results.items()}, "%{y:.1%}")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure
+
+
+def rolling_sharpe_figure(results: Mapping[str, BacktestResult]) -> Any:
+    """Rolling annualised Sharpe ratio over half a year of bars."""
     values = {
-        name: rolling_sharpe(one.equity, one.risk_free, periods=bars_per_year(one.times))
-        for name, one in results.items()
+        name: rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
+        for name, result in results.items()
     }
-    figure = lines(results, values, "%{y:.2f}")
-    figure.update_yaxes(zeroline=True, zerolinecolor="#8a9099", zerolinewidth=1)
+    figure = line_figure(results, values, "%{y:.2f}")
+    figure.update_yaxes(zeroline=True, zerolinecolor=ZERO_LINE, zerolinewidth=1)
+    return figure
+
+
+def weights_figure(result: BacktestResult) -> Any:
+    """Portfolio weights over time, stacked: the largest assets by mean weight, the others together, and cash."""
+    figure = stacked_weights(result)
+    apply_layout(figure)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
+    figure.update_yaxes(tickformat=".0%")
+    return figure
+
+
+def stacked_weights(result: BacktestResult) -> Any:
+    """Stacked weights without a layout: long positions above zero, short ones below."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    times, bands = dates(result.times), _weight_bands(result)
+    for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
+        for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
+            if group == "short" and not part.any():
+                continue
+            figure.add_scatter(
+                x=times,
+                y=thin(part),
+                name=html.escape(name),
+                legendgroup=name,
+                showlegend=group == "long",
+                stackgroup=group,
+                mode="lines",
+                line={"width": 0.5, "color": "rgba(255, 255, 255, 0.4)"},
+                fillcolor=colour,
+                hovertemplate="%{y:.1%}",
+            )
     return figure
 
 
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
-    """One-sided turnover of each month, as a share of equity."""
+    """One-sided turnover of each month as a share of equity."""
     import plotly.graph_objects as go
 
     months, sums = monthly_turnover(result)
     figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
-    layout(figure)
+    apply_layout(figure)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
 
@@ -48,15 +110,15 @@ def monthly_turnover(result: BacktestResult) -> tuple[list[str], Floats]:
 
 
 def costs_figure(results: Mapping[str, BacktestResult]) -> Any:
-    """Costs paid so far, as a share of the equity at the start."""
-    paid = {name: one.costs.cumsum() / one.equity[0] for name, one in results.items()}
-    figure = lines(results, paid, "%{y:.2%}")
+    """Cumulative costs as a share of initial equity."""
+    paid = {name: result.costs.cumsum() / result.equity[0] for name, result in results.items()}
+    figure = line_figure(results, paid, "%{y:.2%}")
     figure.update_yaxes(tickformat=".1%", rangemode="tozero")
     return figure
 
 
-def parts_figure(result: BacktestResult) -> Any:
-    """Costs paid so far by kind, stacked, as a share of the equity at the start."""
+def cost_breakdown_figure(result: BacktestResult) -> Any:
+    """Cumulative costs by kind, stacked, as a share of initial equity."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -71,41 +133,41 @@ def parts_figure(result: BacktestResult) -> Any:
             fillcolor=colour,
             hovertemplate="%{y:.2%}",
         )
-    layout(figure)
+    apply_layout(figure)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.15, "yanchor": "top", "x": 0})
     figure.update_yaxes(tickformat=".1%", rangemode="tozero")
     return figure
 
 
 def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
-    """How often each return a bar came, as the share of bars; what lies far out is counted at the edges."""
+    """Histogram of returns per bar as shares of the bars. Outliers are counted in the outermost bins."""
     import plotly.graph_objects as go
 
-    returns = {name: simple_returns(one.equity) for name, one in results.items()}
-    far = max(float(np.quantile(np.abs(values), FAR)) for values in returns.values()) or 1e-4
-    edges = np.linspace(-far, far, BINS + 1)
-    middles = (edges[1:] + edges[:-1]) / 2
-    figure, looks = go.Figure(), styles(results)
-    for name in reversed(in_order(results)):
-        counts, _ = np.histogram(np.clip(returns[name], -far, far), edges)
-        look = looks[name]
+    returns = {name: simple_returns(result.equity) for name, result in results.items()}
+    limit = max(float(np.quantile(np.abs(values), CLIP_QUANTILE)) for values in returns.values()) or 1e-4
+    edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
+    centres = (edges[1:] + edges[:-1]) / 2
+    figure, style_by_name = go.Figure(), styles(results)
+    for name in reversed(champion_first(results)):
+        counts, _ = np.histogram(np.clip(returns[name], -limit, limit), edges)
+        style = style_by_name[name]
         figure.add_scatter(
-            x=middles,
+            x=centres,
             y=counts / len(returns[name]),
-            name=readable(name),
+            name=display_name(name),
             meta=name,
             mode="lines",
-            line={"color": look.colour, "dash": look.dash, "width": look.width, "shape": "hvh"},
+            line={"color": style.colour, "dash": style.dash, "width": style.width, "shape": "hvh"},
             hovertemplate="%{y:.1%}",
         )
-    layout(figure)
-    figure.update_xaxes(tickformat=".1%", zeroline=True, zerolinecolor="#8a9099")
+    apply_layout(figure)
+    figure.update_xaxes(tickformat=".1%", zeroline=True, zerolinecolor=ZERO_LINE)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
 
 
 def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colour: str) -> Any:
-    """Return a year against the cost of a trade in basis points; the marked point is what was charged."""
+    """Annual return by proportional cost in basis points. charged: the backtest's own cost, marked by a dotted line."""
     import plotly.graph_objects as go
 
     costs, returns = [row["cost_bps"] for row in rows], [row["annual_return"] for row in rows]
@@ -115,32 +177,137 @@ def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colou
         y=returns,
         mode="lines+markers",
         line={"color": colour, "width": 2},
-        hovertemplate="%{x:g} bp: %{y:.1%} a year<extra></extra>",
+        hovertemplate="%{x:g} bp: CAGR %{y:.1%}<extra></extra>",
     )
-    figure.add_vline(x=charged, line={"color": "#8a9099", "dash": "dot", "width": 1})
-    layout(figure)
+    figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1})
+    apply_layout(figure)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(ticksuffix=" bp")
-    figure.update_yaxes(tickformat=".0%", zeroline=True, zerolinecolor="#8a9099")
+    figure.update_yaxes(tickformat=".0%", zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
 
 
 def logits_figure(logits: Mapping[str, Sequence[float]]) -> Any:
-    """Histogram of the logits of cross-validation: left of zero the best in sample is below the median out of it."""
+    """Histogram of the PBO logits. Left of zero the in-sample best ranks below the out-of-sample median."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(logits_bars(logits))
+    figure = go.Figure(logit_bars(logits))
     figure.update_traces(hovertemplate="%{y}")
-    layout(figure)
-    figure.update_xaxes(zeroline=True, zerolinecolor="#8a9099")
+    apply_layout(figure)
+    figure.update_xaxes(zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
 
 
-def logits_bars(logits: Mapping[str, Sequence[float]]) -> Any:
-    """Its bars without a layout, orange where choosing overfits."""
+def logit_bars(logits: Mapping[str, Sequence[float]]) -> Any:
+    """Bars of the PBO logits without a layout; orange for logits of at most zero, which count as overfitting."""
     import plotly.graph_objects as go
 
     edges = np.asarray(logits["edges"], dtype=np.float64)
-    middles = (edges[1:] + edges[:-1]) / 2
-    colours = ["#d55e00" if middle <= 0 else "#148acd" for middle in middles]
-    return go.Bar(x=middles, y=list(logits["counts"]), width=np.diff(edges), marker_color=colours)
+    centres = (edges[1:] + edges[:-1]) / 2
+    colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
+    return go.Bar(x=centres, y=list(logits["counts"]), width=np.diff(edges), marker_color=colours)
+
+
+def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
+    """One line per strategy in its own style. values: [T] each."""
+    import plotly.graph_objects as go
+
+    figure, style_by_name = go.Figure(), styles(results)
+    # The champion comes last, so that its line lies on top.
+    for name in reversed(champion_first(results)):
+        style, times = style_by_name[name], results[name].times
+        figure.add_scatter(
+            x=dates(times),
+            y=thin(values[name]),
+            name=html.escape(display_name(name)),
+            meta=name,
+            mode="lines",
+            line={"color": style.colour, "dash": style.dash, "width": style.width},
+            hovertemplate=hover,
+        )
+    apply_layout(figure)
+    return figure
+
+
+def apply_layout(figure: Any) -> None:
+    """Set the layout shared by all charts: transparent background, no legend, narrow margins."""
+    figure.update_layout(
+        template="none",
+        showlegend=False,
+        hovermode="x unified",
+        margin={"l": 48, "r": 8, "t": 8, "b": 32},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13},
+        hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
+    )
+    figure.update_xaxes(showgrid=False, zeroline=False)
+    figure.update_yaxes(gridcolor="#d0d4d9", zeroline=False)
+
+
+def growth(equity: Floats) -> Floats:
+    """Growth of 1: equity [T] over its first value. NaN at or below zero, which has no place on a log axis."""
+    multiples = equity / equity[0]
+    return np.where(multiples > 0, multiples, np.nan)
+
+
+def set_log_axis(figure: Any, multiples: Mapping[str, Floats], band: Mapping[str, Any] | None = None) -> None:
+    """Set a log axis with round ticks that covers all curves and the band."""
+    ends = [float(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
+    if band is not None:
+        ends += [min(band["low"]), max(band["high"])]
+    ticks = log_ticks(min(ends), max(ends))
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round, sorted tick values for a log axis from `low` to `high` > 0, spaced widely enough for their labels."""
+    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    gap = MIN_TICK_GAP * math.log10(high / low)
+    ticks: list[float] = []
+    for tick in (round(tick * 10.0**decade, 12) for tick in TICKS for decade in decades):
+        if low <= tick <= high and all(abs(math.log10(tick / other)) >= gap for other in ticks):
+            ticks.append(tick)
+    return sorted(ticks)
+
+
+def add_band(figure: Any, times: Times, band: Mapping[str, Any], **attributes: Any) -> None:
+    """Add a filled band behind the other lines. attributes: Plotly attributes of both of its edges."""
+    x = dates(times, np.asarray(band["places"]))
+    hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(y=band["low"], **hidden, **{**attributes, "showlegend": False})
+    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.2)", **hidden, **attributes)
+    figure.data = (*figure.data[-2:], *figure.data[:-2])
+
+
+def dates(times: Times, places: NDArray[np.intp] | None = None) -> list[str]:
+    """ISO text of the thinned times, or of those at `places`: dates if all times are at midnight, else minutes."""
+    days = times.astype("datetime64[D]")
+    shown = days if (days == times).all() else times.astype("datetime64[m]")
+    return [str(time) for time in shown[_thinned_places(len(times)) if places is None else places]]
+
+
+def thin(values: Floats) -> Floats:
+    """Every k-th value and the last, at most about `MAX_POINTS`."""
+    return values[_thinned_places(len(values))]
+
+
+def _thinned_places(length: int) -> NDArray[np.intp]:
+    step = math.ceil(length / MAX_POINTS)
+    return np.unique(np.append(np.arange(0, length, step), length - 1))
+
+
+def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
+    """Names and weights [T], largest first, then the others together, then cash."""
+    mean = np.abs(result.weights).mean(0)
+    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
+    bands = [(result.symbols[i], result.weights[:, i]) for i in order[:NAMED_ASSETS]]
+    if len(order) > NAMED_ASSETS:
+        bands.append((f"{len(order) - NAMED_ASSETS} others", result.weights[:, order[NAMED_ASSETS:]].sum(1)))
+    return [*bands, ("cash", 1 - result.weights.sum(1))]
+
+
+def _band_colours(holdings: int) -> list[str]:
+    """A ramp for the named assets, greys for the others and for cash."""
+    others = ["#9aa0a6"] if holdings > NAMED_ASSETS else []
+    return [*ramp(holdings - len(others)), *others, "rgba(128, 128, 128, 0.25)"]

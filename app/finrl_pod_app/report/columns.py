@@ -1,4 +1,4 @@
-"""How a strategy's numbers are named, ordered and written: the same in the terminal and in the report."""
+"""Names, order and number formats of a strategy's metrics, shared by the terminal, the report and the dashboard."""
 
 from __future__ import annotations
 
@@ -13,34 +13,39 @@ CHAMPION = "champion"
 
 @dataclass(frozen=True)
 class Column:
-    """A metric. key: its name in report.json; short: a heading; kind: how its number is written; note: its rule."""
+    """One metric of a strategy.
+
+    key: its name in report.json. short: heading in the terminal. label: heading in the report and the dashboard.
+    kind: number format. note: definition, below the report's table.
+    """
 
     key: str
     short: str
+    label: str
     kind: Literal["percent", "ratio", "currency", "times"]
     note: str
 
     @property
     def unit(self) -> str:
-        """What stands below the heading."""
-        return {"percent": "%", "ratio": "", "currency": "currency", "times": "× a year"}[self.kind]
+        """Unit below the heading; empty for a ratio."""
+        return {"percent": "%", "ratio": "", "currency": "currency", "times": "× per year"}[self.kind]
 
 
 STRATEGY_COLUMNS = (
-    Column("cumulative_return", "return", "percent", "over all test days"),
-    Column("annual_return", "a year", "percent", "compound return a year"),
-    Column("annual_volatility", "volatility", "percent", "standard deviation of daily returns, a year"),
-    Column("sharpe", "Sharpe", "ratio", "mean over standard deviation of daily returns, a year"),
-    Column("sortino", "Sortino", "ratio", "mean over downside deviation, a year"),
-    Column("calmar", "Calmar", "ratio", "return a year over the largest drawdown"),
-    Column("max_drawdown", "drawdown", "percent", "largest fall from a peak"),
-    Column("turnover", "turnover", "times", "half of the value traded, a year, as a multiple of equity"),
-    Column("costs_paid", "costs", "currency", "paid in all"),
+    Column("cumulative_return", "return", "Total return", "percent", "over the whole period, after costs"),
+    Column("annual_return", "CAGR", "Annual return (CAGR)", "percent", "compound annual growth rate"),
+    Column("annual_volatility", "volatility", "Volatility", "percent", "annualised standard deviation of returns"),
+    Column("sharpe", "Sharpe", "Sharpe ratio", "ratio", "annualised mean excess return over volatility"),
+    Column("sortino", "Sortino", "Sortino ratio", "ratio", "annualised mean excess return over downside deviation"),
+    Column("calmar", "Calmar", "Calmar ratio", "ratio", "annual return over maximum drawdown"),
+    Column("max_drawdown", "drawdown", "Max drawdown", "percent", "largest decline from a peak"),
+    Column("turnover", "turnover", "Turnover", "times", "half of the value traded per year, as a multiple of equity"),
+    Column("costs_paid", "costs", "Costs paid", "currency", "total over the period"),
 )
 
 
-def show(column: Column, value: float | None) -> str:
-    """A number in its column's unit; a dash where there is none."""
+def format_metric(column: Column, value: float | None) -> str:
+    """A metric in its column's unit; a dash for None, NaN or infinity."""
     if value is None or not math.isfinite(value):
         return MISSING
     if column.kind == "percent":
@@ -50,11 +55,11 @@ def show(column: Column, value: float | None) -> str:
     return f"{value:.2f}"
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """The champion first, then as they come."""
+def champion_first(names: Iterable[str]) -> list[str]:
+    """The names with the champion moved to the front, the others in their given order."""
     return sorted(names, key=lambda name: name != CHAMPION)
 
 
-def readable(name: str) -> str:
-    """A name for people: equal_weight -> equal weight."""
+def display_name(name: str) -> str:
+    """A strategy or setting as people read it: equal_weight -> equal weight."""
     return name.replace("_", " ")

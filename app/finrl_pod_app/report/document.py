@@ -1,24 +1,37 @@
-"""The object of report.json: what a run was, what it chose, what came out. Plain values only, NaN as null."""
+"""Builds the object of report.json: data, splits, rules, results, tear sheet and verdict, as plain JSON values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finrl_pod import files
+from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.evaluate.tearsheet import (
+    BAND_LEVEL,
+    MIN_BAND_RETURNS,
+    ROLLING_BARS,
+    cost_summary,
+    distribution,
+    drawdowns,
+    equity_band,
+    longest_drawdown,
+    monthly_returns,
+    rolling_sharpe,
+)
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
-from finrl_pod_app.report.sheet import tear_sheet
+from finrl_pod_app.report.columns import CHAMPION
 
 
 @dataclass(frozen=True)
 class Champion:
-    """The ensemble that was tested. lineage: for each member its ancestors, the parent first."""
+    """The ensemble under test. lineage: ancestors of each member, parent first."""
 
     id: str
     algorithm: str
@@ -36,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run took: environment steps, and seconds of the wall clock."""
+    """Environment steps and wall-clock seconds of a run."""
 
     samples: int
     train_seconds: float
@@ -57,10 +70,10 @@ def build_document(
     timing: Timing | None = None,
     cost_curve: Sequence[Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """The report's object from its pieces; a plain backtest leaves out champion, leaderboard, verdict and timing.
+    """The object of report.json. A plain backtest leaves out champion, leaderboard, verdict and timing.
 
-    splits: first and last date of each, as ISO text; "test" must be among them. results: of the test split, by name
-    of the strategy. cost_curve: of the strategy that the report is about, from `sensitivity.cost_curve`.
+    splits: first and last date of each as ISO text, "test" required. results: test results by strategy. cost_curve:
+    of the strategy that the report is about, from `sensitivity.cost_curve`. NaN and infinity become null.
     """
     document = {
         "data": {
@@ -79,7 +92,7 @@ def build_document(
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),
         "champion": None if champion is None else vars(champion),
-        "leaderboard": [_row(score) for score in leaderboard],
+        "leaderboard": [_leaderboard_row(score) for score in leaderboard],
         "test": {
             "strategies": {name: result.metrics for name, result in results.items()},
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
@@ -98,103 +111,147 @@ def build_document(
 
 
 def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
-    """The market's rules in words, and a warning where a setting flatters the result or bends the prices."""
-    sentences = [f"Every trade costs {rules.cost_bps:g} basis points of its value.", *cost_sentences(rules, panel)]
+    """The market rules as sentences. Settings that inflate results or distort prices add one beginning "Warning"."""
+    sentences = [
+        f"Transaction cost: {rules.cost_bps:g} basis points of the traded value.",
+        *cost_sentences(rules, panel),
+    ]
     if rules.fill == "same_close":
         sentences.append(
-            "Warning: decisions filled at the very close that they were made on (fill = same_close), which nobody can "
-            "trade; the results flatter every strategy that reacts to the last bar."
+            "Warning: orders fill at the close they were decided on (fill = same_close), which cannot be traded; "
+            "results of strategies that react to the last bar are inflated."
         )
     else:
         price = "open" if panel.open is not None else "close, because the data has no opening prices"
         bar = "the next bar's" if rules.delay == 1 else f"the {ordinal(rules.delay)} bar's"
-        sentences.append(f"A decision sees closing prices and fills at {bar} {price}.")
+        sentences.append(f"Decisions use closing prices; orders fill at {bar} {price}.")
     if not rules.whole_shares:
-        sentences.append("Shares are bought in fractions.")
+        sentences.append("Fractional shares.")
     elif panel.adjusted:
         sentences.append(
-            "Warning: whole shares on adjusted prices; past prices are scaled down for later splits and dividends, so "
-            "the rounding is not the one that a trader had."
+            "Warning: whole shares on adjusted prices. Past prices are scaled down for later splits and dividends, so "
+            "rounding differs from real trading."
         )
     else:
-        sentences.append("Shares are bought whole.")
+        sentences.append("Whole shares.")
     if rules.order == "sequential":
-        sentences.append("When cash is short, buys fill one after the other, the largest action first.")
+        sentences.append("When cash is short, buys fill one by one, the largest action first.")
     if rules.short or rules.leverage > 1:
-        short = "may" if rules.short else "may not"
-        sentences.append(f"Holdings may reach {rules.leverage:g} times the equity; short positions {short} be taken.")
+        short = "are allowed" if rules.short else "are not allowed"
+        sentences.append(f"Gross exposure is limited to {rules.leverage:g} times equity; short positions {short}.")
     if rules.turbulence_limit > 0:
-        sentences.append(f"Agents sell everything while turbulence is above {rules.turbulence_limit:g}.")
+        sentences.append(f"Agents liquidate while turbulence is above {rules.turbulence_limit:g}.")
     if rules.short:
-        fee = f"{100 * rules.borrow_fee:g}% a year" if rules.borrow_fee else "nothing"
-        sentences.append(f"Borrowing the shares of a short position costs {fee}.")
+        fee = f"{100 * rules.borrow_fee:g}% per year" if rules.borrow_fee else "nothing"
+        sentences.append(f"Borrow fee of short positions: {fee}.")
     if np.isfinite(panel.close[-1]).sum() < len(panel.symbols):
         loss = f", less {-100 * rules.exit_return:g}%" if rules.exit_return else ""
-        sentences.append(f"A ticker that ends is paid out at its last close{loss}.")
+        sentences.append(f"A delisted ticker is paid out at its last close{loss}.")
     if rules.cash_rates:
-        dates = ", ".join(f"{100 * rate:g}% a year from {day}" for day, rate in rules.cash_rates)
-        sentences.append(f"Cash earns {dates}; Sharpe and Sortino ratios are in excess of it.")
+        dates = ", ".join(f"{100 * rate:g}% per year from {day}" for day, rate in rules.cash_rates)
+        sentences.append(f"Cash earns {dates}; Sharpe and Sortino ratios use excess returns over it.")
     else:
         sentences.append("Cash earns nothing.")
     if panel.benchmark is not None and panel.benchmark.price_only:
         sentences.append(
-            f"The index is {panel.benchmark.name} by its price alone, without dividends; the stocks' prices "
-            f"{'include' if panel.adjusted else 'leave out'} theirs."
+            f"The index is the {panel.benchmark.name} price index, without dividends; stock prices "
+            f"{'include' if panel.adjusted else 'exclude'} them."
         )
     return sentences
 
 
 def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
-    """The costs beyond the proportional one, in words."""
+    """Sentences on spread, commission, market impact and volume limits; none for those that are off."""
     sentences = []
     if rules.half_spread_bps:
-        sentences.append(f"Every fill is {rules.half_spread_bps:g} basis points worse than its price: half the spread.")
+        sentences.append(f"Half spread: every fill is {rules.half_spread_bps:g} basis points worse than its price.")
     if rules.per_share or rules.per_share_minimum:
         sentences.append(
-            f"An order costs {rules.per_share:g} a share, {rules.per_share_minimum:g} at least; the index pays none."
+            f"Commission: {rules.per_share:g} per share, at least {rules.per_share_minimum:g} per order; none for the "
+            "index."
         )
     if rules.per_share and panel.adjusted:
         sentences.append(
-            "Warning: costs a share on adjusted prices; past prices are scaled down for later splits and dividends, so "
-            "more shares are counted than were traded."
+            "Warning: commission per share on adjusted prices. Past prices are scaled down for later splits and "
+            "dividends, so more shares are charged than would have traded."
         )
     if rules.impact:
         sentences.append(
-            f"An order moves the price by {rules.impact:g} times a bar's volatility times the square root of its "
-            "share of the bar's volume; the index does not pay it."
+            f"Market impact: {rules.impact:g} times the bar's volatility times the square root of the order's share of "
+            "the bar's volume; none for the index."
         )
     if rules.participation:
         sentences.append(
-            f"At most {100 * rules.participation:g}% of a bar's volume fills; the rest of an order lapses."
+            f"Participation limit: at most {100 * rules.participation:g}% of a bar's volume; the rest is cancelled."
         )
     return sentences
 
 
 def ordinal(delay: int) -> str:
-    """2 -> "2nd", the bar after a decision."""
+    """An English ordinal: 2 -> "2nd"."""
     ending = {2: "nd", 3: "rd"}.get(delay % 10 if delay % 100 not in (11, 12, 13) else 0, "th")
     return f"{delay}{'st' if delay % 10 == 1 and delay % 100 != 11 else ending}"
 
 
+def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
+    """The tear sheet's numbers.
+
+    of: the strategy that the report is about, whose drawdowns and monthly returns are listed. Rolling Sharpe ratio,
+    distribution, costs and longest drawdown (in bars) are given for every strategy.
+    """
+    subject = subject_of(results)
+    result = results[subject]
+    return {
+        "of": subject,
+        "drawdowns": [asdict(row) for row in drawdowns(result.times, result.equity)],
+        "longest_drawdown": {name: longest_drawdown(other.times, other.equity) for name, other in results.items()},
+        "monthly": monthly_returns(result.times, result.equity),
+        "rolling_sharpe": {name: _rolling_sharpe_range(other) for name, other in results.items()},
+        "distribution": {name: distribution(other.equity) for name, other in results.items()},
+        "costs": {name: cost_summary(other) for name, other in results.items()},
+    }
+
+
+def subject_of(names: Mapping[str, Any]) -> str:
+    """The strategy that a report is about: the champion, else the first."""
+    return CHAMPION if CHAMPION in names else next(iter(names))
+
+
+def bootstrap_band(equity: Floats, seed: int = 0) -> dict[str, Any] | None:
+    """The bootstrap band of an equity curve with its level, or None if the curve is too short, flat or ruined."""
+    if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
+        return None
+    return {"level": BAND_LEVEL, **equity_band(equity, seed)}
+
+
+def _rolling_sharpe_range(result: BacktestResult) -> dict[str, float | int | None]:
+    """Window, last, lowest and highest rolling Sharpe ratio; None where no window is complete."""
+    ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
+    known = ratios[np.isfinite(ratios)]
+    if not known.size:
+        return {"window": ROLLING_BARS, "last": None, "low": None, "high": None}
+    return {"window": ROLLING_BARS, "last": float(known[-1]), "low": float(known.min()), "high": float(known.max())}
+
+
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
-    """Simple return of each calendar year, its last mark over the last of the year before (at first: the first mark).
+    """Simple return by calendar year, from the last equity of the year before (first year: from the first equity).
 
     times: [T]; equity: [T] currency.
     """
     years = times.astype("datetime64[Y]").astype(int) + 1970
     lasts = np.append(np.flatnonzero(np.diff(years)), len(years) - 1)
-    marks = np.concatenate([equity[:1], equity[lasts]])
+    values = np.concatenate([equity[:1], equity[lasts]])
     with np.errstate(divide="ignore", invalid="ignore"):
-        returns = marks[1:] / marks[:-1] - 1
+        returns = values[1:] / values[:-1] - 1
     return {str(years[i]): float(value) for i, value in zip(lasts, returns, strict=True)}
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write a report's object as JSON, keys sorted, NaN as null. Raises RunError."""
+    """Write a report's object as JSON with sorted keys, NaN as null, atomically. Raises RunError."""
     return files.write_json(path, to_plain(document), indent=2)
 
 
-def _row(score: Score) -> dict[str, Any]:
+def _leaderboard_row(score: Score) -> dict[str, Any]:
     return {**vars(score), "hyperparameters": dict(score.hyperparameters), "metrics": dict(score.metrics)}
 
 

@@ -1,4 +1,4 @@
-"""The page of a report: one file that opens in any browser without a network."""
+"""Renders the report as one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import figures, sections
-from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, readable
-from finrl_pod_app.report.document import write_json
+from finrl_pod_app.report import charts, sections
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name
+from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.palette import Style, styles
-from finrl_pod_app.report.sections import chart, fact_list, listed, section
+from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 
-FLAWS_SHOWN = 8  # the others fold away
+FLAWS_SHOWN = 8  # the others are collapsed
 
 
 def write_report(out: Path, document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> Path:
     """Write report.json and report.html into `out` and return the page's path.
 
-    document: the object of `build_document`; results: of the test split, by the same names of strategies. Raises
-    RunError when the folder cannot be written; earlier reports then stay.
+    document: from `build_document`. results: test results by the same strategy names. Raises RunError if the folder
+    cannot be written; existing reports are then kept.
     """
     plain = to_plain(document)
     page = render(plain, results)
@@ -33,28 +33,28 @@ def write_report(out: Path, document: Mapping[str, Any], results: Mapping[str, B
 
 
 def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
-    """The whole page as text. Equal input gives equal text."""
+    """The page as HTML text. Deterministic: equal input gives equal text."""
     from plotly.offline import get_plotlyjs
 
-    looks = styles(document["test"]["strategies"])
-    kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test days")
+    style_by_name = styles(document["test"]["strategies"])
+    kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test period")
     title = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
     parts = [
         _head(document, title),
         sections.gate(document),
-        section(f"Results {heading}", _metrics(document, looks)),
-        sections.equity(document, results, looks),
+        section(f"Results {heading}", _metrics(document, style_by_name)),
+        sections.equity(document, results, style_by_name),
         sections.drawdowns(document, results),
         sections.rolling(document, results),
         sections.months(document),
-        section("Return of each year", yearly_table(document["test"]["yearly"], looks)),
+        section("Annual returns", yearly_table(document["test"]["yearly"], style_by_name)),
         _weights(results),
-        sections.trading(document, results, looks),
-        sections.distribution(document, results, looks),
-        sections.cost_curve(document, looks),
+        sections.trading(document, results, style_by_name),
+        sections.distribution(document, results, style_by_name),
+        sections.cost_curve(document, style_by_name),
         sections.overfitting(document),
         _leaderboard(document),
-        section("Rules of the market", listed(document["rules"])),
+        section("Market rules", bullet_list(document["rules"])),
         section("Data and splits", _data(document)),
         section("Provenance", _provenance(document)),
     ]
@@ -76,22 +76,22 @@ def _head(document: Mapping[str, Any], title: str) -> str:
     style = "verdict promoted" if verdict["promoted"] else "verdict"
     return (
         f'<header><p class="soft">finrl_pod: {html.escape(title)}</p>\n'
-        f'<div class="{style}"><h1>{sentence}</h1>{listed(verdict["reasons"])}</div></header>'
+        f'<div class="{style}"><h1>{sentence}</h1>{bullet_list(verdict["reasons"])}</div></header>'
     )
 
 
-def _metrics(document: Mapping[str, Any], looks: Mapping[str, Style]) -> str:
-    notes = "; ".join(f"{column.short}: {column.note}" for column in STRATEGY_COLUMNS)
+def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
+    notes = "; ".join(f"{column.label}: {column.note}" for column in STRATEGY_COLUMNS)
     if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
-        notes += ". The index is by its price alone, without dividends"
-    return metrics_table(document["test"]["strategies"], looks) + f'<p class="note">{html.escape(notes)}.</p>'
+        notes += ". The index is a price index, without dividends"
+    return metrics_table(document["test"]["strategies"], style_by_name) + f'<p class="note">{html.escape(notes)}.</p>'
 
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
-    name = CHAMPION if CHAMPION in results else next(iter(results))
-    drawn = chart("weights", figures.weights_figure(results[name]), "tall")
-    note = f'<p class="note">Shares of equity held by {html.escape(readable(name))} after the fills of each day.</p>'
-    return section("Holdings over time", note + drawn)
+    name = subject_of(results)
+    drawn = chart("weights", charts.weights_figure(results[name]), "tall")
+    note = f'<p class="note">Weights of {html.escape(display_name(name))} after the fills of each bar.</p>'
+    return section("Portfolio weights", note + drawn)
 
 
 def _leaderboard(document: Mapping[str, Any]) -> str:
@@ -101,28 +101,30 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
     lines = []
     for member in champion["members"]:
         ancestors = champion["lineage"].get(member, [])
-        lines.append(f"{member} comes from {', from '.join(ancestors)}." if ancestors else f"{member} began anew.")
-    note = f"Score on the validation days. The champion {champion['id']} ({champion['algorithm']}) is the ensemble of "
+        lines.append(
+            f"{member} descends from {', from '.join(ancestors)}." if ancestors else f"{member} started from scratch."
+        )
+    note = f"Scores on the validation period. Champion {champion['id']} ({champion['algorithm']}) is an ensemble of "
     note = f'<p class="note">{html.escape(note)}{len(champion["members"])} members.</p>'
-    return section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + listed(lines))
+    return section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + bullet_list(lines))
 
 
 def _data(document: Mapping[str, Any]) -> str:
     data, splits = document["data"], document["splits"]
     spans = {name: " to ".join(span) for name, span in splits.items() if name != "embargo"}
     facts = {
-        "data set": f"{data['name']}, {data['source']}" if data["source"] else data["name"],
-        "days": f"{data['start']} to {data['end']}, {data['bars']:,} bars",
+        "dataset": f"{data['name']}, {data['source']}" if data["source"] else data["name"],
+        "period": f"{data['start']} to {data['end']}, {data['bars']:,} bars",
         "columns": ", ".join(data["columns"]) + (", adjusted for splits and dividends" if data["adjusted"] else ""),
         f"{len(data['symbols'])} symbols": ", ".join(data["symbols"]),
         **spans,
-        "embargo": f"{splits['embargo']} bars, dropped from the end of train and of validation",
+        "embargo": f"{splits['embargo']} bars dropped from the end of train and validation",
     }
     flaws = data["flaws"]
-    known = "<p>Known flaws of the data:</p>" if flaws else "<p>No flaws of the data are known.</p>"
+    known = "<p>Known data issues:</p>" if flaws else "<p>No known data issues.</p>"
     folded = flaws[FLAWS_SHOWN:]
-    more = f"<details><summary>{len(folded)} more</summary>{listed(folded)}</details>" if folded else ""
-    return known + listed(flaws[:FLAWS_SHOWN]) + more + fact_list(facts)
+    more = f"<details><summary>{len(folded)} more</summary>{bullet_list(folded)}</details>" if folded else ""
+    return known + bullet_list(flaws[:FLAWS_SHOWN]) + more + fact_list(facts)
 
 
 def _provenance(document: Mapping[str, Any]) -> str:
@@ -135,7 +137,7 @@ def _provenance(document: Mapping[str, Any]) -> str:
     if timing := document.get("timing"):
         facts["training"] = (
             f"{timing['samples']:,} samples in {timing['train_seconds']:,.0f} s "
-            f"({timing['samples_per_second']:,.0f} a second), {timing['total_seconds']:,.0f} s in all"
+            f"({timing['samples_per_second']:,.0f} samples/s), {timing['total_seconds']:,.0f} s in total"
         )
     return fact_list(facts)
 

@@ -1,4 +1,4 @@
-// A button of the key shows or hides its strategy in every chart that has it.
+// A button of the legend shows or hides its strategy in every chart.
 document.querySelectorAll(".keys button").forEach((button) => {
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") !== "true";

@@ -1,4 +1,7 @@
-"""The sections of a tear sheet, each a pure function of the report's object; one whose record is missing is empty."""
+"""The sections of the report's page as HTML, each a pure function of the report's object.
+
+A section returns "" if its part of the object is missing.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts, figures
-from finrl_pod_app.report.columns import in_order, readable
+from finrl_pod_app.report import charts
+from finrl_pod_app.report.columns import champion_first, display_name
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
     cost_curve_table,
@@ -22,22 +25,26 @@ from finrl_pod_app.report.tables import (
 
 
 def chart(name: str, figure: Any, size: str = "") -> str:
+    """A figure in its frame. name: the element's id. size: "low", "tall" or empty."""
     from plotly.io import to_html
 
-    # A name of its own instead of a random one: equal runs give equal pages.
+    # A fixed id instead of Plotly's random one: equal runs give equal pages.
     drawn = to_html(figure, full_html=False, include_plotlyjs=False, div_id=name, config={"responsive": True})
     return f'<div class="{f"chart {size}".strip()}">{drawn}</div>'
 
 
 def section(title: str, body: str) -> str:
+    """A section of HTML under an escaped heading."""
     return f"<section><h2>{html.escape(title)}</h2>\n{body}</section>"
 
 
 def fact_list(facts: Mapping[str, str]) -> str:
+    """A definition list of escaped names and values."""
     return "<dl>" + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts.items()) + "</dl>"
 
 
-def listed(sentences: Sequence[str]) -> str:
+def bullet_list(sentences: Sequence[str]) -> str:
+    """A list of escaped sentences; those beginning "Warning" are highlighted. Empty for none."""
     if not sentences:
         return ""
     items = "".join(
@@ -48,120 +55,129 @@ def listed(sentences: Sequence[str]) -> str:
 
 
 def gate(document: Mapping[str, Any]) -> str:
-    """The rules of the verdict one by one, and how often the data was tried and the test period looked at."""
+    """The promotion rules one by one, the trial count and the number of looks at the test period."""
     verdict = document.get("verdict") or {}
     if not verdict.get("rules"):
         return ""
     counted = verdict.get("trials") or {}
-    words = [f"{number:,} {readable(name)}" for name, number in counted.items()]
-    trials = f"Trials counted on this data: {', '.join(words)}. " if words else ""
-    looks = f"Looks at the test period, this one included: {verdict['looks']}." if verdict.get("looks") else ""
+    counts = [f"{number:,} {display_name(name)}" for name, number in counted.items()]
+    trials = f"Trials on this data: {', '.join(counts)}. " if counts else ""
+    looks = f"Looks at the test period, including this one: {verdict['looks']}." if verdict.get("looks") else ""
     note = f'<p class="note">{html.escape(trials + looks)}</p>' if trials + looks else ""
-    return section("The gate, rule by rule", gate_table(verdict["rules"]) + note)
+    return section("Promotion rules", gate_table(verdict["rules"]) + note)
 
 
 def overfitting(document: Mapping[str, Any]) -> str:
-    """The histogram of the probability of backtest overfitting, where it was computed."""
+    """Histogram of the probability of backtest overfitting (PBO)."""
     statistics = (document.get("verdict") or {}).get("statistics") or {}
     found = statistics.get("overfitting")
     if not found or "logits" not in found:
         return ""
     note = (
-        f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: the share of the {found['splits']:,} splits "
-        "of the validation days in which the best trial of one half ranked at or below the median on the other: left "
-        "of zero."
+        f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: the share of {found['splits']:,} splits of "
+        "the validation period where the in-sample best trial ranks at or below the out-of-sample median (left of 0)."
     )
     figure = charts.logits_figure(found["logits"])
-    return section("Overfitting", f'<p class="note">{html.escape(note)}</p>{chart("logits", figure, "low")}')
+    return section("Backtest overfitting", f'<p class="note">{html.escape(note)}</p>{chart("logits", figure, "low")}')
 
 
-def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], looks: Mapping[str, Style]) -> str:
+def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
+    """Equity curves with their key, and the bootstrap band if there is one."""
     band = document["test"].get("band")
     words = ""
     if band is not None:
-        name = readable(document["test"]["tearsheet"]["of"])
+        name = display_name(document["test"]["tearsheet"]["of"])
         words = (
-            f'<p class="note">The grey band holds {100 * band["level"]:.0f}% of what {html.escape(name)} might have '
-            "come to at each day, had its days come in other blocks (stationary bootstrap).</p>"
+            f'<p class="note">Grey band: {100 * band["level"]:.0f}% of the stationary bootstrap resamples of '
+            f"{html.escape(name)} at each bar.</p>"
         )
-    return section("Equity", key(looks) + chart("equity", figures.equity_figure(results, band)) + words)
+    return section("Equity", key(styles) + chart("equity", charts.equity_figure(results, band)) + words)
 
 
 def drawdowns(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
+    """Drawdown curves and the deepest drawdowns."""
     sheet = document["test"]["tearsheet"]
     name, rows = sheet["of"], sheet["drawdowns"]
     longest = sheet["longest_drawdown"][name]
     note = (
-        f'<p class="note">The deepest drawdowns of {html.escape(readable(name))}; its longest time below a peak is '
+        f'<p class="note">The deepest drawdowns of {html.escape(display_name(name))}; its longest drawdown lasts '
         f"{longest:,} bars.</p>"
     )
     table = note + drawdowns_table(rows) if rows else ""
-    return section("Drawdown", chart("drawdown", figures.drawdown_figure(results), "low") + table)
+    return section("Drawdown", chart("drawdown", charts.drawdown_figure(results), "low") + table)
 
 
 def rolling(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
+    """Rolling Sharpe ratio; empty if the period is shorter than the window."""
     rolling = document["test"]["tearsheet"]["rolling_sharpe"]
     if all(one["last"] is None for one in rolling.values()):
         return ""
     window = next(iter(rolling.values()))["window"]
-    note = f'<p class="note">Over the last {window} bars at each day, a year.</p>'
-    return section("Rolling Sharpe ratio", note + chart("rolling", charts.rolling_figure(results), "low"))
+    note = f'<p class="note">Annualised, over a rolling window of {window} bars.</p>'
+    return section("Rolling Sharpe ratio", note + chart("rolling", charts.rolling_sharpe_figure(results), "low"))
 
 
 def months(document: Mapping[str, Any]) -> str:
+    """Monthly returns of the strategy that the report is about."""
     sheet = document["test"]["tearsheet"]
-    note = f'<p class="note">{html.escape(readable(sheet["of"]))}, in percent; the first and last may be parts.</p>'
-    return section("Return of each month", note + monthly_table(sheet["monthly"]))
+    note = f'<p class="note">{html.escape(display_name(sheet["of"]))}, in percent; end months may be partial.</p>'
+    return section("Monthly returns", note + monthly_table(sheet["monthly"]))
 
 
-def trading(document: Mapping[str, Any], results: Mapping[str, BacktestResult], looks: Mapping[str, Style]) -> str:
+def trading(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
+    """Turnover and costs over time, and costs by kind."""
     name = document["test"]["tearsheet"]["of"]
-    shown = html.escape(readable(name))
+    shown = html.escape(display_name(name))
     parts = [
-        f'<p class="note">Turnover of {shown} in each month: half of the value traded, as a share of equity.</p>',
-        chart("turnover", charts.turnover_figure(results[name], looks[name].colour), "low"),
-        '<p class="note">Costs paid so far, as a share of the equity at the start.</p>',
+        f'<p class="note">Monthly one-sided turnover of {shown}: half of the value traded, as a share of equity.</p>',
+        chart("turnover", charts.turnover_figure(results[name], styles[name].colour), "low"),
+        '<p class="note">Cumulative costs as a share of initial equity.</p>',
         chart("costs", charts.costs_figure(results), "low"),
     ]
     if len(results[name].cost_parts) > 1:
-        parts.append(f'<p class="note">The costs of {shown} by kind.</p>')
-        parts.append(chart("parts", charts.parts_figure(results[name]), "low"))
-    parts.append(costs_table(document["test"]["tearsheet"]["costs"], looks))
+        parts.append(f'<p class="note">Cumulative costs of {shown} by kind.</p>')
+        parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low"))
+    parts.append(costs_table(document["test"]["tearsheet"]["costs"], styles))
     return section("Turnover and costs", "".join(parts))
 
 
-def distribution(document: Mapping[str, Any], results: Mapping[str, BacktestResult], looks: Mapping[str, Style]) -> str:
+def distribution(
+    document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]
+) -> str:
+    """Histogram and moments of the returns per bar."""
     note = (
-        '<p class="note">Share of the bars with each return; the outermost points count all that lies beyond. Kurtosis '
-        "of a normal distribution is 3.</p>"
+        '<p class="note">Share of bars by return; the outermost points include all returns beyond them. A normal '
+        "distribution has a kurtosis of 3.</p>"
     )
     drawn = chart("distribution", charts.distribution_figure(results), "low")
     return section(
         "Distribution of returns",
-        note + drawn + distribution_table(document["test"]["tearsheet"]["distribution"], looks),
+        note + drawn + distribution_table(document["test"]["tearsheet"]["distribution"], styles),
     )
 
 
-def cost_curve(document: Mapping[str, Any], looks: Mapping[str, Style]) -> str:
+def cost_curve(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
+    """Annual return by proportional cost, for the same decisions."""
     rows = document["test"].get("cost_curve")
     if not rows:
         return ""
     name, charged = document["test"]["tearsheet"]["of"], document["test"]["cost_bps"]
     note = (
-        f'<p class="note">The same decisions of {html.escape(readable(name))} under other proportional costs; the '
-        f"dotted line marks the {charged:g} basis points that were charged.</p>"
+        f'<p class="note">The decisions of {html.escape(display_name(name))} under other proportional costs; the '
+        f"dotted line marks the {charged:g} basis points of this backtest.</p>"
     )
-    drawn = chart("sensitivity", charts.cost_curve_figure(rows, charged, looks[name].colour), "low")
-    return section("What costs do to it", note + drawn + cost_curve_table(rows))
+    drawn = chart("sensitivity", charts.cost_curve_figure(rows, charged, styles[name].colour), "low")
+    return section("Sensitivity to costs", note + drawn + cost_curve_table(rows))
 
 
-def key(looks: Mapping[str, Style]) -> str:
+def key(styles: Mapping[str, Style]) -> str:
+    """The legend of the line charts, whose buttons show and hide strategies."""
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-strategy="{html.escape(name)}">'
-        f"{key_line(looks[name])}{html.escape(readable(name))}</button>"
-        for name in in_order(looks)
+        f"{key_line(styles[name])}{html.escape(display_name(name))}</button>"
+        for name in champion_first(styles)
     )
     return (
-        '<p class="note">Multiple of the equity at the start, on a logarithmic axis. A click on a name hides or shows '
-        f'its lines.</p><div class="keys">{buttons}</div>'
+        '<p class="note">Growth of 1 on a logarithmic axis. Click a name to show or hide its lines.</p>'
+        f'<div class="keys">{buttons}</div>'
     )

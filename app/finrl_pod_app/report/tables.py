@@ -1,4 +1,4 @@
-"""The tables of a report as HTML. Every name from data or settings is escaped here."""
+"""The tables of the report as HTML. Names from data and settings are escaped here."""
 
 from __future__ import annotations
 
@@ -7,53 +7,61 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.evaluate.tearsheet import yearly_return
-from finrl_pod_app.report.columns import CHAMPION, MISSING, STRATEGY_COLUMNS, in_order, readable, show
+from finrl_pod_app.report.columns import (
+    CHAMPION,
+    MISSING,
+    STRATEGY_COLUMNS,
+    champion_first,
+    display_name,
+    format_metric,
+)
 from finrl_pod_app.report.palette import Style
 
-MOST_ROWS = 32  # of the leaderboard
+MAX_LEADERBOARD_ROWS = 32
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MOMENTS = (  # key, heading, unit
     ("mean", "mean", "%"),
-    ("deviation", "deviation", "%"),
+    ("deviation", "std. deviation", "%"),
     ("skewness", "skewness", ""),
     ("kurtosis", "kurtosis", ""),
-    ("value_at_risk", "worst 5% begin at", "%"),
-    ("expected_shortfall", "their mean", "%"),
+    ("value_at_risk", "5% VaR", "%"),
+    ("expected_shortfall", "expected shortfall", "%"),
     ("best", "best", "%"),
     ("worst", "worst", "%"),
-    ("positive", "gains", "% of bars"),
+    ("positive", "positive", "% of bars"),
 )
 
 
-def metrics_table(strategies: Mapping[str, Mapping[str, float | None]], looks: Mapping[str, Style]) -> str:
-    """Strategies down, metrics across, numbers to the right with their units."""
+def metrics_table(strategies: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
+    """Metrics of each strategy, one row per strategy."""
     heads = "".join(
-        f'<th scope="col" title="{html.escape(column.note)}">{html.escape(column.short)}'
+        f'<th scope="col" title="{html.escape(column.note)}">{html.escape(column.label)}'
         f"<small>{html.escape(column.unit)}</small></th>"
         for column in STRATEGY_COLUMNS
     )
     rows = [
-        _strategy_row(name, looks, [show(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS])
-        for name in in_order(strategies)
+        _strategy_row(
+            name, styles, [format_metric(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS]
+        )
+        for name in champion_first(strategies)
     ]
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
-def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], looks: Mapping[str, Style]) -> str:
-    """Strategies down, calendar years across, returns in percent."""
+def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
+    """Returns by calendar year in percent, one row per strategy."""
     years = sorted({year for returns in yearly.values() for year in returns})
     heads = "".join(f'<th scope="col">{html.escape(year)}<small>%</small></th>' for year in years)
     rows = [
-        _strategy_row(name, looks, [_percent(yearly[name].get(year)) for year in years]) for name in in_order(yearly)
+        _strategy_row(name, styles, [_percent(yearly[name].get(year)) for year in years])
+        for name in champion_first(yearly)
     ]
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
 def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The deepest drawdowns with their dates."""
-    heads = "".join(
-        f'<th scope="col">{head}</th>' for head in ("from", "lowest", "back at the peak", "depth %", "bars")
-    )
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("peak", "trough", "recovered", "depth %", "bars"))
     body = [
         f'<tr><th scope="row">{row["peak"]}</th><td>{row["trough"]}</td><td>{row["recovered"] or "not yet"}</td>'
         f"<td>{_percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
@@ -63,68 +71,66 @@ def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
-    """Years down, months across and the whole year last; returns in percent on a ground that is the deeper the larger
-    they are."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *MONTHS, "whole"))
+    """Returns by month in percent, one row per year with its total last. Cells are shaded by size."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *MONTHS, "total"))
     largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
     rows = []
     for year, months in monthly.items():
-        cells = "".join(_heat(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
-        whole = f"<td><strong>{_percent(yearly_return(months))}</strong></td>"
-        rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{whole}</tr>')
+        cells = "".join(_shaded_cell(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
+        total = f"<td><strong>{_percent(yearly_return(months))}</strong></td>"
+        rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
     return _table(heads, rows)
 
 
-def distribution_table(moments: Mapping[str, Mapping[str, float | None]], looks: Mapping[str, Style]) -> str:
-    """Strategies down, moments and tails of their returns across."""
+def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
+    """Moments and tails of the returns per bar, one row per strategy."""
     heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit in MOMENTS)
     rows = [
         _strategy_row(
             name,
-            looks,
+            styles,
             [
-                _percent(moments[name].get(key), 2) if unit else _plain(moments[name].get(key))
+                _percent(moments[name].get(key), 2) if unit else _ratio(moments[name].get(key))
                 for key, _, unit in MOMENTS
             ],
         )
-        for name in in_order(moments)
+        for name in champion_first(moments)
     ]
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
 def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
-    """What each cost of a trade leaves."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("cost, bp", "a year %", "Sharpe", "drawdown %"))
+    """Performance by proportional cost."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR %", "Sharpe ratio", "max drawdown %"))
     body = [
         f'<tr><th scope="row">{row["cost_bps"]:g}</th><td>{_percent(row["annual_return"])}</td>'
-        f"<td>{_plain(row['sharpe'])}</td><td>{_percent(row['max_drawdown'])}</td></tr>"
+        f"<td>{_ratio(row['sharpe'])}</td><td>{_percent(row['max_drawdown'])}</td></tr>"
         for row in rows
     ]
     return _table(heads, body, wide=False)
 
 
-def costs_table(costs: Mapping[str, Mapping[str, Any]], looks: Mapping[str, Style]) -> str:
-    """Costs by kind in currency, what they took of the equity a year, and interest less fees."""
+def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
+    """Costs by kind in currency, annual cost drag, and interest less fees, one row per strategy."""
     kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
     heads = "".join(f'<th scope="col">{html.escape(kind)}<small>currency</small></th>' for kind in kinds)
-    heads += (
-        '<th scope="col">drag<small>% a year</small></th><th scope="col">interest less fees<small>currency</small></th>'
-    )
+    heads += '<th scope="col">cost drag<small>% per year</small></th>'
+    heads += '<th scope="col">interest less fees<small>currency</small></th>'
     rows = []
-    for name in in_order(costs):
+    for name in champion_first(costs):
         one = costs[name]
         cells = [MISSING if kind not in one["parts"] else f"{one['parts'][kind]:,.0f}" for kind in kinds]
-        rows.append(_strategy_row(name, looks, [*cells, _percent(one["drag"], 2), f"{one['carry']:,.0f}"]))
+        rows.append(_strategy_row(name, styles, [*cells, _percent(one["drag"], 2), f"{one['carry']:,.0f}"]))
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
 def gate_table(rules: Sequence[Mapping[str, Any]]) -> str:
-    """Each rule of the gate: what it asks for, what was reached, whether that is enough."""
-    heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">met</th>'
-    heads += '<th scope="col" class="text">in words</th>'
+    """Each promotion rule with its value, limit and outcome."""
+    heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
+    heads += '<th scope="col" class="text">explanation</th>'
     body = [
-        f'<tr><th scope="row">{html.escape(readable(str(rule["name"])))}</th><td>{_number(rule["value"])}</td>'
-        f'<td>{_number(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
+        f'<tr><th scope="row">{html.escape(display_name(str(rule["name"])))}</th><td>{_value(rule["value"])}</td>'
+        f'<td>{_value(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
         f"{'yes' if rule['passed'] else 'no'}</td>"
         f'<td class="text words">{html.escape(str(rule.get("sentence", "")))}</td></tr>'
         for rule in rules
@@ -133,13 +139,13 @@ def gate_table(rules: Sequence[Mapping[str, Any]]) -> str:
 
 
 def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> str:
-    """The best agents with their parents, and the settings in which they differ."""
-    shown = rows[:MOST_ROWS]
+    """The best agents with their parents and the hyperparameters in which they differ."""
+    shown = rows[:MAX_LEADERBOARD_ROWS]
     settings = sorted({key for row in shown for key in row["hyperparameters"]})
     varied = [key for key in settings if len({row["hyperparameters"].get(key) for row in shown}) > 1]
     heads = ['<th scope="col">agent</th>', '<th scope="col" class="text">parent</th>']
     heads += ['<th scope="col">generation</th>', '<th scope="col">score</th>']
-    heads += [f'<th scope="col">{html.escape(readable(key))}</th>' for key in varied]
+    heads += [f'<th scope="col">{html.escape(display_name(key))}</th>' for key in varied]
     body = []
     for row in shown:
         member = row["id"] in members
@@ -149,21 +155,21 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
             f"<td>{row['generation']}</td>",
             f"<td>{MISSING if row['score'] is None else format(row['score'], '.3f')}</td>",
         ]
-        cells += [f"<td>{_number(row['hyperparameters'].get(key))}</td>" for key in varied]
+        cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
     return _table("".join(heads), body)
 
 
-def key_line(look: Style) -> str:
-    """A short line as a strategy is drawn."""
+def key_line(style: Style) -> str:
+    """A short sample of a strategy's line, as SVG."""
     return (
         f'<svg class="key" viewBox="0 0 26 10" aria-hidden="true"><line x1="0" y1="5" x2="26" y2="5" '
-        f'stroke="{look.colour}" stroke-width="{look.width}" stroke-dasharray="{look.dashes}"/></svg>'
+        f'stroke="{style.colour}" stroke-width="{style.width}" stroke-dasharray="{style.dash_array}"/></svg>'
     )
 
 
-def _strategy_row(name: str, looks: Mapping[str, Style], cells: Sequence[str]) -> str:
-    head = f'<th scope="row"><span class="named">{key_line(looks[name])}{html.escape(readable(name))}</span></th>'
+def _strategy_row(name: str, styles: Mapping[str, Style], cells: Sequence[str]) -> str:
+    head = f'<th scope="row"><span class="named">{key_line(styles[name])}{html.escape(display_name(name))}</span></th>'
     style = " class=champion" if name == CHAMPION else ""
     return f"<tr{style}>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
@@ -177,8 +183,8 @@ def _table(heads: str, rows: Sequence[str], *, wide: bool = True) -> str:
     )
 
 
-def _heat(value: float | None, largest: float) -> str:
-    """A cell of the monthly table: blue for gains, orange for losses, both light enough for the text."""
+def _shaded_cell(value: float | None, largest: float) -> str:
+    """A cell of the monthly table: blue for gains, orange for losses, light enough for the text."""
     if value is None:
         return "<td></td>"
     colour = "20, 138, 205" if value > 0 else "213, 94, 0"
@@ -189,11 +195,11 @@ def _percent(value: float | None, digits: int = 1) -> str:
     return MISSING if value is None else f"{100 * value:.{digits}f}"
 
 
-def _plain(value: float | None) -> str:
+def _ratio(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
-def _number(value: Any) -> str:
+def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return MISSING if value is None else html.escape(str(value))

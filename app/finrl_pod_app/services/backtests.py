@@ -23,7 +23,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.document import build_document
+from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.output_folder import BACKTEST, rewriting
 from finrl_pod_app.services.overrides import override_config
@@ -174,10 +174,9 @@ def _written(
     """Into a folder, where one was named."""
     if out is not None:
         from finrl_pod_app.report.html import write_report
-        from finrl_pod_app.report.sheet import band_of
         from finrl_pod_app.services.results import write_results
 
-        document["test"]["band"] = band_of(results, asked.config.seed)
+        document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, asked.config.seed)
         write_report(out, document, results)
         write_results(out, results)
 

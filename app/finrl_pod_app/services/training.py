@@ -25,9 +25,8 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.settings import check as check_tournament
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
-from finrl_pod_app.report.document import Champion, Timing, build_document
+from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
-from finrl_pod_app.report.sheet import band_of
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.output_folder import RUN, held
 from finrl_pod_app.services.prices import load_panel
@@ -77,7 +76,9 @@ def run_tournament(
                 )
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
-                document["test"]["band"] = band_of(evaluation.test, config.seed)
+                document["test"]["band"] = bootstrap_band(
+                    evaluation.test[subject_of(evaluation.test)].equity, config.seed
+                )
                 write_report(out, document, evaluation.test)
     except KeyboardInterrupt:
         raise Interrupted(

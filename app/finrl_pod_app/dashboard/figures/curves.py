@@ -12,8 +12,16 @@ from finrl_pod.evaluate.tearsheet import ROLLING_BARS, monthly_returns, rolling_
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.frames.comparison import Curve
-from finrl_pod_app.report.charts import logits_bars, monthly_turnover
-from finrl_pod_app.report.figures import add_band, dates, growth, log_axis, stacked_weights, thin
+from finrl_pod_app.report.charts import (
+    add_band,
+    dates,
+    growth,
+    logit_bars,
+    monthly_turnover,
+    set_log_axis,
+    stacked_weights,
+    thin,
+)
 from finrl_pod_app.report.tables import MONTHS
 
 YEARS_ACROSS = 7  # beside each other on a telephone, with a figure in each cell
@@ -27,7 +35,7 @@ def equity(curves: Mapping[str, Curve], looks: Looks, band: Mapping[str, Any] | 
     """Equity as a multiple of the start, on a log axis. band: of the first strategy, as `equity_band` gives it."""
     grown = {name: growth(curve.equity) for name, curve in curves.items()}
     figure = _lines(curves, grown, looks, "%{y:.3f}×")
-    log_axis(figure, grown, band)
+    set_log_axis(figure, grown, band)
     if band is not None:
         first = next(iter(curves))
         name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(first))}"
@@ -132,7 +140,7 @@ def logits(histogram: Mapping[str, Sequence[float]]) -> Any:
     """Cross-validation of choosing the best (PBO): left of zero the best in sample was below the median out of it."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(logits_bars(histogram))
+    figure = go.Figure(logit_bars(histogram))
     figure.update_xaxes(title="rank of the choice on other days (logit; left of 0: below the median)")
     figure.update_yaxes(title="splits of the days")
     return figure

@@ -9,7 +9,7 @@ import pandas as pd
 
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.report.figures import dates, log_ticks, thin
+from finrl_pod_app.report.charts import dates, log_ticks, thin
 
 BLOCKS = 240  # columns of the map of missing bars: more cannot be seen
 
