@@ -82,7 +82,7 @@ def held(found: dict[str, Any]) -> dict[str, bool]:
 
 def content(folder: Path) -> dict[str, int]:
     """How much there was to show."""
-    from finrl_pod_app.dashboard.frames import paper_journal
+    from finrl_pod_app.dashboard.queries import paper_journal
 
     journal = paper_journal.load(folder / "journal.sqlite")
     return {

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import curves as figures
-from finrl_pod_app.dashboard.frames import comparison
+from finrl_pod_app.dashboard.figures import comparison as figures
+from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.services.backtests import prepare
 from finrl_pod_app.services.sweeps import DecisionTable
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.dashboard import jobs
-from finrl_pod_app.dashboard.frames import runs
+from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.services.training import run_tournament
 
 from finrl_pod.errors import InputError, RunError

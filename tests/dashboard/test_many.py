@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.dashboard.frames import runs, training
+from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 
 from tests.dashboard.conftest import SCRIPT

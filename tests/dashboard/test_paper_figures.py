@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.figures import paper
-from finrl_pod_app.dashboard.frames.paper_costs import Slippage
-from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
+from finrl_pod_app.dashboard.queries.paper_costs import Slippage
+from finrl_pod_app.dashboard.queries.paper_tracking import Tracking
 
 
 def track(equity: list[float], backtest: list[float]) -> Tracking:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard.figures import prices as figures
-from finrl_pod_app.dashboard.frames import prices
+from finrl_pod_app.dashboard.queries import prices
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard import jobs
-from finrl_pod_app.dashboard.frames import runs, verdicts
+from finrl_pod_app.dashboard.queries import runs, verdicts
 from finrl_pod_app.gymnasium_training.config import Order
 from finrl_pod_app.gymnasium_training.folder import RunFolder
 from finrl_pod_app.services import progress_file

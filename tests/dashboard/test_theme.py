@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from finrl_pod_app.dashboard import launch, theme
-from finrl_pod_app.dashboard.figures import curves
+from finrl_pod_app.dashboard.figures import comparison as curves
 
 PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
 

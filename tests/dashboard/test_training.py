@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.figures import training as figures
-from finrl_pod_app.dashboard.frames import runs, training
+from finrl_pod_app.dashboard.queries import runs, training
 
 PODS, ROWS, STEP = 5, 4, 32
 

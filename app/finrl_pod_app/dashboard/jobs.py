@@ -18,7 +18,7 @@ import psutil
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.files import write_json, write_text
 from finrl_pod.settings.run import RunConfig
-from finrl_pod_app.dashboard.frames.runs import (
+from finrl_pod_app.dashboard.queries.runs import (
     CONFIG,
     JOB,
     LOG,
@@ -28,7 +28,7 @@ from finrl_pod_app.dashboard.frames.runs import (
     resume_walkforward,
     walkforward_of,
 )
-from finrl_pod_app.dashboard.frames.runs import config as config_of
+from finrl_pod_app.dashboard.queries.runs import config as config_of
 from finrl_pod_app.services import progress_file
 from finrl_pod_app.services.presets import config_text
 

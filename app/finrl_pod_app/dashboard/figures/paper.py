@@ -9,8 +9,8 @@ from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL
 if TYPE_CHECKING:
     import pandas as pd
 
-    from finrl_pod_app.dashboard.frames.paper_costs import Slippage
-    from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
+    from finrl_pod_app.dashboard.queries.paper_costs import Slippage
+    from finrl_pod_app.dashboard.queries.paper_tracking import Tracking
 
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
 A_DAY, FEW = 24 * 3600 * 1000, 8  # milliseconds; sessions

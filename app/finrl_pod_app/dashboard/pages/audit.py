@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.frames import findings, runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.tables import show_sentences
+from finrl_pod_app.dashboard.queries import findings, runs
 from finrl_pod_app.dashboard.settings import Settings
 
 

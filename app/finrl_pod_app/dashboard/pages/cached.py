@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod_app.dashboard.frames import machine, runs, training, verdicts
+from finrl_pod_app.dashboard.queries import machine, runs, training, verdicts
 from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def asked(
     counted: bool,
 ) -> Any:
     """What a strategy or the champion of a run decides in a period (`comparison.ask_strategy`)."""
-    from finrl_pod_app.dashboard.frames.comparison import ask_strategy
+    from finrl_pod_app.dashboard.queries.comparison import ask_strategy
 
     _one_thread()
     if isinstance(target, str):
@@ -106,7 +106,7 @@ def asked(
 @st.cache_data(max_entries=50, show_spinner=False)
 def band(equity: Any) -> dict[str, Any] | None:
     """The bootstrap band of an equity curve, None for one that is too short, flat or ruined."""
-    from finrl_pod_app.dashboard.frames.comparison import band_of
+    from finrl_pod_app.dashboard.queries.comparison import band_of
 
     return band_of(equity)
 
@@ -122,7 +122,7 @@ def panel(name: str, sha256: str) -> Panel:  # noqa: ARG001 - a part of the key
 @st.cache_resource(max_entries=1, show_spinner=False)
 def strategies() -> tuple[str, ...]:
     """The names of the built-in strategies."""
-    from finrl_pod_app.dashboard.frames.comparison import STRATEGIES
+    from finrl_pod_app.dashboard.queries.comparison import STRATEGIES
 
     return STRATEGIES
 

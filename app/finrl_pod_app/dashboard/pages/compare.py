@@ -12,11 +12,11 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_gate import gate
 from finrl_pod_app.dashboard.pages.compare_views import show
 from finrl_pod_app.dashboard.pages.parts import told
+from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
@@ -26,7 +26,7 @@ MOST = 12  # curves: more cannot be told apart
 
 def render(settings: Settings) -> None:
     """Draw the page."""
-    from finrl_pod_app.dashboard.frames.comparison import SLOW, STRATEGIES
+    from finrl_pod_app.dashboard.queries.comparison import SLOW, STRATEGIES
 
     st.title("Backtest and compare")
     found = [run for run in cached.found_runs(settings) if run.has_champion]

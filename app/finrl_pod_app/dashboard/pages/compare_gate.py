@@ -8,10 +8,10 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import definition
-from finrl_pod_app.dashboard.frames import runs, verdicts
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.parts import show_figure
 from finrl_pod_app.dashboard.pages.tables import show_sentences
+from finrl_pod_app.dashboard.queries import runs, verdicts
 
 CELL = 150  # pixels of a figure: two stand side by side on a telephone
 
@@ -42,7 +42,7 @@ def gate(chosen: Sequence[runs.RunFiles]) -> None:
             histogram = verdicts.logits(verdict)
             if histogram is not None:
                 st.markdown("Overfitting of the choice", help=definition("pbo"))
-                from finrl_pod_app.dashboard.figures.curves import logits
+                from finrl_pod_app.dashboard.figures.comparison import logits
 
                 words = "How the choice ranked on other days: bars left of zero are below the median."
                 show_figure(logits(histogram), f"logits of {run.name}", describes=words, height=240)

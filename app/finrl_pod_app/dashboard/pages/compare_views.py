@@ -10,12 +10,12 @@ import streamlit as st
 from finrl_pod.evaluate.tearsheet import BAND_LEVEL
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import definition
-from finrl_pod_app.dashboard.figures import curves as figures
-from finrl_pod_app.dashboard.frames import comparison
+from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import strategy_columns
 from finrl_pod_app.dashboard.pages.parts import show_figure
 from finrl_pod_app.dashboard.pages.tables import show_table
+from finrl_pod_app.dashboard.queries import comparison
 
 HIGHEST = 100.0  # basis points
 TRADES = 2_000  # rows shown, the last ones; all are in the file

@@ -19,7 +19,7 @@ SHOWN = 6  # tickers drawn at first
 
 def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
     """Draw the page."""
-    from finrl_pod_app.dashboard.frames.prices import catalogue_table
+    from finrl_pod_app.dashboard.queries.prices import catalogue_table
 
     st.title("Data")
     panels = cached.catalogue()
@@ -52,7 +52,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
 
 def _draw(name: str, view: str) -> None:
     from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.frames import prices
+    from finrl_pod_app.dashboard.queries import prices
 
     panel = cached.panel(name, next(one.sha256 for one in cached.catalogue() if one.name == name))
     column: Any = st.column_config

@@ -14,7 +14,7 @@ BARS = ("1d", "1h", "15m", "1m")
 
 def take_in() -> None:
     """Draw the upload, the check's answer, a preview and the button that stores."""
-    from finrl_pod_app.dashboard.frames import prices
+    from finrl_pod_app.dashboard.queries import prices
 
     st.caption(
         "Long: columns time, symbol, close and any of open, high, low, volume. Wide: time, then a column of closes for "

@@ -5,12 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from finrl_pod_app.dashboard import jobs, theme
-from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
 from finrl_pod_app.dashboard.pages.paper_summary import show_account
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
+from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.services.presets import preset
 

@@ -12,11 +12,11 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import paper as figures
-from finrl_pod_app.dashboard.frames import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
 from finrl_pod_app.dashboard.pages import paper_columns as columns
 from finrl_pod_app.dashboard.pages import paper_commands, paper_replay
 from finrl_pod_app.dashboard.pages.parts import show_figure
 from finrl_pod_app.dashboard.pages.tables import show_table
+from finrl_pod_app.dashboard.queries import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_EVERY, ACCOUNT_EVERY = 2.0, 10.0  # seconds between two looks at the journal, while the page is open

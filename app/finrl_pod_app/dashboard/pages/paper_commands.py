@@ -9,8 +9,8 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import default_name, guard, visitor_address
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
 from finrl_pod_app.dashboard.passwords import Password
+from finrl_pod_app.dashboard.queries.paper_journal import Journal
 
 LONGEST_NAME = 64
 _FOLLOWED = "paper_command"  # number of the last command of this visitor, until it was answered

@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from finrl_pod_app.dashboard import replays, theme
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
-from finrl_pod_app.dashboard.frames.paper_state import simulated
-from finrl_pod_app.dashboard.frames.paper_tracking import Tracking
+from finrl_pod_app.dashboard.queries.paper_journal import Journal
+from finrl_pod_app.dashboard.queries.paper_state import simulated
+from finrl_pod_app.dashboard.queries.paper_tracking import Tracking
 
 DIFFERENCES_SHOWN = 10
 SAMPLE = "sample"

@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.frames import paper_journal, paper_state
+from finrl_pod_app.dashboard.queries import paper_journal, paper_state
 
 _COLOURS = {"active": "green", "reducing": "orange", "halted": "red"}
 _ALIVE = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}

@@ -12,9 +12,9 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig
 from finrl_pod_app.dashboard import jobs, theme
-from finrl_pod_app.dashboard.frames.form import config_of, proposed_splits
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.dashboard.training_form import config_of, proposed_splits
 from finrl_pod_app.services.presets import COMMENTS, PRESETS, PURPOSES, config_text
 
 EARLIEST = date(1900, 1, 1)

@@ -8,11 +8,11 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import training as figures
-from finrl_pod_app.dashboard.frames import runs, training
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.parts import show_figure, told
 from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
+from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.services.presets import COMMENTS
 

@@ -9,8 +9,8 @@ import streamlit as st
 from finrl_pod.errors import RunError
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.definitions import definition
-from finrl_pod_app.dashboard.frames import runs
 from finrl_pod_app.dashboard.pages.parts import told
+from finrl_pod_app.dashboard.queries import runs
 
 REFRESH = 1.0  # seconds
 

@@ -46,7 +46,7 @@ def draw(name: str, settings: Settings) -> None:
 @st.cache_resource(max_entries=1, show_spinner=False)
 def warm_up() -> None:
     """Load what comparisons need, once a server and behind the first visitor's back: it takes seconds."""
-    timer = threading.Timer(WARM_UP_AFTER, importlib.import_module, ("finrl_pod_app.dashboard.frames.comparison",))
+    timer = threading.Timer(WARM_UP_AFTER, importlib.import_module, ("finrl_pod_app.dashboard.queries.comparison",))
     timer.daemon = True
     timer.start()
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from finrl_pod_app.dashboard.frames.paper_journal import KEPT, Journal
+from finrl_pod_app.dashboard.queries.paper_journal import KEPT, Journal
 
 BASIS_POINTS = 10_000.0
 

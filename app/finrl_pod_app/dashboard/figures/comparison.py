@@ -11,7 +11,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, drawdown
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, monthly_returns, rolling_sharpe, yearly_return
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.frames.comparison import Curve
+from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.report.charts import (
     add_band,
     dates,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
+from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.paper.tracking_error import track_file
 
 BASIS_POINTS = 10_000.0

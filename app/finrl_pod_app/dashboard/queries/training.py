@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.files import read_json
-from finrl_pod_app.dashboard.frames.runs import STATE, RunFiles
+from finrl_pod_app.dashboard.queries.runs import STATE, RunFiles
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.dashboard.frames import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
+from finrl_pod_app.dashboard.queries import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
+from finrl_pod_app.dashboard.queries.paper_journal import Journal
 
 from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.definitions import DEFINITIONS, definition
-from finrl_pod_app.dashboard.frames import findings, machine
+from finrl_pod_app.dashboard.queries import findings, machine
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
 from finrl_pod_app.services.doctor import Finding
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES

@@ -7,7 +7,7 @@ import tomllib
 from datetime import date
 
 import pytest
-from finrl_pod_app.dashboard.frames.form import config_of, merged, proposed_splits
+from finrl_pod_app.dashboard.training_form import config_of, merged, proposed_splits
 from finrl_pod_app.services.presets import config_text
 
 from finrl_pod.errors import ConfigError

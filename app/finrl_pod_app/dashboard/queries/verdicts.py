@@ -9,7 +9,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod_app.dashboard.frames.runs import VERDICT, RunFiles
+from finrl_pod_app.dashboard.queries.runs import VERDICT, RunFiles
 
 _FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
 PASSED, FAILED = "✓\N{NO-BREAK SPACE}passed", "✗\N{NO-BREAK SPACE}failed"

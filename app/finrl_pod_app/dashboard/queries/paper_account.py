@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from finrl_pod.paper.records import TAKEN
-from finrl_pod_app.dashboard.frames.paper_journal import KEPT, Journal
+from finrl_pod_app.dashboard.queries.paper_journal import KEPT, Journal
 
 SHARE_DIGITS = 9  # the smallest fraction that a broker takes; sums of floats are rounded to it
 

@@ -13,8 +13,8 @@ import psutil
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod_app.dashboard.frames.paper_account import positions
-from finrl_pod_app.dashboard.frames.paper_journal import Journal
+from finrl_pod_app.dashboard.queries.paper_account import positions
+from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.dashboard.theme import moment
 
 MISSED = 3.0  # seconds without a beat after which the daemon's process is looked for
