@@ -104,6 +104,48 @@ def room(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
+def test_only_the_public_names_of_the_core_reach_upwards() -> None:
+    """finrl_pod/__init__.py names modules of the packages above as strings, to import them lazily. Nothing else may."""
+    above = tuple(f"{package}." for package in SOURCES if package != "finrl_pod")
+    for name, path in MODULES.items():
+        if name.startswith("finrl_pod."):
+            strings = [
+                node.value
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+            assert not [text for text in strings if text.startswith(above)], name
+
+
+def test_no_import_cycles() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: strongly connected components, by Tarjan's algorithm."""
+    graph = {name: sorted((imports(name) & set(MODULES)) - {name}) for name in MODULES}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    cycles: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in graph[module]:
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(component) > 1:
+                cycles.append(sorted(component))
+
+    for module in graph:
+        if module not in index:
+            visit(module)
+    assert cycles == []
+
+
 def test_every_package_is_there() -> None:
     assert {name.split(".")[0] for name in MODULES} == set(SOURCES)
 
