@@ -105,7 +105,9 @@ def make(folder: Path) -> None:
     from finrl_pod_app.services.training import run_tournament
 
     quick = preset("quick")
-    budget = dataclasses.replace(quick.tournament, pods=PODS, samples=4_096, generations=2, leaderboard=PODS)
+    budget = dataclasses.replace(
+        quick.tournament, pods=PODS, samples_per_generation=4_096, generations=2, leaderboard=PODS
+    )
     first = folder / "runs" / "run-000"
     if not (first / "report.json").is_file():
         run_tournament(dataclasses.replace(quick, tournament=budget), first, device="cpu")

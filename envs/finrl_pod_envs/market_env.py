@@ -63,7 +63,7 @@ class MarketEnv(ABC):
             config = dataclasses.replace(config, kind=self.KIND)
         check(config, market)
         self.market, self.config = market, config
-        exact = config.whole_shares and config.order == "sequential"
+        exact = config.whole_shares and config.buy_allocation == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
         self.shown = dtype or torch.float32
         self.member_ids = tuple(members)

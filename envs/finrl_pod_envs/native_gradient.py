@@ -62,7 +62,7 @@ def native_gradient(env: KernelEnv) -> NativeGradient | None:
         env.device.type == "cpu"
         and config.kind == "portfolio"
         and config.reward in REWARDS
-        and config.order == "proportional"
+        and config.buy_allocation == "proportional"
         and not config.whole_shares
         and not config.short
         and config.leverage == 1.0

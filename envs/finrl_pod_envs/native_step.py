@@ -80,7 +80,7 @@ class NativeStep:
             rounds,
             env.window,
             KINDS[config.kind],
-            ORDERS[config.order],
+            ORDERS[config.buy_allocation],
             REWARDS[config.reward],
             config.whole_shares,
             env.rules.cost_rate,

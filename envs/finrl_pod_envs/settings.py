@@ -10,7 +10,7 @@ from finrl_pod.types import MarketTensor
 RANGES = {
     "window": at_least(1),
     "hmax": ABOVE_AND_FINITE,
-    "lot": above_to(0, 1),
+    "trade_fraction": above_to(0, 1),
     "turbulence_limit": Range("0 or more", lambda x: x >= 0),
     "envs": at_least(1),
     "group": at_least(1),

@@ -40,7 +40,7 @@ class StockTradingEnv(MarketEnv):
     """Shares to trade, in [-1, 1] times `hmax`.
 
     action: [P, E, N], clipped to [-1, 1]. observation.account: cash and holdings as shares of the starting cash.
-    With order="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
+    With buy_allocation="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
     """
 
     KIND = "stock_trading"
@@ -67,7 +67,7 @@ class StockTradingEnv(MarketEnv):
 
 
 class DiscreteTradingEnv(MarketEnv):
-    """Long only. 0: hold on; 1 to N: buy asset n for `lot` of the equity; N + 1 to 2 N: sell as much of it.
+    """Long only. 0: hold on; 1 to N: buy asset n for `trade_fraction` of the equity; N + 1 to 2 N: sell as much of it.
 
     action: [P, E, 1] whole numbers below `actions`. observation.account: cash and holdings as shares of the current
     equity. No more is bought than the cash pays for, no more sold than is held.
@@ -96,7 +96,7 @@ class DiscreteTradingEnv(MarketEnv):
         return super().step(action, rows)
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
-        change = wanted_change(action[..., 0], self.assets, self.config.lot).to(self.dtype)
+        change = wanted_change(action[..., 0], self.assets, self.config.trade_fraction).to(self.dtype)
         worth = state.cash + (state.shares * close).sum(-1)
         shares = change * worth.unsqueeze(-1) / close
         return shares * tradable, None

@@ -170,14 +170,14 @@ SOURCE = Path(__file__).with_name("variations.cpp")
 
 def proportional_rate(rules: ExecutionRules) -> float | None:
     """The one rate of a rule set that the kernel knows (long-only, fractions, scaled buys), else None."""
-    if rules.whole_shares or rules.short or rules.leverage != 1 or rules.order != "proportional":
+    if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
         return None
     if rules.frictions is None:
         return rules.cost_rate
     frictions = rules.frictions
     if any(not isinstance(model, HalfSpread) for model in frictions.costs):
         return None
-    if frictions.participation or frictions.cash_rates or frictions.exit_return or frictions.delay != 1:
+    if frictions.participation or frictions.cash_rates or frictions.delisting_return or frictions.delay != 1:
         return None
     # Long-only accounts pay no borrow fee, whatever it is.
     return rules.cost_rate + sum(model.share for model in frictions.costs if isinstance(model, HalfSpread))

@@ -59,21 +59,23 @@ def number_of_choices(assets: int) -> int:
     return 2 * assets + 1
 
 
-def wanted_change(choice: Tensor, assets: int, lot: float) -> Tensor:
+def wanted_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
     """Change of the weights of equity [..., N] (float64) that a choice [...] wants.
 
-    0: none; 1 to N: `lot` more of asset n; N + 1 to 2 N: `lot` less of asset n.
+    0: none; 1 to N: `trade_fraction` more of asset n; N + 1 to 2 N: `trade_fraction` less of asset n.
     """
     moves = torch.nn.functional.one_hot(choice.long(), number_of_choices(assets)).double()
-    return (moves[..., 1 : assets + 1] - moves[..., assets + 1 :]) * lot
+    return (moves[..., 1 : assets + 1] - moves[..., assets + 1 :]) * trade_fraction
 
 
-def choices_as_weights(choice: Tensor, held: Tensor, tradable: Tensor, *, lot: float, rules: ExecutionRules) -> Tensor:
+def choices_as_weights(
+    choice: Tensor, held: Tensor, tradable: Tensor, *, trade_fraction: float, rules: ExecutionRules
+) -> Tensor:
     """The target weights [..., N] that a choice [...] leads to at today's prices.
 
     held: [..., N] weights. No more is sold than is held, no more bought than the cash pays for, costs included.
     """
-    change = torch.where(tradable, wanted_change(choice, held.shape[-1], lot), 0.0)
+    change = torch.where(tradable, wanted_change(choice, held.shape[-1], trade_fraction), 0.0)
     change = torch.maximum(change, -held)
     fractions = replace(rules, whole_shares=False)
     return execute(1 - held.sum(-1), held, change, torch.ones_like(held), fractions).shares

@@ -115,8 +115,8 @@ class Frictions:
     borrow_fee: a year, as a share of the value of short positions, charged overnight (actual days over 365).
     cash_rates: (date, annual rate) in order of date: what cash earns, and borrowed cash pays, from each date on;
         nothing before the first.
-    exit_return: what a delisted ticker pays relative to its last close: 0 the last close itself, -0.3 thirty percent
-        less.
+    delisting_return: return from the last close of a delisted ticker to what it pays out: 0 pays the last close, -0.3
+        thirty percent less.
     delay: bars from a decision to its fill. With more than one, the target is sized on the close before the fill.
     """
 
@@ -124,7 +124,7 @@ class Frictions:
     participation: float = 0.0
     borrow_fee: float = 0.0
     cash_rates: tuple[tuple[str, float], ...] = ()
-    exit_return: float = 0.0
+    delisting_return: float = 0.0
     delay: int = 1
 
     @property

@@ -14,7 +14,7 @@ import torch
 from finrl_pod.market.costs import Frictions
 from finrl_pod.types import Tensor
 
-Order = Literal["proportional", "sequential"]
+BuyAllocation = Literal["proportional", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class ExecutionRules:
 
     cost_rate: cost of a trade as a share of its value, each side (10 basis points = 0.001).
     whole_shares: fills are truncated to whole shares. short: sales may go below zero shares.
-    order: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by descending
-    priority, ties by asset index, each as far as the cash goes (FinRL's rule).
+    buy_allocation: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by
+    descending priority, ties by asset index, each as far as the cash goes (FinRL's rule).
     leverage: the limit on gross exposure as a multiple of equity; above 1 cash may fall to -borrow * equity.
     frictions: further models; `execute` leaves them to `finrl_pod.market.venue`, which fills under all of the rules.
     """
@@ -32,7 +32,7 @@ class ExecutionRules:
     cost_rate: float = 0.001
     whole_shares: bool = False
     short: bool = False
-    order: Order = "proportional"
+    buy_allocation: BuyAllocation = "proportional"
     leverage: float = 1.0
     frictions: Frictions | None = None
 
@@ -80,9 +80,9 @@ def execute(
     that rises must be bought back.
 
     cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
-    order="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be positive and
-    finite; a trade of an asset that cannot be traded must be zero. Without `borrow` and `short`, cash and shares never
-    go negative.
+    buy_allocation="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be
+    positive and finite; a trade of an asset that cannot be traded must be zero. Without `borrow` and `short`, cash
+    and shares never go negative.
     """
     if rules.whole_shares:
         trades = torch.trunc(trades)
@@ -95,7 +95,7 @@ def execute(
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
     cover, want = split_purchases(trades, held, rules)
     paid = funds if cover is None else funds - (cover * prices).sum(-1) * (1 + rules.cost_rate)
-    if rules.order == "sequential":
+    if rules.buy_allocation == "sequential":
         buy = _sequential(paid - floor, want, prices, rules, trades if priority is None else priority)
     else:
         buy = _proportional(paid - floor, want, prices, rules)

@@ -21,7 +21,7 @@ RANGES = {
     **dict.fromkeys(("per_share", "per_share_minimum", "impact"), at_least(0)),
     "participation": SHARE,
     "borrow_fee": at_least(0),
-    "exit_return": at_least(-1),
+    "delisting_return": at_least(-1),
     "delay": between(1, MOST_DELAY),
 }
 
@@ -36,7 +36,7 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
         cost_rate=config.cost_bps / 1e4,
         whole_shares=config.whole_shares,
         short=config.short,
-        order=config.order,
+        buy_allocation=config.buy_allocation,
         leverage=config.leverage,
         frictions=None if frictions == NO_FRICTIONS else frictions,
     )
@@ -57,7 +57,7 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
         config.participation,
         config.borrow_fee,
         tuple((date.fromisoformat(day).isoformat(), float(rate)) for day, rate in config.cash_rates),
-        config.exit_return,
+        config.delisting_return,
         config.delay,
     )
 
@@ -71,10 +71,10 @@ def _check(config: EnvironmentConfig) -> None:
             "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
             "square-root law is not known to hold"
         )
-    if config.order == "sequential" and (config.per_share or config.per_share_minimum or config.participation):
+    if config.buy_allocation == "sequential" and (config.per_share or config.per_share_minimum or config.participation):
         raise ConfigError(
-            'environment.order = "sequential" goes with proportional costs alone; use "proportional" with per_share, '
-            "per_share_minimum, participation and impact"
+            'environment.buy_allocation = "sequential" supports proportional costs only; use "proportional" with '
+            "per_share, per_share_minimum, participation and impact"
         )
     if config.delay > 1 and config.fill == "same_close":
         raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')

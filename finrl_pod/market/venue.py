@@ -56,9 +56,9 @@ class Venue:
                     "import volumes, or set impact and participation to 0"
                 )
             self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
-        if frictions.exit_return:
+        if frictions.delisting_return:
             exits = (market.ended & ~market.fillable).to(market.fill.device)
-            self.fill = torch.where(exits, self.fill * max(1 + frictions.exit_return, WORTHLESS), self.fill)
+            self.fill = torch.where(exits, self.fill * max(1 + frictions.delisting_return, WORTHLESS), self.fill)
         self._set_nights(market, dtype)
         spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
         self._general = len(spreads) < len(frictions.costs) or frictions.participation > 0

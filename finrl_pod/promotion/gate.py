@@ -39,15 +39,15 @@ CHAMPION = "champion"
 BASIS_POINT = 1e-4
 MOST_DRAWS = 20_000
 RANGES = {
-    "deflated_sharpe": from_to_below(0, 1),
-    "overfitting": above_to(0, 1),
-    "overfitting_loss": between(0, 0.5),
-    "blocks": Range(f"an even 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
-    "confidence": from_to_below(0.5, 1),
-    "lead": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
-    "excess": FINITE,
-    "drawdown": above_to(0, 1),
-    "break_even": at_least(0),
+    "min_dsr": from_to_below(0, 1),
+    "max_pbo": above_to(0, 1),
+    "max_pbo_loss_probability": between(0, 0.5),
+    "pbo_blocks": Range(f"an even 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
+    "min_psr": from_to_below(0.5, 1),
+    "superiority_confidence": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
+    "min_excess_bps": FINITE,
+    "max_drawdown": above_to(0, 1),
+    "break_even_cost_multiple": at_least(0),
 }
 
 Results = Mapping[str, BacktestResult]
@@ -92,7 +92,7 @@ def check(gate: GateConfig) -> None:
 
 def fewest_bars(gate: GateConfig) -> tuple[int, int]:
     """Bars that validation and test need at least: two returns a block, and what a bootstrap needs."""
-    return max(2 * gate.blocks, MIN_BARS) + 1, MIN_BARS + 1
+    return max(2 * gate.pbo_blocks, MIN_BARS) + 1, MIN_BARS + 1
 
 
 def judge(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS) -> Judgement:
@@ -177,11 +177,11 @@ def _standing(result: BacktestResult) -> tuple[float, float] | None:
 
 
 def _probable(evidence: PromotionEvidence, gate: GateConfig, figures: dict[str, Any]) -> Rule:
-    limit = _shared(gate.confidence, evidence.looks)
+    limit = _shared(gate.min_psr, evidence.looks)
 
     def value() -> float:
         own = moments(excess_returns(evidence.test))
-        needed = minimum_track_record(own, confidence=gate.confidence)
+        needed = minimum_track_record(own, confidence=gate.min_psr)
         figures["minimum_track_record"] = to_plain(needed)
         return probabilistic_sharpe(own)
 
@@ -192,7 +192,7 @@ def _probable(evidence: PromotionEvidence, gate: GateConfig, figures: dict[str, 
 
 
 def _superior(evidence: PromotionEvidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
-    limit = 1 - _shared(gate.lead, evidence.looks)
+    limit = 1 - _shared(gate.superiority_confidence, evidence.looks)
 
     def value() -> float:
         ours = simple_returns(evidence.test[CHAMPION].equity)
@@ -218,33 +218,33 @@ def _superior(evidence: PromotionEvidence, gate: GateConfig, best: str, figures:
 
 
 def _excess(evidence: PromotionEvidence, gate: GateConfig, best: str, figures: dict[str, Any], draws: int) -> Rule:
-    level = 1 - 2 * (1 - _shared(gate.lead, evidence.looks))
+    level = 1 - 2 * (1 - _shared(gate.superiority_confidence, evidence.looks))
     excess = log_returns(evidence.test[CHAMPION]) - log_returns(evidence.test[best])
     low, high = (x / BASIS_POINT for x in growth_interval(excess, level, seed=evidence.seed, draws=draws))
     figures["excess"] = {
         "baseline": best, "level": level, "mean": float(excess.mean()) / BASIS_POINT, "low": low, "high": high,
     }  # fmt: skip
-    passed = low > gate.excess
+    passed, limit = low > gate.min_excess_bps, format(gate.min_excess_bps, "g") if gate.min_excess_bps else "zero"
     sentence = (
         f"{evidence.where[1]} its log growth over {spoken(best)} is {excess.mean() / BASIS_POINT:.2f} basis points a "
         f"bar, with a {_percent(level)} interval of {low:.2f} to {high:.2f} that "
-        f"{'lies' if passed else 'does not lie'} above {'zero' if gate.excess == 0 else format(gate.excess, 'g')}"
+        f"{'lies' if passed else 'does not lie'} above {limit}"
     )
-    return Rule("excess", low, gate.excess, passed, sentence)
+    return Rule("excess", low, gate.min_excess_bps, passed, sentence)
 
 
 def _drawdown(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     depth = -float(max_drawdown(evidence.test[CHAMPION].equity))
-    passed = depth <= gate.drawdown
+    passed = depth <= gate.max_drawdown
     sentence = (
         f"{evidence.where[1]} its largest fall from a peak is {depth:.1%}, {'not ' if passed else ''}above the "
-        f"{gate.drawdown:.0%} that are allowed"
+        f"{gate.max_drawdown:.0%} that are allowed"
     )
-    return Rule("drawdown", depth, gate.drawdown, passed, sentence)
+    return Rule("drawdown", depth, gate.max_drawdown, passed, sentence)
 
 
 def _break_even(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
-    limit = gate.break_even * evidence.cost_bps
+    limit = gate.break_even_cost_multiple * evidence.cost_bps
     passed = evidence.break_even >= limit
     shown = f"{evidence.break_even:.1f}" if math.isfinite(evidence.break_even) else "more than was tried"
     sentence = (
@@ -275,7 +275,7 @@ def _shared(confidence: float, looks: int) -> float:
 
 def _draws(gate: GateConfig, looks: int, least: int) -> int:
     """Enough bootstrap draws for 20 of them to lie beyond the limit, as far as that can be computed in seconds."""
-    return min(max(least, math.ceil(20 * max(looks, 1) / (1 - gate.confidence))), max(least, MOST_DRAWS))
+    return min(max(least, math.ceil(20 * max(looks, 1) / (1 - gate.min_psr))), max(least, MOST_DRAWS))
 
 
 def _at(sign: str, looks: int) -> str:

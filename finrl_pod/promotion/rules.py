@@ -96,9 +96,7 @@ def _deflated(
             f"trials on these data ({counts.clustered} that differ)"
         )
 
-    return rule_on(
-        "deflated_sharpe", value, gate.deflated_sharpe, lambda x: x >= gate.deflated_sharpe, words, "at least"
-    )
+    return rule_on("deflated_sharpe", value, gate.min_dsr, lambda x: x >= gate.min_dsr, words, "at least")
 
 
 def _overfitted(trials: Floats, gate: GateConfig, where: str, figures: dict[str, Any]) -> Rule:
@@ -107,19 +105,20 @@ def _overfitted(trials: Floats, gate: GateConfig, where: str, figures: dict[str,
     trials = moving(trials)
 
     def value() -> float:
-        found = overfitting(trials, gate.blocks)
+        found = overfitting(trials, gate.pbo_blocks)
         figures["overfitting"] = _overfitting_figures(found)
         return found.pbo
 
     def words(x: float) -> str:
         return f"the probability that choosing {where} overfits is {x:.2f} over {trials.shape[1]} trials"
 
-    rule = rule_on("overfitting", value, gate.overfitting, lambda x: x <= gate.overfitting, words, "at most")
-    if rule.passed or rule.value is None or figures["overfitting"]["loss"] > gate.overfitting_loss:
+    rule = rule_on("overfitting", value, gate.max_pbo, lambda x: x <= gate.max_pbo, words, "at most")
+    if rule.passed or rule.value is None or figures["overfitting"]["loss"] > gate.max_pbo_loss_probability:
         return rule
     harmless = (
-        f"{words(rule.value)}, above {gate.overfitting:.4g}, but what is chosen falls behind equal weight in "
-        f"{figures['overfitting']['loss']:.1%} of the splits alone, and up to {gate.overfitting_loss:.1%} are allowed"
+        f"{words(rule.value)}, above {gate.max_pbo:.4g}, but what is chosen falls behind equal weight in "
+        f"{figures['overfitting']['loss']:.1%} of the splits alone, and up to {gate.max_pbo_loss_probability:.1%} are "
+        "allowed"
     )
     return replace(rule, passed=True, sentence=harmless)
 

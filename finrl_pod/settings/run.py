@@ -82,7 +82,7 @@ class EnvironmentConfig:
     """The market's rules.
 
     kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`, "discrete" one choice out
-    of 2 N + 1: hold on, or buy or sell one of N assets for `lot` of the equity.
+    of 2 N + 1: hold on, or buy or sell one of N assets for `trade_fraction` of the equity.
     fill: "next" fills at the next open (the next close where there are no opens); "same_close" at the close that the
     decision saw, for comparison only. window: bars an episode. group: environments that share a window.
     turbulence_limit: sell everything while turbulence is above it; 0 turns it off.
@@ -97,12 +97,12 @@ class EnvironmentConfig:
     window: int = 252
     reward: Literal["log_return", "change", "differential_sharpe"] = "log_return"
     fill: Literal["next", "same_close"] = "next"
-    order: Literal["proportional", "sequential"] = "proportional"
+    buy_allocation: Literal["proportional", "sequential"] = "proportional"
     whole_shares: bool = False
     short: bool = False
     leverage: float = 1.0
     hmax: float = 100.0
-    lot: float = 0.25
+    trade_fraction: float = 0.25
     turbulence_limit: float = 0.0
     half_spread_bps: float = 0.0
     per_share: float = 0.0
@@ -110,7 +110,7 @@ class EnvironmentConfig:
     impact: float = 0.0
     participation: float = 0.0
     borrow_fee: float = 0.0
-    exit_return: float = 0.0
+    delisting_return: float = 0.0
     delay: int = 1
     cash_rates: tuple[tuple[str, float], ...] = ()
     adjusted_shares: bool = False
@@ -122,22 +122,22 @@ class EnvironmentConfig:
 class TournamentConfig:
     """Population, budget and selection.
 
-    pods: members trained side by side. generations x samples: budget, `samples` a pod and generation.
-    inherit: share of slots that start a generation from the leaderboard; fresh: share that starts anew; the rest
-    go on as they are. perturb: hyperparameters are multiplied or divided by it. champion: members of the ensemble.
-    ensemble: their target weights' mean, the mean weighted by validation Sharpe ratio, or a vote: the median of the
-    weights wanted for each asset, and with discrete actions the choice of most.
+    pods: agents trained side by side, each on generations x samples_per_generation environment steps.
+    exploit_fraction: share of pods that start a generation from the leaderboard. reinit_fraction: share that starts
+    from new weights; the rest continue. perturb_factor: an inherited hyperparameter is multiplied or divided by it.
+    champion: members of the ensemble. ensemble: the mean of their target weights, the mean weighted by validation
+    Sharpe ratio, or a vote: the median weight of each asset, and the majority choice for discrete actions.
     seconds: wall-clock limit, 0 is off.
     """
 
     pods: int = 8
     generations: int = 6
-    samples: int = 100_000
+    samples_per_generation: int = 100_000
     leaderboard: int = 16
-    inherit: float = 0.5
-    fresh: float = 0.125
-    perturb: float = 1.25
-    resample: float = 0.1
+    exploit_fraction: float = 0.5
+    reinit_fraction: float = 0.125
+    perturb_factor: float = 1.25
+    resample_probability: float = 0.1
     champion: int = 4
     ensemble: Literal["mean", "sharpe", "vote"] = "mean"
     seconds: float = 0.0
@@ -145,28 +145,27 @@ class TournamentConfig:
 
 @dataclass(frozen=True)
 class GateConfig:
-    """What a champion has to reach to be promoted; all rules have to be met.
+    """Thresholds that a champion must reach to be promoted; all rules must pass.
 
-    deflated_sharpe: least DSR on validation, counted over all trials on the data. overfitting: largest PBO of the
-    run's own trials on validation, cut into `blocks`; a larger one is allowed where what is chosen falls behind
-    equal weight in at most `overfitting_loss` of the splits: all trials are good then, and which is best is luck.
-    confidence: on test, that it beats equal weight; lead: that it beats the best baseline of validation, which
-    takes other risks, so that less can be known. The error of both, 1 - confidence, is shared by all looks at the
-    test period. excess: basis points a bar that the lower end of the interval of the test growth over that baseline
-    has to exceed. drawdown: largest fall from a peak on test. break_even: least cost, as a multiple of
-    environment.cost_bps, at which the champion still grows as equal weight does on test. audit: the champion's
-    audit has to be clean.
+    min_dsr: lowest deflated Sharpe ratio (DSR) on validation, counting all trials on the data. max_pbo: highest
+    probability of backtest overfitting (PBO) of the run's own trials on validation, cut into `pbo_blocks`; a higher one
+    passes if the selected trial falls behind equal weight in at most `max_pbo_loss_probability` of the splits.
+    min_psr: probability that it beats equal weight on test. superiority_confidence: confidence that it beats the best
+    baseline of validation on test. The error of both, 1 - confidence, is shared by all looks at the test period.
+    min_excess_bps: basis points a bar that the lower end of the interval of excess growth on test must exceed.
+    max_drawdown: largest fall from a peak on test. break_even_cost_multiple: lowest break-even cost against equal
+    weight on test, as a multiple of environment.cost_bps. audit: the champion's audit must find no fault.
     """
 
-    deflated_sharpe: float = 0.75
-    overfitting: float = 0.5
-    overfitting_loss: float = 0.05
-    blocks: int = 16
-    confidence: float = 0.95
-    lead: float = 0.8
-    excess: float = 0.0
-    drawdown: float = 0.5
-    break_even: float = 1.5
+    min_dsr: float = 0.75
+    max_pbo: float = 0.5
+    max_pbo_loss_probability: float = 0.05
+    pbo_blocks: int = 16
+    min_psr: float = 0.95
+    superiority_confidence: float = 0.8
+    min_excess_bps: float = 0.0
+    max_drawdown: float = 0.5
+    break_even_cost_multiple: float = 1.5
     audit: bool = True
 
 

@@ -108,7 +108,7 @@ def next_births(
     """
     ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
     pods = len(current)
-    anew, heirs = _whole(tournament.fresh * pods), _whole(tournament.inherit * pods)
+    anew, heirs = _whole(tournament.reinit_fraction * pods), _whole(tournament.exploit_fraction * pods)
     broken = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
     parents = pool[: max(1, len(pool) // 2)]
@@ -120,7 +120,9 @@ def next_births(
             births.append(Birth(score.slot, "fresh", None, draw(agent, stream)))
         elif from_bottom < max(anew + heirs, broken):
             parent = parents[int(stream.integers(len(parents)))]
-            changed = perturb(parent.hyperparameters, tournament.perturb, tournament.resample, agent, stream)
+            changed = perturb(
+                parent.hyperparameters, tournament.perturb_factor, tournament.resample_probability, agent, stream
+            )
             births.append(Birth(score.slot, "inherit", parent.id, changed))
         else:
             births.append(Birth(score.slot, "continue", score.id, score.hyperparameters))

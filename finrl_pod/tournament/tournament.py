@@ -103,7 +103,9 @@ class Tournament:
             places = range(i, config.tournament.pods, 1 + len(config.cohorts))
             cohorts.append(self._cohort(number, i, agent, self._births(number, agent, places, state)))
             schedule = self._schedule(number, agent)
-            cohorts[-1].train(config.tournament.samples, schedule, self._watch(number, state, cohorts[-1], began))
+            cohorts[-1].train(
+                config.tournament.samples_per_generation, schedule, self._watch(number, state, cohorts[-1], began)
+            )
         measured = [cohort.scores(number, self.market, config.environment, self.validation) for cohort in cohorts]
         scores = [score for found, _ in measured for score in found]
         self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
@@ -149,13 +151,13 @@ class Tournament:
         settings = self.config.tournament
         if agent.learning_rate_schedule == "constant":
             return lambda _: 1.0
-        total = settings.generations * settings.samples
-        return lambda done: max(1 - (number * settings.samples + done) / total, 0.0)
+        total = settings.generations * settings.samples_per_generation
+        return lambda done: max(1 - (number * settings.samples_per_generation + done) / total, 0.0)
 
     def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
         """Called after every iteration: reports progress and minds the clock."""
         settings, each = self.config.tournament, cohort.learner.iteration_samples
-        total = -(-settings.samples // each) * each * settings.pods * settings.generations
+        total = -(-settings.samples_per_generation // each) * each * settings.pods * settings.generations
         named = f" ({cohort.learner.config.algorithm})" if self.config.cohorts else ""
 
         def watch(samples: int) -> bool:

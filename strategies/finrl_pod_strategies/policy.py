@@ -134,7 +134,9 @@ class PolicyStrategy:
                 each[member] = choice
         choice = torch.tensor([majority(each, self.shares)])
         held = torch.from_numpy(positions.weights).unsqueeze(0)
-        weights = choices_as_weights(choice, held, tradable, lot=self.rules.lot, rules=rules_of(self.rules))
+        weights = choices_as_weights(
+            choice, held, tradable, trade_fraction=self.rules.trade_fraction, rules=rules_of(self.rules)
+        )
         return np.asarray(weights[0].numpy(), dtype=np.float64)
 
     def _stormy(self, features: Floats) -> bool:

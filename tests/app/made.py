@@ -61,7 +61,14 @@ def own_room(folder: Path) -> Iterator[Path]:
 
 def made_config(**tournament: Any) -> RunConfig:
     """Three pods, three generations, two features."""
-    settings = {"pods": 3, "generations": 3, "samples": 128, "leaderboard": 4, "champion": 2, "fresh": 0.34}
+    settings = {
+        "pods": 3,
+        "generations": 3,
+        "samples_per_generation": 128,
+        "leaderboard": 4,
+        "champion": 2,
+        "reinit_fraction": 0.34,
+    }
     return RunConfig(
         seed=5,
         threads=1,

@@ -94,7 +94,10 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     ),
     "no pods": (("pods = 3", "pods = 0"), "tournament.pods is out of its range, got 0"),
     "too many champions": (("champion = 2", "champion = 5"), "tournament.champion is out of its range, got 5"),
-    "shares above one": (("inherit = 0.5", "inherit = 0.9"), "may add up to 1 at most, got 0.9 and 0.34"),
+    "shares above one": (
+        ("exploit_fraction = 0.5", "exploit_fraction = 0.9"),
+        "may add up to 1 at most, got 0.9 and 0.34",
+    ),
     "minibatches": (("minibatches = 2", "minibatches = 7"), "agent.minibatches must divide horizon x groups = 8 x 4"),
     "no features": (
         ('names = ["return_1", "return_5"]', "names = []"),
@@ -238,7 +241,7 @@ def cut(file: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     """One run, spoilt in turn in every way; what is on disk stays as it is."""
-    good = write(made_config(pods=2, generations=1, champion=1, fresh=0.0)).rename("good.toml")
+    good = write(made_config(pods=2, generations=1, champion=1, reinit_fraction=0.0)).rename("good.toml")
     resume = ("tournament", good, "--out", "run", "--device", "cpu", "--resume")
     assert run(["tournament", str(good), "--out", "run", "--device", "cpu"]) == 0
     folder = Path("run")
@@ -247,7 +250,7 @@ def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFi
     facts = folder / "snapshots" / f"{best}.json"
 
     assert "run already holds a run; add --resume" in say("tournament", good, "--out", "run", "--device", "cpu")
-    other = write(made_config(pods=3, generations=1, champion=1, fresh=0.0))
+    other = write(made_config(pods=3, generations=1, champion=1, reinit_fraction=0.0))
     assert "was made with another config or seed" in say("tournament", other, "--out", "run", "--resume")
     assert "was made with another config or seed" in say(*resume, "--seed", "9")
 

@@ -90,10 +90,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         features=dataclasses.replace(gate.CONFIG.features, names=("return_1", "return_21_rank")),
         environment=EnvironmentConfig(envs=16, group=4, window=60),
         agent=PPOConfig(horizon=8, minibatches=2, hidden=(4, 4)),
-        tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=1),
+        tournament=TournamentConfig(pods=2, generations=1, samples_per_generation=128, leaderboard=2, champion=1),
     )
     monkeypatch.setattr(gate, "CONFIG", config)
-    monkeypatch.setattr(gate, "UNTRAINED", dataclasses.replace(config.tournament, samples=1))
+    monkeypatch.setattr(gate, "UNTRAINED", dataclasses.replace(config.tournament, samples_per_generation=1))
     monkeypatch.setattr(gate, "STILL", dataclasses.replace(config.agent, learning_rate=1e-5, epochs=1))
     monkeypatch.setattr(gate, "load_sample", history)
     monkeypatch.setattr(gate, "BARS", 784)
@@ -126,7 +126,7 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.usefixtures("small")
 def test_a_champion_that_is_chosen_well_goes_before_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = gate.run_world(2.0, "ppo", 7, CPU)
-    lenient = dataclasses.replace(gate.CONFIG.gate, deflated_sharpe=0.0, overfitting=1.0)
+    lenient = dataclasses.replace(gate.CONFIG.gate, min_dsr=0.0, max_pbo=1.0)
     monkeypatch.setattr(gate, "CONFIG", dataclasses.replace(gate.CONFIG, gate=lenient))
     judged = gate.run_world(2.0, "ppo", 7, CPU)
     assert judged["rules"].keys() == {
@@ -172,9 +172,9 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
         kept.write_text(text)
         with pytest.raises(RunError, match=f"line {number} is no record of a world"):
             gate.read(kept)
-    loose = {**gate.settings()["gate"], "deflated_sharpe": 0.1}
+    loose = {**gate.settings()["gate"], "min_dsr": 0.1}
     kept.write_text(begun(gate=loose) + line())
-    with pytest.raises(RunError, match=r"other thresholds \(gate\.deflated_sharpe\): begin a new file"):
+    with pytest.raises(RunError, match=r"other thresholds \(gate\.min_dsr\): begin a new file"):
         gate.read(kept)
     with pytest.raises(ConfigError, match=r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"):
         gate.gate_rows([3.0], ["ppo"], 1, 0, tmp_path / "x", CPU)
@@ -198,4 +198,4 @@ def test_both_sides_train_alike() -> None:
     assert gate.config_of("ppo", 3) == dataclasses.replace(gate.CONFIG, seed=3)
     still = gate.config_of("untrained", 3)
     assert still.gate == gate.CONFIG.gate
-    assert still.tournament.samples == 1
+    assert still.tournament.samples_per_generation == 1

@@ -206,8 +206,9 @@ def test_train_is_a_tournament_of_one(services: FakeServices) -> None:
     write_preset("laptop", Path("mine.toml"))
     assert run(["train", "mine.toml"]) == 0
     tournament = services.asked[0][0][0].tournament
-    assert (tournament.pods, tournament.inherit, tournament.fresh, tournament.champion) == (1, 0.0, 0.0, 1)
-    assert tournament.samples == PRESETS["laptop"].tournament.samples
+    assert (tournament.pods, tournament.champion) == (1, 1)
+    assert (tournament.exploit_fraction, tournament.reinit_fraction) == (0.0, 0.0)
+    assert tournament.samples_per_generation == PRESETS["laptop"].tournament.samples_per_generation
 
 
 def test_backtest_passes_what_was_given_and_leaves_the_rest_open(services: FakeServices) -> None:

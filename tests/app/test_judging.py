@@ -203,7 +203,7 @@ def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
 
 
 def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:
-    looser = dataclasses.replace(made_config(generations=1), gate=GateConfig(deflated_sharpe=0.1, overfitting=1.0))
+    looser = dataclasses.replace(made_config(generations=1), gate=GateConfig(min_dsr=0.1, max_pbo=1.0))
     looks = run_tournament(looser, room / "looser", device="cpu")["verdict"]["looks"]
     assert looks >= 2
 
@@ -381,7 +381,7 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
     ],
 )
 def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
-    config = made_config(samples=64, generations=1)
+    config = made_config(samples_per_generation=64, generations=1)
     environment = dataclasses.replace(config.environment, kind="discrete", group=1)
     config = dataclasses.replace(config, agent=agent, environment=environment)
     document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")

@@ -75,7 +75,9 @@ def test_without_a_daemons_config_its_defaults_hold() -> None:
     assert "index" in orders["test"]["strategies"]
 
 
-@pytest.mark.parametrize("setting", ["half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "exit_return=-0.5"])
+@pytest.mark.parametrize(
+    "setting", ["half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "delisting_return=-0.5"]
+)
 def test_frictions_that_no_order_has_are_refused_and_not_left_out(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"knows no environment\.{setting.split('=')[0]}: leave it at"):
         run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper", settings=(setting,))

@@ -31,7 +31,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store and a config."""
     folder = tmp_path_factory.mktemp("room")
     fill_store(folder / "store")
-    (folder / "tiny.toml").write_text(config_text(made_config(samples=SAMPLES, generations=GENERATIONS)))
+    (folder / "tiny.toml").write_text(config_text(made_config(samples_per_generation=SAMPLES, generations=GENERATIONS)))
     return folder
 
 

@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "same close": {"fill": "same_close"},
     "whole": {"whole_shares": True},
-    "FinRL": {"whole_shares": True, "order": "sequential", "fill": "same_close", "reward": "change"},
+    "FinRL": {"whole_shares": True, "buy_allocation": "sequential", "fill": "same_close", "reward": "change"},
     "short and leverage": {"short": True, "leverage": 2.0},
     "Sharpe, turbulence": {"reward": "differential_sharpe", "turbulence_limit": 30.0},
 }

@@ -16,7 +16,7 @@ class PlainEnv:
     def __init__(self, market: MarketTensor, config: EnvironmentConfig, day: int) -> None:
         self.config, self.day = config, day
         self.rules = ExecutionRules(
-            config.cost_bps / 1e4, config.whole_shares, config.short, config.order, config.leverage
+            config.cost_bps / 1e4, config.whole_shares, config.short, config.buy_allocation, config.leverage
         )
         self.close, self.fill = market.close.tolist(), market.fill.tolist()
         self.tradable, self.fillable = market.tradable.tolist(), market.fillable.tolist()

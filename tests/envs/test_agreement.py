@@ -21,7 +21,7 @@ STEPS, ENVS = 12, 3
 configs = st.builds(
     EnvironmentConfig,
     kind=st.sampled_from(["portfolio", "stock_trading"]),
-    order=st.sampled_from(["proportional", "sequential"]),
+    buy_allocation=st.sampled_from(["proportional", "sequential"]),
     fill=st.sampled_from(["next", "same_close"]),
     cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
     leverage=st.sampled_from([1.0, 1.5]),

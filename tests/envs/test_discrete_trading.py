@@ -19,7 +19,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 N, LOT, COST = 3, 0.3, 0.001
-CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1, lot=LOT)
+CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1, trade_fraction=LOT)
 
 
 def test_a_choice_picks_an_asset_and_a_move() -> None:
@@ -60,7 +60,7 @@ def test_an_episode_is_what_a_plain_loop_makes_of_it() -> None:
 def test_outside_the_environment_the_same_choices_lead_to_the_same_account(lot: float, tolerance: float) -> None:
     """Exactly so while the cash lasts: a purchase it does not pay for is cut at the decision's price, inside at the
     fill's."""
-    market, config = random_market(2, bars=40, assets=N, gaps=0.1), dataclasses.replace(CONFIG, lot=lot)
+    market, config = random_market(2, bars=40, assets=N, gaps=0.1), dataclasses.replace(CONFIG, trade_fraction=lot)
     env = DiscreteTradingEnv(market, config, first=0, last=29, dtype=torch.float64)
     env.reset(0, stagger=False)
     choices = torch.from_numpy(np.random.default_rng(3).integers(0, 7, 30))
@@ -69,7 +69,9 @@ def test_outside_the_environment_the_same_choices_lead_to_the_same_account(lot: 
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         values = shares * market.close[t]
         held = values / (cash + values.sum(-1, keepdim=True))
-        return choices_as_weights(choices[t].view(1), held, market.tradable[t], lot=lot, rules=rules_of(CONFIG))
+        return choices_as_weights(
+            choices[t].view(1), held, market.tradable[t], trade_fraction=lot, rules=rules_of(CONFIG)
+        )
 
     outside = simulate(market, decide, 0, 30, rules_of(CONFIG), CONFIG.cash).equity[1:, 0]
     np.testing.assert_allclose(inside, outside.numpy(), rtol=tolerance)

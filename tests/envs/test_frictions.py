@@ -30,7 +30,7 @@ configs = st.builds(
     impact=st.sampled_from([0.0, 1.0]),
     participation=st.sampled_from([0.05, 1.0]),
     borrow_fee=st.sampled_from([0.0, 0.1]),
-    exit_return=st.sampled_from([0.0, -0.3, -1.0]),
+    delisting_return=st.sampled_from([0.0, -0.3, -1.0]),
     cash_rates=st.sampled_from([(), (("2020-01-03", 0.05), ("2020-01-09", -0.01))]),
     delay=st.sampled_from([1, 2, 4]),
     turbulence_limit=st.sampled_from([0.0, 0.8]),
@@ -66,7 +66,7 @@ def weights_of(action: torch.Tensor, tradable: torch.Tensor, config: Environment
 def test_environment_and_backtest_keep_the_same_books(seed: int, config: EnvironmentConfig) -> None:
     if config.fill == "same_close":
         # An exit at the same close is in the mark of the one and not yet in that of the other; it has its own test.
-        config = dataclasses.replace(config, delay=1, exit_return=0.0)
+        config = dataclasses.replace(config, delay=1, delisting_return=0.0)
     market = market_for(seed, config)
     env = make_env(market, config, dtype=torch.float64)
     single = make_env(market, config)
@@ -130,10 +130,10 @@ def test_cash_earns_the_rate_of_its_day_and_short_sellers_pay_their_fee() -> Non
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-@pytest.mark.parametrize(("exit_return", "paid"), [(0.0, 1.0), (-0.3, 0.7), (-1.0, 1e-6)])
-def test_a_delisted_ticker_pays_its_stated_price(exit_return: float, paid: float, fill: str) -> None:
+@pytest.mark.parametrize(("delisting_return", "paid"), [(0.0, 1.0), (-0.3, 0.7), (-1.0, 1e-6)])
+def test_a_delisted_ticker_pays_its_stated_price(delisting_return: float, paid: float, fill: str) -> None:
     market = random_market(5, bars=10, assets=2, ends={0: 5}, volumes=True, fill=fill)
-    rules = rules_of(plain({"exit_return": exit_return, "participation": 1.0, "fill": fill}))
+    rules = rules_of(plain({"delisting_return": delisting_return, "participation": 1.0, "fill": fill}))
     plan = torch.tensor([[0.5, 0.0]], dtype=torch.float64)
     ledger = simulate(market, lambda t, c, s: plan if t == 0 else None, 0, 9, rules, 1.0)
     last = market.close[5, 0] * (0.5 / market.close[0, 0])
@@ -160,11 +160,11 @@ def test_a_delay_lets_decisions_take_effect_later_and_changes_nothing_else(delay
         ({"participation": 0.1}, "need prices with volumes"),
         ({"impact": 1.0}, "impact needs environment.participation"),
         ({"participation": 1.5}, "participation is out of its range, got 1.5"),
-        ({"exit_return": -1.1}, "exit_return is out of its range"),
+        ({"delisting_return": -1.1}, "delisting_return is out of its range"),
         ({"delay": 0}, "delay is out of its range"),
         ({"delay": 2, "fill": "same_close"}, "the same close has no delay"),
-        ({"per_share": 0.01, "order": "sequential"}, "goes with proportional costs alone"),
-        ({"participation": 0.1, "order": "sequential"}, "goes with proportional costs alone"),
+        ({"per_share": 0.01, "buy_allocation": "sequential"}, "goes with proportional costs alone"),
+        ({"participation": 0.1, "buy_allocation": "sequential"}, "goes with proportional costs alone"),
         ({"cash_rates": (("soon", 0.01),)}, "got the date 'soon'"),
         ({"cash_rates": (("2020-01-01", 2.0),)}, "annual rates such as 0.02"),
         ({"cash_rates": (("2020-01-02", 0.0), ("2020-01-01", 0.01))}, "in order of their dates"),

@@ -157,11 +157,11 @@ def test_small_scores_are_weights_themselves_with_shorts() -> None:
     kind=st.sampled_from(["portfolio", "stock_trading"]),
     short=st.booleans(),
     leverage=st.sampled_from([0.5, 1.0, 2.0]),
-    order=st.sampled_from(["proportional", "sequential"]),
+    buy_allocation=st.sampled_from(["proportional", "sequential"]),
     whole=st.booleans(),
 )
 def test_limits_hold_after_every_fill(
-    seed: int, kind: str, short: bool, leverage: float, order: str, whole: bool
+    seed: int, kind: str, short: bool, leverage: float, buy_allocation: str, whole: bool
 ) -> None:
     """Fills at the decision's own close, so that no move of the market stands between the limit and the fill."""
     market = random_market(seed, fill="same_close", gaps=0.1, volatility=0.01)
@@ -171,7 +171,7 @@ def test_limits_hold_after_every_fill(
         fill="same_close",
         short=short,
         leverage=leverage,
-        order=order,
+        buy_allocation=buy_allocation,
         whole_shares=whole,
         hmax=4000.0,
     )

@@ -26,7 +26,7 @@ RUIN_SEEN = 0.97  # accounts are ruined early, so that resets are seen
 configs = st.builds(
     EnvironmentConfig,
     kind=st.sampled_from(["portfolio", "stock_trading"]),
-    order=st.sampled_from(["proportional", "sequential"]),
+    buy_allocation=st.sampled_from(["proportional", "sequential"]),
     fill=st.sampled_from(["next", "same_close"]),
     reward=st.sampled_from(["log_return", "change"]),
     whole_shares=st.booleans(),

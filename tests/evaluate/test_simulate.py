@@ -235,16 +235,16 @@ def test_a_loan_that_is_lost_is_closed_out_though_nothing_is_decided(market_of):
 
 
 @pytest.mark.parametrize("costs", [(), (PerShare(0.0, 1.0),), (PerShare(0.01, 1.0), HalfSpread(0.001))])
-@pytest.mark.parametrize("exit_return", [0.0, -0.3, -1.0])
+@pytest.mark.parametrize("delisting_return", [0.0, -0.3, -1.0])
 @pytest.mark.parametrize("weight", [0.5, 0.01, -0.5])
-def test_what_has_ended_is_held_no_longer_under_any_costs(market_of, costs, exit_return, weight):
+def test_what_has_ended_is_held_no_longer_under_any_costs(market_of, costs, delisting_return, weight):
     close = np.full((10, 2), 100.0)
     close[4:, 0] = np.nan
     _, market = market_of(close)
-    rules = ExecutionRules(0.0, short=weight < 0, frictions=Frictions(costs, exit_return=exit_return))
+    rules = ExecutionRules(0.0, short=weight < 0, frictions=Frictions(costs, delisting_return=delisting_return))
     ledger = simulate(market, once([weight, 0.5]), 0, 9, rules, 100_000.0)
     assert not ledger.shares[0, 0]
-    lost = -weight * exit_return * 100_000
+    lost = -weight * delisting_return * 100_000
     assert ledger.equity[-1, 0] == pytest.approx(100_000 - lost, abs=250)
 
 

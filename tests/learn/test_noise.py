@@ -22,7 +22,7 @@ CONFIG = RunConfig(
     features=FeatureConfig(("return_1", "return_21")),
     environment=EnvironmentConfig(envs=32, group=8, window=60),
     agent=PPOConfig(horizon=16, minibatches=4, hidden=(8, 8)),
-    tournament=replace(TOURNAMENT, pods=3, samples=2048),
+    tournament=replace(TOURNAMENT, pods=3, samples_per_generation=2048),
 )
 
 

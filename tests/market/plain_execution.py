@@ -56,7 +56,7 @@ def plain_execute(
         traded += cover * prices[i]
         funds -= cover * prices[i] * (1 + rate)
     funds = max(funds, 0.0)
-    if rules.order == "proportional":
+    if rules.buy_allocation == "proportional":
         need = sum(b * p for b, p in zip(buys, prices, strict=True)) * (1 + rate)
         scale = min(1.0, funds / need) if need > 0 else 1.0
         buys = [b * scale if scale < 1 else b for b in buys]

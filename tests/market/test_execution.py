@@ -59,7 +59,7 @@ def test_both_dtypes_agree_with_a_plain_loop(seed: int, rules: ExecutionRules) -
             size = abs(case["cash"][b]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + want.traded
             if rules.whole_shares and want.margin < 1e-5:
                 # On the edge of a whole number: the first flip is of one share, what it frees may buy cheaper ones.
-                assert off.max() <= 1 or rules.order == "sequential"
+                assert off.max() <= 1 or rules.buy_allocation == "sequential"
                 slack = case["prices"][b].max() * (1 + rules.cost_rate) * len(off)
             else:
                 assert (off * case["prices"][b]).max() <= tolerance * size
@@ -97,7 +97,7 @@ def test_what_holds_for_every_execution(seed: int, rules: ExecutionRules, double
 
 @pytest.mark.parametrize("order", ["proportional", "sequential"])
 def test_buys_use_the_proceeds_of_sells_fees_included(order: Any) -> None:
-    rules = ExecutionRules(cost_rate=0.01, order=order)
+    rules = ExecutionRules(cost_rate=0.01, buy_allocation=order)
     fills = execute(
         torch.tensor(0.0, dtype=torch.float64),
         torch.tensor([10.0, 0.0], dtype=torch.float64),
@@ -118,7 +118,7 @@ def test_proportional_scales_all_buys_by_one_factor() -> None:
 
 
 def test_sequential_buys_by_priority_and_ties_by_asset_index() -> None:
-    rules = ExecutionRules(0.0, whole_shares=True, order="sequential")
+    rules = ExecutionRules(0.0, whole_shares=True, buy_allocation="sequential")
     cash, prices, wish = torch.tensor(350.0), torch.full((3,), 100.0), torch.tensor([2.0, 2.0, 2.0])
     none_preferred = execute(cash, torch.zeros(3), wish, prices, rules)
     assert none_preferred.shares.tolist() == [2, 1, 0]

@@ -17,7 +17,7 @@ TINY = RunConfig(
     features=FeatureConfig(("return_1", "return_5")),
     environment=EnvironmentConfig(envs=8, group=4, window=20),
     agent=PPOConfig(horizon=8, minibatches=2, epochs=1),
-    tournament=TournamentConfig(pods=2, generations=1, samples=128, leaderboard=2, champion=2),
+    tournament=TournamentConfig(pods=2, generations=1, samples_per_generation=128, leaderboard=2, champion=2),
 )
 LATER = (2**62, 2**62)  # nanoseconds: newer than any other file
 

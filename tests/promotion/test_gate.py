@@ -30,7 +30,7 @@ from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 
 BARS = 400
-GATE = GateConfig(deflated_sharpe=0.95, lead=0.95, blocks=8)
+GATE = GateConfig(min_dsr=0.95, superiority_confidence=0.95, pbo_blocks=8)
 DRAWS = 100
 WANTED = 400  # twenty beyond a limit of 0.05
 
@@ -103,8 +103,8 @@ def test_one_failing_rule_is_enough() -> None:
     assert failed(judged(evidence(faults=None), GATE)) == {"audit"}
     assert failed(judged(evidence(faults=None), dataclasses.replace(GATE, audit=False))) == set()
     assert failed(judged(evidence(break_even=14.9), GATE)) == {"break_even"}
-    assert failed(judged(evidence(), dataclasses.replace(GATE, drawdown=0.01))) == {"drawdown"}
-    assert failed(judged(evidence(), dataclasses.replace(GATE, excess=50.0))) == {"excess"}
+    assert failed(judged(evidence(), dataclasses.replace(GATE, max_drawdown=0.01))) == {"drawdown"}
+    assert failed(judged(evidence(), dataclasses.replace(GATE, min_excess_bps=50.0))) == {"excess"}
     better = results(1, 1.6e-3, momentum_12_1=result("momentum_12_1", 1, 6e-3))
     assert "baselines" in failed(judged(evidence(validation=better), GATE))
 
@@ -138,14 +138,14 @@ def test_a_choice_among_equals_is_no_fault_while_all_are_ahead() -> None:
     rng = np.random.default_rng(9)
     for edge, met in ((6e-4, True), (0.0, False)):
         trials = rng.normal(edge, 0.003, (BARS - 1, 12))  # all alike: who is best is luck
-        judgement = judged(evidence(trials=trials), dataclasses.replace(GATE, overfitting=0.05))
+        judgement = judged(evidence(trials=trials), dataclasses.replace(GATE, max_pbo=0.05))
         found = overfitting(trials, 8)
         assert found.pbo > 0.05
         chosen = rule(judgement, "overfitting")
         assert (chosen.value, chosen.passed) == (found.pbo, met)
-        assert (found.loss <= GATE.overfitting_loss) == met
+        assert (found.loss <= GATE.max_pbo_loss_probability) == met
         assert ("falls behind equal weight in" in chosen.sentence) == met
-    strict = dataclasses.replace(GATE, overfitting=0.05, overfitting_loss=0.0)
+    strict = dataclasses.replace(GATE, max_pbo=0.05, max_pbo_loss_probability=0.0)
     some = rng.normal(1.5e-4, 0.003, (BARS - 1, 12))
     assert overfitting(some, 8).loss > 0
     assert "overfitting" in failed(judged(evidence(trials=some), strict))
@@ -249,16 +249,16 @@ def test_what_luck_can_spread() -> None:
 def test_thresholds_out_of_range_are_refused() -> None:
     check(GateConfig())
     for change in (
-        {"blocks": 7},
-        {"blocks": 30},
-        {"confidence": 1.0},
-        {"lead": 0.4},
-        {"lead": 0.5},
-        {"deflated_sharpe": 1.0},
-        {"overfitting": 0.0},
-        {"drawdown": 2.0},
-        {"break_even": -1.0},
-        {"excess": float("nan")},
+        {"pbo_blocks": 7},
+        {"pbo_blocks": 30},
+        {"min_psr": 1.0},
+        {"superiority_confidence": 0.4},
+        {"superiority_confidence": 0.5},
+        {"min_dsr": 1.0},
+        {"max_pbo": 0.0},
+        {"max_drawdown": 2.0},
+        {"break_even_cost_multiple": -1.0},
+        {"min_excess_bps": float("nan")},
     ):
         with pytest.raises(ConfigError, match=f"gate.{next(iter(change))} is out of its range"):
             check(dataclasses.replace(GateConfig(), **change))  # type: ignore[arg-type]

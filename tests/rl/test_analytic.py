@@ -85,7 +85,7 @@ def test_exploration_is_drawn_from_each_members_own_stream_and_scaled() -> None:
     ("rules", "words"),
     [
         ({"whole_shares": True, "adjusted_shares": True}, "whole shares jump.*environment.whole_shares = false"),
-        ({"order": "sequential"}, 'set environment.order = "proportional"'),
+        ({"buy_allocation": "sequential"}, 'set environment.buy_allocation = "proportional"'),
         (
             {"per_share": 0.01, "per_share_minimum": 1.0, "adjusted_shares": True},
             "a step that a gradient does not see: set environment.per_share_minimum = 0",

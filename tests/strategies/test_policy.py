@@ -218,7 +218,7 @@ SAME_CLOSE = {
     "portfolio": {},
     "with shorts": {"short": True, "leverage": 1.5},
     "shares": {"kind": "stock_trading", "hmax": 3_000.0},
-    "shares in FinRL's order": {"kind": "stock_trading", "hmax": 3_000.0, "order": "sequential"},
+    "shares in FinRL's order": {"kind": "stock_trading", "hmax": 3_000.0, "buy_allocation": "sequential"},
     # Far from its limit: where the market moves an account beyond it, a backtest trims and the environment waits.
     "shares with shorts": {"kind": "stock_trading", "hmax": 300.0, "short": True, "leverage": 4.0},
     "half invested": {"kind": "stock_trading", "hmax": 3_000.0, "leverage": 0.5},

@@ -42,7 +42,7 @@ def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
 
 
 def test_the_worst_are_refilled_and_the_best_go_on() -> None:
-    births = born([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], inherit=0.5, fresh=0.125)
+    births = born([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], exploit_fraction=0.5, reinit_fraction=0.125)
     kinds = {birth.slot: birth.kind for birth in births}
     assert Counter(kinds.values()) == {"fresh": 1, "inherit": 4, "continue": 3}
     assert kinds[0] == "fresh"  # the worst
@@ -59,7 +59,7 @@ def test_the_worst_are_refilled_and_the_best_go_on() -> None:
 
 def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> None:
     board = Leaderboard(4).insert(slots([9.0, 8.0, 7.0, 6.0]))
-    births = born([0.1, 0.2, 0.3, 0.4], generation=5, board=board, inherit=1.0, fresh=0.0)
+    births = born([0.1, 0.2, 0.3, 0.4], generation=5, board=board, exploit_fraction=1.0, reinit_fraction=0.0)
     assert {birth.parent for birth in births} <= {"g00s00", "g00s01"}
 
 
@@ -71,18 +71,21 @@ def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> Non
     (3, 1.0, 0.0, {"fresh": 3}),
 ])  # fmt: skip
 def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expected: dict[str, int]) -> None:
-    births = born([float(i) for i in range(pods)], fresh=fresh, inherit=inherit)
+    births = born([float(i) for i in range(pods)], reinit_fraction=fresh, exploit_fraction=inherit)
     assert Counter(birth.kind for birth in births) == expected
 
 
 def test_a_slot_without_a_score_is_always_refilled() -> None:
-    births = born([math.nan, 0.5, math.nan, 0.1], inherit=0.0, fresh=0.0)
+    births = born([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
     assert [birth.kind for birth in births] == ["inherit", "continue", "inherit", "continue"]
     assert {births[0].parent, births[2].parent} == {"g00s01"}
 
 
 def test_without_any_score_all_start_anew() -> None:
-    assert [birth.kind for birth in born([math.nan, math.nan], inherit=0.5, fresh=0.0)] == ["fresh", "fresh"]
+    assert [birth.kind for birth in born([math.nan, math.nan], exploit_fraction=0.5, reinit_fraction=0.0)] == [
+        "fresh",
+        "fresh",
+    ]
 
 
 @given(
@@ -95,9 +98,9 @@ def test_without_any_score_all_start_anew() -> None:
 def test_every_slot_is_born_once_and_the_same_again(
     values: list[float], inherit: float, fresh: float, seed: int, generation: int
 ) -> None:
-    births = born(values, seed=seed, generation=generation, inherit=inherit, fresh=fresh)
+    births = born(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
     assert [birth.slot for birth in births] == list(range(len(values)))
-    assert births == born(values, seed=seed, generation=generation, inherit=inherit, fresh=fresh)
+    assert births == born(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
     for birth in births:
         if not math.isfinite(values[birth.slot]):
             assert birth.kind != "continue"
@@ -107,7 +110,7 @@ def test_every_slot_is_born_once_and_the_same_again(
 
 def test_a_draw_depends_on_seed_slot_and_generation_alone() -> None:
     def fresh(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
-        births = born([1.0] * pods, seed=seed, generation=generation, fresh=1.0, inherit=0.0)
+        births = born([1.0] * pods, seed=seed, generation=generation, reinit_fraction=1.0, exploit_fraction=0.0)
         return [tuple(birth.hyperparameters.values()) for birth in births]
 
     few, many = fresh(3, 5, 2), fresh(6, 5, 2)

@@ -134,7 +134,7 @@ def test_an_agent_that_breaks_is_marked_kept_off_the_board_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken_at(monkeypatch, slots={1}, generations={0})
-    config = tiny_config(inherit=0.0, fresh=0.0, generations=1)
+    config = tiny_config(exploit_fraction=0.0, reinit_fraction=0.0, generations=1)
     outcome = tournament(config, tmp_path / "a").run()
     saved = state(tmp_path / "a")
     assert [row["score"] is None for row in saved["current"]] == [False, True]
@@ -142,7 +142,7 @@ def test_an_agent_that_breaks_is_marked_kept_off_the_board_and_replaced(
     assert [score.id for score in outcome.leaderboard.scores] == ["g00s00"]
 
     broken_at(monkeypatch, slots={1}, generations={0})
-    outcome = tournament(tiny_config(inherit=0.0, fresh=0.0), tmp_path / "b").run()
+    outcome = tournament(tiny_config(exploit_fraction=0.0, reinit_fraction=0.0), tmp_path / "b").run()
     assert outcome.parents["g01s01"] == "g00s00"  # replaced by an heir of the sound one
     assert outcome.parents["g02s01"] == "g01s01"  # which goes on
     assert "g00s01" not in {score.id for score in outcome.leaderboard.scores}
@@ -210,7 +210,7 @@ def test_weights_that_are_no_numbers_make_no_score() -> None:
 
 @pytest.mark.parametrize("generations", [1, 50])
 def test_the_wall_clock_limit_stops_also_inside_a_generation(generations: int, tmp_path: Path) -> None:
-    config = tiny_config(generations=generations, samples=400 * SAMPLES, seconds=0.3)
+    config = tiny_config(generations=generations, samples_per_generation=400 * SAMPLES, seconds=0.3)
     outcome = tournament(config, tmp_path / "run").run()
     assert outcome.leaderboard.scores
     assert 0 < outcome.samples < 2 * 400 * SAMPLES
@@ -252,14 +252,14 @@ def test_the_learning_curves_are_in_the_log(finished: Path) -> None:
     [
         ("pods", 0),
         ("generations", 0),
-        ("samples", 0),
+        ("samples_per_generation", 0),
         ("leaderboard", 0),
-        ("inherit", 1.5),
-        ("inherit", math.nan),
-        ("fresh", -0.1),
-        ("perturb", 0.5),
-        ("perturb", math.inf),
-        ("resample", 2.0),
+        ("exploit_fraction", 1.5),
+        ("exploit_fraction", math.nan),
+        ("reinit_fraction", -0.1),
+        ("perturb_factor", 0.5),
+        ("perturb_factor", math.inf),
+        ("resample_probability", 2.0),
         ("champion", 0),
         ("champion", 17),
         ("seconds", -1.0),
@@ -271,6 +271,6 @@ def test_settings_out_of_range_are_refused_by_name(setting: str, value: Any) -> 
 
 
 def test_shares_beyond_all_pods_are_refused() -> None:
-    check(TournamentConfig(inherit=0.875, fresh=0.125))
+    check(TournamentConfig(exploit_fraction=0.875, reinit_fraction=0.125))
     with pytest.raises(ConfigError, match=r"may add up to 1 at most, got 0\.9 and 0\.2"):
-        check(TournamentConfig(inherit=0.9, fresh=0.2))
+        check(TournamentConfig(exploit_fraction=0.9, reinit_fraction=0.2))

@@ -23,7 +23,14 @@ SAMPLES = 8 * 8  # one iteration: horizon x environments
 def tiny_config(
     *, seed: int = 5, agent: dict[str, Any] | None = None, cohorts: tuple[AgentConfig, ...] = (), **tournament: Any
 ) -> RunConfig:
-    settings = {"pods": 2, "generations": 3, "samples": 2 * SAMPLES, "leaderboard": 4, "champion": 2, "inherit": 0.5}
+    settings = {
+        "pods": 2,
+        "generations": 3,
+        "samples_per_generation": 2 * SAMPLES,
+        "leaderboard": 4,
+        "champion": 2,
+        "exploit_fraction": 0.5,
+    }
     return RunConfig(
         seed=seed,
         threads=1,

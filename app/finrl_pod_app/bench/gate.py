@@ -44,10 +44,10 @@ CONFIG = RunConfig(
     features=FeatureConfig(("return_1_rank", "return_21_rank", "return_63_rank", "momentum_252_21_rank")),
     environment=EnvironmentConfig(envs=512),
     agent=AGENT,
-    tournament=TournamentConfig(pods=8, generations=2, samples=131_072, leaderboard=16, champion=8),
+    tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072, leaderboard=16, champion=8),
 )
 # One step of each environment at the least rate that a member may have: weights stay as they were drawn.
-UNTRAINED = dataclasses.replace(CONFIG.tournament, samples=1)
+UNTRAINED = dataclasses.replace(CONFIG.tournament, samples_per_generation=1)
 STILL = dataclasses.replace(AGENT, learning_rate=1e-5, epochs=1)
 
 

@@ -42,7 +42,9 @@ def _planted(settings: LearnSettings) -> Row:
 
 
 def _noise(settings: LearnSettings) -> Row:
-    tournament = TOURNAMENT if settings.samples is None else replace(TOURNAMENT, samples=settings.samples)
+    tournament = (
+        TOURNAMENT if settings.samples is None else replace(TOURNAMENT, samples_per_generation=settings.samples)
+    )
     return noise_row("noise_ppo", tournament, settings.seeds or 20, settings.device)
 
 

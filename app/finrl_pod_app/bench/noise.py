@@ -39,7 +39,7 @@ from finrl_pod_app.bench.worlds import ARRIVES, prices, without_edge
 
 SIGNIFICANCE = 0.05
 LEVEL = 0.95
-TOURNAMENT = TournamentConfig(pods=4, generations=2, samples=49_152, leaderboard=8, champion=2)
+TOURNAMENT = TournamentConfig(pods=4, generations=2, samples_per_generation=49_152, leaderboard=8, champion=2)
 
 
 def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
@@ -86,7 +86,7 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
     positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
     low, high = binomial_interval(positives, seeds, LEVEL)
     row_config = {
-        "samples": config.tournament.pods * config.tournament.generations * config.tournament.samples,
+        "samples": config.tournament.pods * config.tournament.generations * config.tournament.samples_per_generation,
         "seconds": round(sum(run["seconds"] for run in runs), 1),
         "positives": positives,
         "worlds": seeds,

@@ -122,7 +122,7 @@ def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
         cost_bps=COST_BPS,
         cash=CASH,
         fill=fill,
-        order=settings.order,
+        buy_allocation=settings.order,
         whole_shares=finrl,
         hmax=HMAX,
         envs=settings.envs_each,

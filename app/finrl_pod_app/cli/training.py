@@ -213,7 +213,7 @@ def _on_market(
     from finrl_pod.settings.run import load
 
     loaded = load(config)
-    single = dataclasses.replace(loaded.tournament, pods=1, inherit=0.0, fresh=0.0, champion=1)
+    single = dataclasses.replace(loaded.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
     settings = dataclasses.replace(loaded, tournament=single)
     _run_tournament(
         settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json

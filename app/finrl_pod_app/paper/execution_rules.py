@@ -17,8 +17,18 @@ from finrl_pod.types import BacktestResult, MarketTensor, Panel
 
 # What a paper account has no counterpart for may stand at its default only.
 NOT_OF_ORDERS = (
-    *("delay", "short", "leverage", "fill", "whole_shares", "order", "participation", "borrow_fee", "cash_rates"),
-    *("per_share", "per_share_minimum", "half_spread_bps", "impact", "exit_return"),
+    *(
+        "delay",
+        "short",
+        "leverage",
+        "fill",
+        "whole_shares",
+        "buy_allocation",
+        "participation",
+        "borrow_fee",
+        "cash_rates",
+    ),
+    *("per_share", "per_share_minimum", "half_spread_bps", "impact", "delisting_return"),
 )
 
 

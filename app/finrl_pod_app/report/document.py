@@ -134,7 +134,7 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         )
     else:
         sentences.append("Whole shares.")
-    if rules.order == "sequential":
+    if rules.buy_allocation == "sequential":
         sentences.append("When cash is short, buys fill one by one, the largest action first.")
     if rules.short or rules.leverage > 1:
         short = "are allowed" if rules.short else "are not allowed"
@@ -145,7 +145,7 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         fee = f"{100 * rules.borrow_fee:g}% per year" if rules.borrow_fee else "nothing"
         sentences.append(f"Borrow fee of short positions: {fee}.")
     if np.isfinite(panel.close[-1]).sum() < len(panel.symbols):
-        loss = f", less {-100 * rules.exit_return:g}%" if rules.exit_return else ""
+        loss = f", less {-100 * rules.delisting_return:g}%" if rules.delisting_return else ""
         sentences.append(f"A delisted ticker is paid out at its last close{loss}.")
     if rules.cash_rates:
         dates = ", ".join(f"{100 * rate:g}% per year from {day}" for day, rate in rules.cash_rates)

@@ -121,7 +121,12 @@ def evaluate_champion(
             looks=looks,
             cost_bps=environment.cost_bps,
             break_even=break_even_of(
-                watched, yardstick, market, *span, *terms, beyond=config.gate.break_even * environment.cost_bps
+                watched,
+                yardstick,
+                market,
+                *span,
+                *terms,
+                beyond=config.gate.break_even_cost_multiple * environment.cost_bps,
             ),
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,

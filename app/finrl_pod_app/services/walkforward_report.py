@@ -104,7 +104,7 @@ def report_walkforward(
                 watched,
                 recorded(make(REFERENCE), *terms)[1],
                 *terms[1:],
-                beyond=config.gate.break_even * config.environment.cost_bps,
+                beyond=config.gate.break_even_cost_multiple * config.environment.cost_bps,
             ),
             faults=tuple(audits),
             seed=config.seed,

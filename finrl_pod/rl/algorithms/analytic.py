@@ -228,8 +228,8 @@ def check(config: SimulatorConfig, env: Any) -> None:
     rough = (
         (rules.whole_shares, "whole shares jump from one number to the next: set environment.whole_shares = false"),
         (
-            rules.order == "sequential",
-            'buys one after the other depend on their order, which jumps: set environment.order = "proportional"',
+            rules.buy_allocation == "sequential",
+            'buys filled one after another are not differentiable: set environment.buy_allocation = "proportional"',
         ),
         (
             rules.per_share_minimum > 0,

@@ -34,7 +34,7 @@ def target_weights(
     """
     if rules.kind == "discrete":
         choice = choices(actor, params, features, tradable, held, rules)
-        return choices_as_weights(choice, held, tradable, lot=rules.lot, rules=rules_of(rules))
+        return choices_as_weights(choice, held, tradable, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
     unit = worth / rules.cash if rules.kind == "stock_trading" else None  # observed in units of the starting cash
     scores = _action(actor, params, features, tradable, held, unit).view(len(held), -1).double()
     if rules.kind == "stock_trading":

@@ -95,15 +95,16 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
         "Generations", 1, 1000, tournament.generations, key=key("generations"), help=COMMENTS["tournament.generations"]
     )
     samples = left.number_input(
-        "Samples of a pod and generation", 1_000, 1_000_000_000, tournament.samples, 10_000, key=key("samples"),
-        help=COMMENTS["tournament.samples"],
+        "Samples of a pod and generation", 1_000, 1_000_000_000, tournament.samples_per_generation, 10_000,
+        key=key("samples"),
+        help=COMMENTS["tournament.samples_per_generation"],
     )  # fmt: skip
     seed = right.number_input("Seed", 0, 2**31 - 1, base.seed, key=key("seed"), help=COMMENTS["seed"])
     chosen["seed"] = seed
-    chosen["tournament"] |= {"pods": pods, "generations": generations, "samples": samples}
+    chosen["tournament"] |= {"pods": pods, "generations": generations, "samples_per_generation": samples}
     chosen["tournament"] |= {"champion": min(tournament.champion, pods)}
     if pods == 1:  # one agent that goes on through all generations, as `finrl-pod train` has it
-        chosen["tournament"] |= {"inherit": 0.0, "fresh": 0.0}
+        chosen["tournament"] |= {"exploit_fraction": 0.0, "reinit_fraction": 0.0}
     st.caption(f"In all {pods * generations * samples:,} samples.")
     st.subheader("Market", divider="gray")
     rules: EnvironmentConfig = base.environment
