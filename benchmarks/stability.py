@@ -146,7 +146,7 @@ def _portfolio_theirs(seed: int) -> float:
 
 
 OURS = PPOConfig(policy="mlp", hidden=(64, 64), learning_rate=1e-3)
-REPLAY = SACConfig(policy="mlp", hidden=(64, 64), batch=256, updates=16, warmup=2_560)
+REPLAY = SACConfig(policy="mlp", hidden=(64, 64), batch_size=256, gradient_steps=16, learning_starts=2_560)
 
 TASKS: Mapping[str, Mapping[str, Score]] = {
     "pendulum": {
@@ -155,7 +155,7 @@ TASKS: Mapping[str, Mapping[str, Score]] = {
         "PPO with the H-term": _ours(PPO_CELL, h_term=1.0),
         "SAC, 1 critic": _ours(SAC_CELL, hidden=(64, 64), critics=1),
         "SAC, least of 2 critics": _ours(SAC_CELL, hidden=(64, 64)),
-        "SAC, least of 2 out of 5": _ours(SAC_CELL, hidden=(64, 64), critics=5, critic_rule="subset", subset=2),
+        "SAC, least of 2 out of 5": _ours(SAC_CELL, hidden=(64, 64), critics=5, critic_rule="subset", critic_subset=2),
     },
     "portfolio": {
         AGAINST: _portfolio_theirs,
@@ -164,7 +164,7 @@ TASKS: Mapping[str, Mapping[str, Score]] = {
         "SAC, 1 critic": partial(_portfolio, dataclasses.replace(REPLAY, critics=1)),
         "SAC, least of 2 critics": partial(_portfolio, REPLAY),
         "SAC, least of 2 out of 5": partial(
-            _portfolio, dataclasses.replace(REPLAY, critics=5, critic_rule="subset", subset=2)
+            _portfolio, dataclasses.replace(REPLAY, critics=5, critic_rule="subset", critic_subset=2)
         ),
     },
 }

@@ -112,7 +112,7 @@ def ours(cell: Cell, *, half_range: float = 1.0) -> tuple[AgentConfig, int]:
     zoo, kind = cell.zoo, ALGORITHMS[cell.algorithm].kind
     rate, falls = linear(zoo.get("learning_rate", {"ppo": 3e-4, "a2c": 7e-4, "sac": 3e-4}.get(cell.against, 1e-3)))
     shared: dict[str, Any] = {
-        "algorithm": cell.algorithm, "policy": "mlp", "learning_rate": rate, "discount": zoo.get("gamma", 0.99),
+        "algorithm": cell.algorithm, "policy": "mlp", "learning_rate": rate, "gamma": zoo.get("gamma", 0.99),
         "learning_rate_schedule": "linear" if falls else "constant", "scale_rewards": False,
     }  # fmt: skip
     make = _on_policy if kind == "on-policy" else _off_policy
@@ -129,14 +129,14 @@ def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
         "hidden": tuple(network.get("net_arch", (64, 64))),
         "group_baseline": False,
         "gae_lambda": zoo.get("gae_lambda", 0.95 if ppo else 1.0),
-        "entropy": zoo.get("ent_coef", 0.0),
-        "value_weight": zoo.get("vf_coef", 0.5),
+        "entropy_coefficient": zoo.get("ent_coef", 0.0),
+        "value_coefficient": zoo.get("vf_coef", 0.5),
         "max_grad_norm": zoo.get("max_grad_norm", 0.5),
         "activation": network.get("activation_fn", "tanh"),
-        "orthogonal": network.get("ortho_init", True),
-        "log_std": network.get("log_std_init", 0.0) - math.log(half_range),
-        "sde": zoo.get("use_sde", False),
-        "sde_interval": zoo.get("sde_sample_freq", 0),
+        "orthogonal_init": network.get("ortho_init", True),
+        "log_std_init": network.get("log_std_init", 0.0) - math.log(half_range),
+        "use_sde": zoo.get("use_sde", False),
+        "sde_sample_freq": zoo.get("sde_sample_freq", 0),
         "normalise": zoo.get("normalize", False),
         "optimiser": "adam" if ppo else "rmsprop",
         "optimiser_epsilon": 1e-5,
@@ -144,7 +144,7 @@ def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
     if ppo:
         clip, falls = linear(zoo.get("clip_range", 0.2))
         settings |= {
-            "clip": clip, "clip_schedule": "linear" if falls else "constant", "target_kl": NEVER,
+            "clip_range": clip, "clip_range_schedule": "linear" if falls else "constant", "target_kl": NEVER,
             "epochs": zoo.get("n_epochs", 10),
             "minibatches": horizon * zoo.get("n_envs", 1) // zoo.get("batch_size", 64),
         }  # fmt: skip
@@ -156,11 +156,11 @@ def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG00
     assert issubclass(record, OffPolicyConfig)
     settings: dict[str, Any] = {
         "horizon": zoo.get("train_freq", 1),
-        "updates": zoo.get("gradient_steps", 1),
+        "gradient_steps": zoo.get("gradient_steps", 1),
         "hidden": tuple(zoo.get("policy_kwargs", {}).get("net_arch", (256, 256))),
-        "batch": zoo.get("batch_size", 256),
-        "replay": min(zoo.get("buffer_size", 1_000_000), cell.steps),  # what is never written need not be there
-        "warmup": zoo.get("learning_starts", 100),
+        "batch_size": zoo.get("batch_size", 256),
+        "buffer_size": min(zoo.get("buffer_size", 1_000_000), cell.steps),  # what is never written need not be there
+        "learning_starts": zoo.get("learning_starts", 100),
         "max_grad_norm": NEVER,
     }
     if issubclass(record, DQNConfig):
@@ -168,10 +168,10 @@ def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG00
         # learning that comes to one copy, behind the last gradient step of the bout.
         assert zoo["train_freq"] >= zoo["target_update_interval"]
         settings |= {
-            "target_interval": zoo["gradient_steps"], "target_rate": 1.0, "max_grad_norm": 10.0,
+            "target_interval": zoo["gradient_steps"], "tau": 1.0, "max_grad_norm": 10.0,
             "exploration_samples": round(zoo["exploration_fraction"] * cell.steps),
-            "epsilon": zoo["exploration_final_eps"],
+            "final_epsilon": zoo["exploration_final_eps"],
         }  # fmt: skip
     elif "noise_std" in zoo:
-        settings["exploration"] = zoo["noise_std"]
+        settings["exploration_noise"] = zoo["noise_std"]
     return settings

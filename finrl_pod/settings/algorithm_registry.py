@@ -177,7 +177,7 @@ ADD_ONS: Mapping[str, AddOn] = {
             "several critics: the least, the mean, or the least of a random subset of their values",
             "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",
             _CRITICS,
-            ("critics", "critic_rule", "subset"),
+            ("critics", "critic_rule", "critic_subset"),
         ),
     )
 }

@@ -20,13 +20,13 @@ RATE_FACTOR = 3.0
 NARROW = 0.37  # of the logarithm of that factor
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "learning_rate": (1e-5, 1e-1),
-    "discount": (0.0, 0.999),
+    "gamma": (0.0, 0.999),
     "gae_lambda": (0.0, 0.999),
-    "clip": (0.05, 0.5),
-    "exploration": (0.01, 0.5),
-    "target_rate": (1e-4, 1.0),
+    "clip_range": (0.05, 0.5),
+    "exploration_noise": (0.01, 0.5),
+    "tau": (1e-4, 1.0),
 }
-HORIZONS, SENSITIVE = ("discount", "gae_lambda"), ("clip", "exploration")
+HORIZONS, SENSITIVE = ("gamma", "gae_lambda"), ("clip_range", "exploration_noise")
 
 
 def searched(config: AgentConfig) -> tuple[str, ...]:

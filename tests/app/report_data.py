@@ -76,7 +76,12 @@ def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | N
             i % 8,
             100_000 * (6 - i // 4),
             1.31 - 0.03 * i,
-            {"learning_rate": 1e-3 * 1.25 ** (i % 3), "discount": 0.95, "entropy": 1e-4 * (i % 4), "clip": 0.2},
+            {
+                "learning_rate": 1e-3 * 1.25 ** (i % 3),
+                "gamma": 0.95,
+                "entropy_coefficient": 1e-4 * (i % 4),
+                "clip_range": 0.2,
+            },
         )
         for i in range(16)
     ]

@@ -376,7 +376,7 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     "agent",
     [
-        DQNConfig(hidden=(4,), replay=512, batch=16, warmup=32),
+        DQNConfig(hidden=(4,), buffer_size=512, batch_size=16, learning_starts=32),
         PPOConfig(hidden=(4, 4), horizon=8, minibatches=2, policy="mlp"),
     ],
 )

@@ -177,7 +177,7 @@ def test_metrics_table_shows_units_and_formatted_values(page: str) -> None:
 def test_leaderboard_marks_members_and_omits_equal_hyperparameters(page: str) -> None:
     rows = Page(page).rows
     heads = next(row for row in rows if row[0] == "agent")
-    assert heads == ["agent", "parent", "generation", "score", "entropy", "learning rate"]
+    assert heads == ["agent", "parent", "generation", "score", "entropy coefficient", "learning rate"]
     assert [row[0] for row in rows if row[0].endswith("(member)")] == [f"g5p{i} (member)" for i in range(4)]
 
 

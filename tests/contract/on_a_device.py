@@ -107,10 +107,13 @@ def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("name", "agent"),
     [
-        ("gym:Pendulum-v1", SACConfig(policy="mlp", hidden=(8,), batch=8, replay=64, warmup=16, updates=2)),
+        (
+            "gym:Pendulum-v1",
+            SACConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=64, learning_starts=16, gradient_steps=2),
+        ),
         ("gym:Pendulum-v1", PPOConfig(policy="mlp", hidden=(8,), horizon=8, minibatches=2, normalise=True)),
-        ("gym:Pendulum-v1", A2CConfig(policy="mlp", hidden=(8,), horizon=8, sde=True, optimiser="rmsprop")),
-        ("gym:CartPole-v1", DQNConfig(policy="mlp", hidden=(8,), batch=8, replay=64, warmup=16)),
+        ("gym:Pendulum-v1", A2CConfig(policy="mlp", hidden=(8,), horizon=8, use_sde=True, optimiser="rmsprop")),
+        ("gym:CartPole-v1", DQNConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=64, learning_starts=16)),
     ],
     ids=lambda x: getattr(x, "algorithm", x),
 )
@@ -133,7 +136,7 @@ def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentC
 
 def test_a_pipeline_with_its_learner_on_a_device() -> None:
     make_env = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
-    agent = SACConfig(policy="mlp", hidden=(8,), batch=8, replay=200, warmup=40, updates=2)
+    agent = SACConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=200, learning_starts=40, gradient_steps=2)
     with pretend_device() as device:
         make_here = functools.partial(make_env, device=device)
         with Pipeline(make_env, agent, seed=1, make_here=make_here) as pipeline:

@@ -107,7 +107,7 @@ def test_every_algorithm_learns_and_goes_on_from_a_checkpoint(name: str, policy:
 
 def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
     make_env = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
-    agent = SACConfig(policy="mlp", hidden=(16,), batch=16, replay=400, warmup=40, updates=2)
+    agent = SACConfig(policy="mlp", hidden=(16,), batch_size=16, buffer_size=400, learning_starts=40, gradient_steps=2)
     with Pipeline(make_env, agent, seed=1, make_here=functools.partial(make_env, device=DEVICE)) as pipeline:
         figures = pipeline.learn(600)
         assert torch.equal(pipeline._weights, pipeline._own().cpu())
@@ -117,7 +117,7 @@ def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
 def test_a_pipeline_of_a_market_on_the_device(market: MarketTensor) -> None:
     """Two processes on one device, around a ring in its memory."""
     make_market = functools.partial(make_env, to_device(market, DEVICE), RULES, first=market.first, last=60)
-    agent = SACConfig(policy="mlp", hidden=(16,), batch=16, replay=1024, warmup=64, updates=2)
+    agent = SACConfig(policy="mlp", hidden=(16,), batch_size=16, buffer_size=1024, learning_starts=64, gradient_steps=2)
     with Pipeline(make_market, agent, seed=1) as pipeline:
         figures = pipeline.learn(1600)
         written = pipeline.algorithm.replay.data

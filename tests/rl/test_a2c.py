@@ -16,7 +16,7 @@ from tests.rl.learners import small_env
 from tests.rl.plain_gae import Path, plain_gae
 
 RATE, LIMIT = 1e-2, 0.05
-SETTINGS = {"discount": 0.9, "gae_lambda": 0.8, "entropy": 0.02, "value_weight": 0.7}
+SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
 
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
@@ -63,7 +63,7 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
 
 
 def test_ppos_settings_are_not_its_own() -> None:
-    with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip'"):
-        Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip": 0.1}])
+    with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip_range'"):
+        Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip_range": 0.1}])
     with pytest.raises(ConfigError, match=r"agent.horizon must be at most the episode's window of 8 bars, got 9"):
         Learner(small_env(), A2CConfig(horizon=9))

@@ -25,19 +25,19 @@ RECORDS: dict[str, type[OffPolicyConfig]] = {
 }  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("sac", {}),
-    ("sac", {"hidden": (5,), "critics": 1, "batch": 7}),
-    ("sac", {"hidden": (17, 33, 6), "critics": 3, "batch": 50}),
-    ("sac", {"hidden": (256, 256), "batch": 256}),
+    ("sac", {"hidden": (5,), "critics": 1, "batch_size": 7}),
+    ("sac", {"hidden": (17, 33, 6), "critics": 3, "batch_size": 50}),
+    ("sac", {"hidden": (256, 256), "batch_size": 256}),
     ("sac", {"critic_rule": "mean", "critics": 3}),
     ("sac", {"critic_rule": "subset", "critics": 4}),
-    ("sac", {"automatic": False, "temperature": 0.3}),
+    ("sac", {"auto_entropy": False, "temperature": 0.3}),
     ("redq", {"critics": 5}),
     ("redq", {"critics": 3, "critic_rule": "min", "policy_delay": 2}),
     ("td3", {}),
     ("td3", {"target_noise": 1.5, "noise_clip": 0.3, "policy_delay": 3, "hidden": (40, 30)}),
     ("td3", {"critic_rule": "subset", "critics": 4, "policy_delay": 1}),
     ("ddpg", {}),
-    ("ddpg", {"critics": 3, "critic_rule": "mean", "hidden": (5,), "batch": 7}),
+    ("ddpg", {"critics": 3, "critic_rule": "mean", "hidden": (5,), "batch_size": 7}),
 ]
 NAMES = [f"{name} {settings}" for name, settings in CASES]
 
@@ -49,9 +49,9 @@ def inputs_of_flat(config: OffPolicyConfig) -> Inputs:
 
 def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
     config = RECORDS[algorithm](
-        **{"policy": "mlp", "hidden": (16, 24), "batch": 40, "replay": 300, "warmup": 0, **settings}
+        **{"policy": "mlp", "hidden": (16, 24), "batch_size": 40, "buffer_size": 300, "learning_starts": 0, **settings}
     )
-    each = [{"learning_rate": 1e-3 * (p + 1), "discount": 0.9 + 0.03 * p} for p in range(members)]
+    each = [{"learning_rate": 1e-3 * (p + 1), "gamma": 0.9 + 0.03 * p} for p in range(members)]
     made = make_algorithm(config, Flat(members), seed=3, hyperparameters=each)
     assert isinstance(made, ActorCritic)
     assert made._fused is not None
@@ -102,7 +102,7 @@ def test_threads_change_no_number() -> None:
         each = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            sac = filled(True, 1, hidden=(256, 256), batch=256)
+            sac = filled(True, 1, hidden=(256, 256), batch_size=256)
             sac.learn(3, 1.0)
             each.append(sac.member(0)[1])
     finally:
@@ -111,7 +111,7 @@ def test_threads_change_no_number() -> None:
 
 
 def test_it_is_left_out_where_it_does_not_fit() -> None:
-    settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch": 10}
+    settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch_size": 10}
     assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._fused is None  # type: ignore[attr-defined]
     market = random_market(5, bars=60)
     for policy in ("mlp", "equivariant"):
@@ -123,7 +123,7 @@ def test_a_subclass_is_trusted_to_differ() -> None:
     class Other(TD3):
         pass
 
-    config = TD3Config(policy="mlp", hidden=(8,), batch=10)
+    config = TD3Config(policy="mlp", hidden=(8,), batch_size=10)
     own, other = (kind(inputs_of_flat(config), config) for kind in (TD3, Other))
     assert own._fused is not None
     assert other._fused is None

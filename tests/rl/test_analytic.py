@@ -18,7 +18,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 RULES = EnvironmentConfig(window=8, envs=6, group=3, cost_bps=30.0)
-SETTINGS: dict[str, Any] = {"hidden": (4, 3), "horizon": 5, "discount": 0.9, "max_grad_norm": 1e9}
+SETTINGS: dict[str, Any] = {"hidden": (4, 3), "horizon": 5, "gamma": 0.9, "max_grad_norm": 1e9}
 STEP = 1e-6
 
 
@@ -45,7 +45,7 @@ def objective(config: AnalyticConfig, env: MarketEnv, move: tuple[str, int, floa
         factor = 1.0
         for h in range(config.horizon):
             total += factor * float(rewards[h, account])
-            factor = 1.0 if ended[h, account] else factor * config.discount
+            factor = 1.0 if ended[h, account] else factor * config.gamma
     assert ended.any()
     return total / env.envs
 
@@ -74,7 +74,9 @@ def test_the_gradient_is_that_of_finite_differences(policy: str, kind: str, monk
 
 def test_exploration_is_drawn_from_each_members_own_stream_and_scaled() -> None:
     env = make_env(random_market(5, bars=60), RULES, members=(0, 7), dtype=torch.float64)
-    learner = Learner(env, AnalyticConfig(**SETTINGS), dtype=torch.float64, hyperparameters=[{}, {"exploration": 0.0}])
+    learner = Learner(
+        env, AnalyticConfig(**SETTINGS), dtype=torch.float64, hyperparameters=[{}, {"exploration_noise": 0.0}]
+    )
     noise = learner.algorithm._noise((2, 3, 4))  # type: ignore[attr-defined]
     assert noise.shape == (5, 2, 2, 3, 4)
     assert 0.2 < float(noise[:, 0].std()) < 0.4

@@ -17,12 +17,12 @@ from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 ENVS, HORIZON, RATE = 4, 16, 1e-2
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
 SHARED: dict[str, Any] = {
-    "policy": "mlp", "hidden": (8, 6), "horizon": HORIZON, "learning_rate": RATE, "discount": 0.9, "gae_lambda": 0.8,
-    "group_baseline": False, "scale_rewards": False, "entropy": 0.01, "value_weight": 0.4, "max_grad_norm": 0.3,
-    "optimiser_epsilon": 1e-5,
+    "policy": "mlp", "hidden": (8, 6), "horizon": HORIZON, "learning_rate": RATE, "gamma": 0.9, "gae_lambda": 0.8,
+    "group_baseline": False, "scale_rewards": False, "entropy_coefficient": 0.01,
+    "value_coefficient": 0.4, "max_grad_norm": 0.3, "optimiser_epsilon": 1e-5,
 }  # fmt: skip
-EPOCHS: dict[str, Any] = {"epochs": 3, "minibatches": 1, "target_kl": 1e9, "clip": 0.05}
-SMOOTH: dict[str, Any] = {"sde": True, "log_std": -2.0, "orthogonal": False}
+EPOCHS: dict[str, Any] = {"epochs": 3, "minibatches": 1, "target_kl": 1e9, "clip_range": 0.05}
+SMOOTH: dict[str, Any] = {"use_sde": True, "log_std_init": -2.0, "orthogonal_init": False}
 
 
 def theirs_of(env: str, config: PPOConfig | A2CConfig) -> Any:
@@ -33,16 +33,16 @@ def theirs_of(env: str, config: PPOConfig | A2CConfig) -> Any:
         from stable_baselines3.common.logger import Logger
     settings: dict[str, Any] = {
         "n_steps": HORIZON, "learning_rate": RATE, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.01, "vf_coef": 0.4,
-        "max_grad_norm": 0.3, "use_sde": config.sde, "device": "cpu", "seed": 0,
+        "max_grad_norm": 0.3, "use_sde": config.use_sde, "device": "cpu", "seed": 0,
         "policy_kwargs": {
-            "net_arch": [8, 6], "log_std_init": config.log_std, "ortho_init": config.orthogonal,
+            "net_arch": [8, 6], "log_std_init": config.log_std_init, "ortho_init": config.orthogonal_init,
             "activation_fn": {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[config.activation],
         },
     }  # fmt: skip
     make: Any = stable_baselines3.A2C
     if isinstance(config, PPOConfig):
         make = stable_baselines3.PPO
-        settings |= {"n_epochs": config.epochs, "batch_size": HORIZON * ENVS, "clip_range": config.clip}
+        settings |= {"n_epochs": config.epochs, "batch_size": HORIZON * ENVS, "clip_range": config.clip_range}
     model = make("MlpPolicy", make_vec_env(env, n_envs=ENVS), **settings)
     model.set_logger(Logger(None, []))
     return model

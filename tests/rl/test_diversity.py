@@ -50,7 +50,7 @@ def test_the_bonus_is_none_for_equals_and_one_for_strangers() -> None:
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_members_move_apart_and_a_broken_one_does_not_spread(name: str) -> None:
     def distance(weight: float, spoil: bool = False) -> float:
-        learner = small_learner(name, (0, 0), diversity=weight, learning_rate_schedule="constant", discount=0.5)
+        learner = small_learner(name, (0, 0), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
         # Alike but for the noise: without a bonus nothing drives them apart.
         learner.learn(2 * learner.iteration_samples)
         if spoil:
@@ -68,7 +68,7 @@ def test_members_move_apart_and_a_broken_one_does_not_spread(name: str) -> None:
 
 def test_with_a_bonus_members_differ_more_than_without() -> None:
     def divergence(weight: float) -> float:
-        learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", discount=0.5)
+        learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
         learner.learn(30 * learner.iteration_samples)
         algorithm, (day, account) = learner.algorithm, learner.worker.observation
         features, tradable = algorithm.rows(day)  # type: ignore[attr-defined]

@@ -102,7 +102,7 @@ def test_a_discrete_market_is_driven_by_plain_networks_alone() -> None:
 def test_ppo_learns_to_balance_the_pole() -> None:
     env = ClassicEnv(CARTPOLE, envs=8)
     config = PPOConfig(
-        policy="mlp", hidden=(64, 64), horizon=32, epochs=20, minibatches=1, discount=0.98, gae_lambda=0.8,
+        policy="mlp", hidden=(64, 64), horizon=32, epochs=20, minibatches=1, gamma=0.98, gae_lambda=0.8,
         learning_rate=1e-3, target_kl=1e9, group_baseline=False, scale_rewards=False,
     )  # fmt: skip
     learner = Learner(env, config, seed=1, threads=1)

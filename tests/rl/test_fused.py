@@ -43,12 +43,14 @@ def learner(
         horizon=8,
         epochs=2,
         minibatches=2,
-        entropy=0.02,
-        clip=0.05,
+        entropy_coefficient=0.02,
+        clip_range=0.05,
         learning_rate=0.01,
     )
     return Learner(
-        env, agent, hyperparameters=[{"clip": 0.02 + 0.05 * p, "value_weight": 0.5 + p} for p in range(members)]
+        env,
+        agent,
+        hyperparameters=[{"clip_range": 0.02 + 0.05 * p, "value_coefficient": 0.5 + p} for p in range(members)],
     )
 
 

@@ -52,7 +52,7 @@ def plain_rewards(
 def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))
     config = PPOConfig(
-        policy=policy, hidden=(6, 5), horizon=7, minibatches=1, discount=0.8, group_baseline=baseline, **H_TERM
+        policy=policy, hidden=(6, 5), horizon=7, minibatches=1, gamma=0.8, group_baseline=baseline, **H_TERM
     )  # type: ignore[arg-type]
     ppo = Learner(env, config, seed=3, dtype=torch.float64).algorithm
     assert isinstance(ppo, PPO)
@@ -62,7 +62,7 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     scaled = ppo._scaled(rollout.reward)
     stream = torch.Generator()
     stream.set_state(ppo.h_term.streams[0].get_state())
-    ppo.h_term.remember(rollout, scaled, ppo.settings["discount"], steps=2)
+    ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
     ppo.parameters.flat.add_(0.05)  # so that the policy is no longer the one that acted
 
     reward = rollout.reward[:, 0].numpy() / rollout.reward.std().item()
@@ -86,7 +86,7 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
             density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
             changes += float((density + np.zeros_like(action)).sum()) - float(rollout.log_probability[h, 0, g, a])
             total += earned[k] * np.exp(changes / (action.size * (k + 1)))
-    energy = ppo.h_term.energy(lambda *seen: _chance(ppo, *seen), ppo.settings["discount"])
+    energy = ppo.h_term.energy(lambda *seen: _chance(ppo, *seen), ppo.settings["gamma"])
     assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
     gradient = ppo.parameters.gradient(energy.sum(), partial=True)
     assert torch.isfinite(gradient).all()

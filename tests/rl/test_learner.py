@@ -147,12 +147,12 @@ def small_learner_with_threads(threads: int) -> Learner:
 
 @POLICIES
 def test_a_snapshot_says_where_it_comes_from(policy: str) -> None:
-    learner = trained(policy=policy, members=(0, 3), hyperparameters=[{}, {"clip": 0.3}])
+    learner = trained(policy=policy, members=(0, 3), hyperparameters=[{}, {"clip_range": 0.3}])
     snapshot = learner.snapshot(1, id="g01s03", parent="g00s01", data_sha256="abc")
     assert (snapshot.id, snapshot.parent, snapshot.data_sha256) == ("g01s03", "g00s01", "abc")
     assert snapshot.samples == UPDATES * iteration(learner)
-    assert snapshot.hyperparameters["clip"] == 0.3
-    assert snapshot.hyperparameters["discount"] == learner.config.discount
+    assert snapshot.hyperparameters["clip_range"] == 0.3
+    assert snapshot.hyperparameters["gamma"] == learner.config.gamma
     assert snapshot.spec["kind"] == policy
     assert snapshot.spec["environment"]["window"] == 8
     assert snapshot.normaliser == learner.env.market.normaliser
@@ -263,7 +263,7 @@ def test_a_snapshot_of_a_market_with_shorts_is_refused_where_scores_pass_a_softm
 
 
 def test_a_fixed_temperature_stays_the_slots_own() -> None:
-    one, other = (zoo.small_learner("sac", automatic=False, temperature=t) for t in (0.3, 0.05))
+    one, other = (zoo.small_learner("sac", auto_entropy=False, temperature=t) for t in (0.3, 0.05))
     other.restore(one.snapshot())
     assert other.algorithm.temperature.tolist() == pytest.approx([0.05])
 
@@ -300,10 +300,10 @@ def test_fewer_samples_than_one_are_refused(samples: int) -> None:
         ({"learning_rate": 0.0}, "agent.learning_rate is out of its range, got 0.0"),
         ({"learning_rate": float("nan")}, "agent.learning_rate is out of its range, got nan"),
         ({"learning_rate": float("inf")}, "agent.learning_rate is out of its range, got inf"),
-        ({"discount": 1.1}, "agent.discount is out of its range, got 1.1"),
+        ({"gamma": 1.1}, "agent.gamma is out of its range, got 1.1"),
         ({"gae_lambda": -0.1}, "agent.gae_lambda is out of its range, got -0.1"),
-        ({"clip": 0.0}, "agent.clip is out of its range, got 0.0"),
-        ({"value_weight": -1.0}, "agent.value_weight is out of its range, got -1.0"),
+        ({"clip_range": 0.0}, "agent.clip_range is out of its range, got 0.0"),
+        ({"value_coefficient": -1.0}, "agent.value_coefficient is out of its range, got -1.0"),
         ({"max_grad_norm": 0.0}, "agent.max_grad_norm is out of its range, got 0.0"),
         ({"target_kl": -1.0}, "agent.target_kl is out of its range, got -1.0"),
         ({"policy": "transformer"}, "agent.policy must be equivariant or mlp, got 'transformer'"),
@@ -322,7 +322,7 @@ def test_a_minibatch_of_one_sample_is_refused() -> None:
     trained(env=env, minibatches=6)
 
 
-@pytest.mark.parametrize(("name", "value"), [("discount", 1.5), ("learning_rate", float("nan")), ("clip", -0.1)])
+@pytest.mark.parametrize(("name", "value"), [("gamma", 1.5), ("learning_rate", float("nan")), ("clip_range", -0.1)])
 def test_a_members_settings_have_the_same_ranges(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"agent.{name} is out of its range, got {value}"):
         small_learner((0, 1), hyperparameters=[{}, {name: value}])
@@ -336,7 +336,7 @@ def test_settings_for_another_number_of_members_are_refused(count: int) -> None:
 
 def test_each_members_settings_replace_the_configs() -> None:
     learner = small_learner(
-        (0, 1), hyperparameters=[{"clip": 0.3}, {"learning_rate": 0.5}], clip=0.15, learning_rate=0.01
+        (0, 1), hyperparameters=[{"clip_range": 0.3}, {"learning_rate": 0.5}], clip_range=0.15, learning_rate=0.01
     )
-    assert [learner.hyperparameters(p)["clip"] for p in (0, 1)] == [0.3, 0.15]
+    assert [learner.hyperparameters(p)["clip_range"] for p in (0, 1)] == [0.3, 0.15]
     assert [learner.hyperparameters(p)["learning_rate"] for p in (0, 1)] == [0.01, 0.5]

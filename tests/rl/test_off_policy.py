@@ -34,10 +34,10 @@ class Flat:
 
 
 def make(name: str, env: Flat | None = None, **settings: Any) -> Any:
-    shared = {"policy": "mlp", "hidden": (8, 7), "batch": B, "scale_rewards": False, "learning_rate": 1e-2}
+    shared = {"policy": "mlp", "hidden": (8, 7), "batch_size": B, "scale_rewards": False, "learning_rate": 1e-2}
     record = ALGORITHMS[name].record
     discrete = ALGORITHMS[name].actions == "discrete"
-    config = record(**{"algorithm": name, **shared, "target_rate": 0.1, **settings})
+    config = record(**{"algorithm": name, **shared, "tau": 0.1, **settings})
     return make_algorithm(config, env or Flat(actions=4 if discrete else 0), dtype=DOUBLE)
 
 
@@ -163,7 +163,7 @@ def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
 
 
 def test_a_single_reward_sets_no_scale() -> None:
-    algorithm = make("ddpg", scale_rewards=True, batch=1)
+    algorithm = make("ddpg", scale_rewards=True, batch_size=1)
     fields = {name: torch.zeros(1, 1, *x.shape[2:], dtype=x.dtype) for name, x in algorithm.replay.data.items()}
     algorithm.replay.add({**fields, "reward": torch.full((1, 1, 1), 50.0, dtype=DOUBLE)})
     algorithm.learn(1, 1.0)
@@ -189,7 +189,7 @@ def test_targets_follow_every_so_many_steps_of_the_actor() -> None:
 def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> None:
     """Four updates: smoothed and clipped target actions, the lower critic, Adam, the delay, Polyak averages."""
     settings = {"target_noise": 0.6, "noise_clip": 0.5} if name == "td3" else {}
-    algorithm = make(name, discount=0.9, max_grad_norm=1e9, **settings)
+    algorithm = make(name, gamma=0.9, max_grad_norm=1e9, **settings)
     (actor,), critics = modules(algorithm, "actor"), modules(algorithm, "critic")
     (actor_target,), critic_targets = modules(algorithm, "actor"), modules(algorithm, "critic")
     adam = (
@@ -225,7 +225,7 @@ def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> 
 
 def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
     """Soft targets, the lower of two critics for the actor too, the temperature's own gradient: three updates."""
-    algorithm = make("sac", discount=0.9, temperature=0.3, target_entropy=-0.5, max_grad_norm=1e9)
+    algorithm = make("sac", gamma=0.9, temperature=0.3, target_entropy=-0.5, max_grad_norm=1e9)
     (actor,), critics, targets = modules(algorithm, "actor"), modules(algorithm, "critic"), modules(algorithm, "critic")
     log_alpha = torch.tensor(math.log(0.3), dtype=DOUBLE, requires_grad=True)
     rates = {"lr": 1e-2}
@@ -274,13 +274,13 @@ def test_the_temperature_falls_while_there_is_too_much_entropy_and_rises_while_t
         algorithm = make("sac", target_entropy=wanted)
         algorithm._update(batch(), draw(1, 2, B, 1, D), 1.0)
         assert bool(algorithm.temperature[0] < 1) is falls
-    fixed = make("sac", target_entropy=-50.0, automatic=False, temperature=0.7)
+    fixed = make("sac", target_entropy=-50.0, auto_entropy=False, temperature=0.7)
     fixed._update(batch(), draw(1, 2, B, 1, D), 1.0)
     assert float(fixed.temperature[0]) == pytest.approx(0.7)
 
 
 def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_the_mean_when_it_is_its_turn() -> None:
-    algorithm = make("redq", critics=5, subset=2, policy_delay=3)
+    algorithm = make("redq", critics=5, critic_subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
     each = algorithm.values(algorithm.trained.targets["critic"].views, data.following, data.action, 5)
     assert torch.equal(combined(each, algorithm.climbs), each.mean(1))
@@ -302,7 +302,7 @@ def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_t
 def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
     """Huber loss towards the best next value: by the target network, or chosen by the network in the double kinds."""
     actions = 4
-    algorithm = make(name, discount=0.9, max_grad_norm=1e9, target_rate=1.0, target_interval=3)
+    algorithm = make(name, gamma=0.9, max_grad_norm=1e9, tau=1.0, target_interval=3)
     (net,), (target,) = modules(algorithm, "values"), modules(algorithm, "values")
     adam, data = torch.optim.Adam(net.parameters(), 1e-2), batch(actions)
     seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
@@ -339,7 +339,7 @@ def test_a_double_target_differs_from_a_plain_one() -> None:
 
 
 def test_random_actions_fade_by_the_schedule() -> None:
-    algorithm = make("dqn", epsilon=0.1, exploration_samples=100)
+    algorithm = make("dqn", final_epsilon=0.1, exploration_samples=100)
     shares = []
     for seen in (0, 50, 100, 500):
         algorithm.seen = seen

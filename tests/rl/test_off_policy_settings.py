@@ -23,19 +23,31 @@ from tests.rl.test_off_policy import Flat
 from tests.rl.zoo import small_config, small_learner
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "batch": ("sac", {"batch": 90}, "agent.batch must be at most agent.replay, got 90 and 60; take a smaller batch"),
-    "group": ("td3", {"batch": 10}, "agent.batch must be a multiple of environment.group, got 10 and 3"),
-    "replay": ("ddpg", {"batch": 3, "replay": 3}, "agent.replay must hold a step of all 6 environments, got 3"),
-    "updates": ("sac", {"updates": 0}, "agent.updates is out of its range, got 0"),
-    "too many updates": ("sac", {"updates": 10**20}, f"agent.updates is out of its range, got {10**20}"),
-    "warmup": ("sac", {"warmup": -1}, "agent.warmup is out of its range, got -1"),
+    "batch_size": (
+        "sac",
+        {"batch_size": 90},
+        "agent.batch_size must be at most agent.buffer_size, got 90 and 60; take a smaller batch",
+    ),
+    "group": ("td3", {"batch_size": 10}, "agent.batch_size must be a multiple of environment.group, got 10 and 3"),
+    "buffer_size": (
+        "ddpg",
+        {"batch_size": 3, "buffer_size": 3},
+        "agent.buffer_size must hold a step of all 6 environments, got 3",
+    ),
+    "gradient_steps": ("sac", {"gradient_steps": 0}, "agent.gradient_steps is out of its range, got 0"),
+    "too many updates": ("sac", {"gradient_steps": 10**20}, f"agent.gradient_steps is out of its range, got {10**20}"),
+    "learning_starts": ("sac", {"learning_starts": -1}, "agent.learning_starts is out of its range, got -1"),
     "critics": ("sac", {"critics": 0}, "agent.critics is out of its range, got 0"),
-    "subset": ("redq", {"subset": 9}, "agent.subset must be 1 to agent.critics, which is 4, got 9"),
+    "critic_subset": (
+        "redq",
+        {"critic_subset": 9},
+        "agent.critic_subset must be between 1 and agent.critics = 4, got 9",
+    ),
     "delay": ("td3", {"policy_delay": 0}, "agent.policy_delay is out of its range, got 0"),
     "temperature": ("sac", {"temperature": 0.0}, "agent.temperature is out of its range, got 0.0"),
-    "rate": ("sac", {"target_rate": 0.0}, "agent.target_rate is out of its range, got 0.0"),
-    "exploration": ("ddpg", {"exploration": -0.1}, "agent.exploration is out of its range, got -0.1"),
-    "epsilon": ("dqn", {"epsilon": 1.5}, "agent.epsilon is out of its range, got 1.5"),
+    "rate": ("sac", {"tau": 0.0}, "agent.tau is out of its range, got 0.0"),
+    "exploration_noise": ("ddpg", {"exploration_noise": -0.1}, "agent.exploration_noise is out of its range, got -0.1"),
+    "final_epsilon": ("dqn", {"final_epsilon": 1.5}, "agent.final_epsilon is out of its range, got 1.5"),
     "interval": ("dqn", {"target_interval": 0}, "agent.target_interval is out of its range, got 0"),
 }
 
@@ -123,7 +135,7 @@ def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) 
 
 
 def test_rewards_are_scaled_once_by_what_the_replay_holds() -> None:
-    learner = small_learner("sac", (0, 1), warmup=30)
+    learner = small_learner("sac", (0, 1), learning_starts=30)
     learner.learn(4 * learner.iteration_samples)
     assert not learner.algorithm.reward_scale.any()
     learner.learn(learner.iteration_samples)
@@ -132,13 +144,13 @@ def test_rewards_are_scaled_once_by_what_the_replay_holds() -> None:
     torch.testing.assert_close(scale, 1 / rewards.std(1))
     learner.learn(3 * learner.iteration_samples)
     assert torch.equal(learner.algorithm.reward_scale, scale)
-    plain = small_learner("sac", warmup=6, scale_rewards=False)
+    plain = small_learner("sac", learning_starts=6, scale_rewards=False)
     plain.learn(2 * plain.iteration_samples)
     assert plain.algorithm.reward_scale.tolist() == [1.0]
 
 
 def test_before_the_warm_up_is_over_nothing_is_learned_and_actions_are_random() -> None:
-    learner = small_learner("td3", warmup=60)
+    learner = small_learner("td3", learning_starts=60)
     start = small_learner("td3").algorithm.member(0)[0]
     metrics = learner.learn(9 * learner.iteration_samples)
     assert learner.algorithm.updates == 0

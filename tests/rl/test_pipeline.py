@@ -17,12 +17,12 @@ from finrl_pod.rl.training.pipeline import AHEAD, Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import PPOConfig, SACConfig
 
 PENDULUM = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
-SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch": 16, "replay": 200, "warmup": 40}
+SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch_size": 16, "buffer_size": 200, "learning_starts": 40}
 
 
 @pytest.mark.parametrize("updates", [1, 4])
 def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
-    config = SACConfig(**SMALL, updates=updates)
+    config = SACConfig(**SMALL, gradient_steps=updates)
     heard: list[Any] = []
     with Pipeline(PENDULUM, config, seed=1) as pipeline:
         start = pipeline._own().clone()
@@ -44,7 +44,7 @@ def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_the_rate_of_learning_falls_with_the_updates(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SACConfig(**SMALL, updates=1, learning_rate_schedule=schedule)  # type: ignore[arg-type]
+    config = SACConfig(**SMALL, gradient_steps=1, learning_rate_schedule=schedule)  # type: ignore[arg-type]
     with Pipeline(PENDULUM, config, seed=1) as pipeline:
         learn, seen = pipeline.algorithm.learn, []
 
@@ -106,7 +106,7 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
         raise RuntimeError("No space left on device (28)")
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
-    with pytest.raises(ConfigError, match=r"agent\.replay of 200 transitions does not fit into shared memory"):
+    with pytest.raises(ConfigError, match=r"agent\.buffer_size of 200 transitions does not fit into shared memory"):
         Pipeline(PENDULUM, SACConfig(**SMALL), seed=1)
 
 
@@ -122,5 +122,5 @@ def test_what_goes_wrong_there_is_told_here() -> None:
 def test_pipelines_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs an algorithm with a replay, got ppo"):
         Pipeline(PENDULUM, PPOConfig())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"agent\.replay must hold 32 transitions at least"):
-        Pipeline(PENDULUM, SACConfig(**{**SMALL, "replay": 20}))
+    with pytest.raises(ConfigError, match=r"agent\.buffer_size must be at least 32"):
+        Pipeline(PENDULUM, SACConfig(**{**SMALL, "buffer_size": 20}))

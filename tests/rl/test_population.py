@@ -15,10 +15,10 @@ from tests.rl.learners import iteration, small_env, small_learner, state
 UPDATES = 20
 MEMBERS = (0, 1, 2, 3)
 SETTINGS: tuple[dict[str, float], ...] = (
-    {"learning_rate": 1e-2, "discount": 0.9, "clip": 0.1, "target_kl": 10.0},
-    {"learning_rate": 2e-2, "discount": 0.5, "clip": 0.2, "target_kl": 2e-3, "entropy": 1e-3},
-    {"learning_rate": 5e-3, "gae_lambda": 0.5, "clip": 0.05, "target_kl": 1e-4, "max_grad_norm": 0.1},
-    {"learning_rate": 3e-3, "discount": 0.99, "value_weight": 1.0, "target_kl": 10.0},
+    {"learning_rate": 1e-2, "gamma": 0.9, "clip_range": 0.1, "target_kl": 10.0},
+    {"learning_rate": 2e-2, "gamma": 0.5, "clip_range": 0.2, "target_kl": 2e-3, "entropy_coefficient": 1e-3},
+    {"learning_rate": 5e-3, "gae_lambda": 0.5, "clip_range": 0.05, "target_kl": 1e-4, "max_grad_norm": 0.1},
+    {"learning_rate": 3e-3, "gamma": 0.99, "value_coefficient": 1.0, "target_kl": 10.0},
 )
 POLICIES = ("equivariant", "mlp")
 
@@ -90,7 +90,7 @@ def test_a_member_that_breaks_half_way_leaves_the_others_alone(policy: str) -> N
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_member_whose_loss_is_no_number_keeps_the_parameters_it_had(policy: str) -> None:
     settings = [dict(each) for each in SETTINGS]
-    settings[1]["value_weight"] = 1e308  # the loss, or its gradient, overflows at the first step
+    settings[1]["value_coefficient"] = 1e308  # the loss, or its gradient, overflows at the first step
     learner, _ = run(MEMBERS, policy=policy, hyperparameters=settings)
     start = small_learner(MEMBERS, seed=4, policy=policy)
     assert learner.alive == [True, False, True, True]

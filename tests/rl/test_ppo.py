@@ -18,7 +18,7 @@ from tests.markets import random_market
 from tests.rl.learners import easily_ruined, small_env, small_learner
 from tests.rl.plain_gae import Path, plain_gae
 
-SETTINGS = {"discount": 0.9, "gae_lambda": 0.8, "clip": 0.1, "entropy": 0.02, "value_weight": 0.7}
+SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "clip_range": 0.1, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
 NO_LIMIT: dict[str, Any] = {"max_grad_norm": 1e9, "target_kl": 1e9}
 
 
@@ -78,7 +78,7 @@ class PlainPPO:
                 )
             )
         )
-        discount, decay = (float(ppo.settings[name][0]) for name in ("discount", "gae_lambda"))
+        discount, decay = (float(ppo.settings[name][0]) for name in ("gamma", "gae_lambda"))
         each = [plain_gae(path, 0, e, discount, decay) for e in range(groups * accounts)]
         advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
         self.values, self.target = values, advantage + values
@@ -100,7 +100,7 @@ class PlainPPO:
     def terms(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         distribution, value = self.distribution(weights)
         ratio = torch.exp(distribution.log_prob(self.rollout.action) - self.rollout.log_probability)
-        clip = float(self.ppo.settings["clip"][0])
+        clip = float(self.ppo.settings["clip_range"][0])
         surrogate = torch.min(ratio * self.advantage, torch.clamp(ratio, 1 - clip, 1 + clip) * self.advantage)
         return {
             "policy_loss": -surrogate.mean(),
@@ -113,8 +113,8 @@ class PlainPPO:
     def gradient(self, weights: dict[str, torch.Tensor]) -> torch.Tensor:
         leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
         terms, settings = self.terms(leaves), self.ppo.settings
-        loss = terms["policy_loss"] + settings["value_weight"][0] * terms["value_loss"]
-        loss = loss - settings["entropy"][0] * terms["entropy"]
+        loss = terms["policy_loss"] + settings["value_coefficient"][0] * terms["value_loss"]
+        loss = loss - settings["entropy_coefficient"][0] * terms["entropy"]
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
 
 
@@ -178,7 +178,9 @@ def test_rewards_are_scaled_by_the_first_rollout_for_good(monkeypatch: pytest.Mo
 
 def test_minibatches_take_every_item_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a learning rate of next to nothing, an epoch's value gradients average to the whole rollout's."""
-    learner, (rollout,) = prepared(minibatches=4, epochs=2, learning_rate=1e-300, entropy=0.0, group_baseline=False)
+    learner, (rollout,) = prepared(
+        minibatches=4, epochs=2, learning_rate=1e-300, entropy_coefficient=0.0, group_baseline=False
+    )
     steps, plain = watch(learner.algorithm, monkeypatch), PlainPPO(learner.algorithm, rollout, baseline=False)
     learner.algorithm.update(rollout)
     assert len(steps.gradients) == 8

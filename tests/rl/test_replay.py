@@ -56,7 +56,9 @@ def test_a_replay_that_does_not_fit_into_memory_is_refused_before_it_is_made(mon
     with pytest.raises(ConfigError) as refused:
         Replay(FIELDS, 4, 100_000_000, CPU, accounts=2)
     # 4 members x 100 M items x 16 bytes
-    expected = "agent.replay of 200,000,000 transitions for 4 members takes 6.0 GiB and 2.0 GiB are free; lower it to "
+    expected = (
+        "agent.buffer_size of 200,000,000 transitions for 4 members takes 6.0 GiB and 2.0 GiB are free; lower it to "
+    )
     assert str(refused.value).startswith(expected)
     assert str(refused.value).endswith("53,687,091 or less")
 
@@ -93,7 +95,7 @@ def test_a_saved_replay_that_does_not_fit_is_refused() -> None:
 
 def test_what_is_learned_from_is_what_happened() -> None:
     """Over resets: the next state of a cut-off episode is its own last one, and every item is one step of a group."""
-    learner = small_learner("sac", (0, 1), replay=240, warmup=10_000)
+    learner = small_learner("sac", (0, 1), buffer_size=240, learning_starts=10_000)
     learner.learn(20 * learner.iteration_samples)
     data = learner.algorithm.replay.data
     count = learner.algorithm.replay.count

@@ -21,8 +21,8 @@ UPDATES, ENVS, RATE, WARMUP = 6, 4, 1e-2, 60
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
 NEVER = 1e9
 SHARED: dict[str, Any] = {
-    "policy": "mlp", "hidden": (8, 6), "learning_rate": RATE, "discount": 0.9, "scale_rewards": False, "warmup": WARMUP,
-    "batch": 32, "replay": 400, "target_rate": 0.1, "max_grad_norm": NEVER,
+    "policy": "mlp", "hidden": (8, 6), "learning_rate": RATE, "gamma": 0.9, "scale_rewards": False,
+    "learning_starts": WARMUP, "batch_size": 32, "buffer_size": 400, "tau": 0.1, "max_grad_norm": NEVER,
 }  # fmt: skip
 CASES = {
     "dqn": (CARTPOLE, DQNConfig(**{**SHARED, "max_grad_norm": 0.5}, target_interval=10_000)),

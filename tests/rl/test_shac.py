@@ -24,7 +24,7 @@ RULES = EnvironmentConfig(window=7, envs=12, group=3, cost_bps=200.0)
 SETTINGS: dict[str, Any] = {
     "hidden": (4, 3),
     "horizon": 5,
-    "discount": 0.9,
+    "gamma": 0.9,
     "gae_lambda": 0.8,
     "max_grad_norm": 1e9,
     "minibatches": 4,

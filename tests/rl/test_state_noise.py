@@ -26,7 +26,7 @@ from tests.markets import random_market
 DOUBLE = torch.float64
 P, K, ROW, HIDDEN, SIZE = 2, 5, 3, 6, 2
 PENDULUM = "gym:Pendulum-v1"
-SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8, 6), "horizon": 40, "sde": True, "learning_rate": 1e-2}
+SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8, 6), "horizon": 40, "use_sde": True, "learning_rate": 1e-2}
 
 
 def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
@@ -90,7 +90,9 @@ def test_a_matrix_lasts_for_its_interval() -> None:
 @pytest.mark.parametrize("extra", [{}, {"h_term": 1.0, "normalise": True}], ids=["plain", "with additions"])
 def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, Any]) -> None:
     def learned(members: tuple[int, ...]) -> Learner:
-        config = record(**SMALL, **extra, log_std=-1.0, sde_interval=4, orthogonal=False, activation="relu")
+        config = record(
+            **SMALL, **extra, log_std_init=-1.0, sde_sample_freq=4, orthogonal_init=False, activation="relu"
+        )
         learner = Learner(ClassicEnv(PENDULUM, envs=2, members=members), config, seed=1, dtype=DOUBLE)
         learner.learn(4 * learner.iteration_samples)
         return learner
@@ -124,7 +126,7 @@ def test_a_plain_network_begins_as_it_is_told() -> None:
         config = PPOConfig(policy="mlp", hidden=(64,), horizon=8, minibatches=2, **settings)
         return Learner(ClassicEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
 
-    usual, uniform = begun(), begun(orthogonal=False, log_std=-2.0)
+    usual, uniform = begun(), begun(orthogonal_init=False, log_std_init=-2.0)
     products = usual["actor_own_w"] @ usual["actor_own_w"].T  # 3 orthogonal rows of norm sqrt(2)
     torch.testing.assert_close(products, 2 * torch.eye(3))
     assert float(usual["actor_w1"].norm()) == pytest.approx(0.01)
@@ -149,7 +151,7 @@ def test_rectifiers_are_torchs() -> None:
 
 def test_the_clip_falls_with_the_learning_rate() -> None:
     config = PPOConfig(
-        policy="mlp", hidden=(8,), horizon=8, minibatches=2, clip=0.4, clip_schedule="linear", target_kl=1e9
+        policy="mlp", hidden=(8,), horizon=8, minibatches=2, clip_range=0.4, clip_range_schedule="linear", target_kl=1e9
     )
     learner = Learner(ClassicEnv(PENDULUM), config)
     clips: list[float] = []
@@ -162,14 +164,14 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sde": True}, "agent.sde is for plain networks and agent.policy is \"?'?equivariant"),
+        ({"use_sde": True}, "agent.use_sde is for plain networks and agent.policy is \"?'?equivariant"),
         ({"activation": "relu"}, "agent.activation is for plain networks"),
-        ({"orthogonal": False}, "agent.orthogonal is for plain networks"),
-        ({"policy": "mlp", "sde": True, "diversity": 0.1}, "agent.diversity compares fixed spreads"),
-        ({"policy": "mlp", "sde": True, "sde_interval": -1}, "agent.sde_interval"),
+        ({"orthogonal_init": False}, "agent.orthogonal_init is for plain networks"),
+        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity compares fixed spreads"),
+        ({"policy": "mlp", "use_sde": True, "sde_sample_freq": -1}, "agent.sde_sample_freq"),
         ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
-        ({"log_std": math.nan}, "agent.log_std"),
-        ({"clip_schedule": "linear", "learning_rate_schedule": "constant"}, "falls as the learning rate does"),
+        ({"log_std_init": math.nan}, "agent.log_std_init"),
+        ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "falls as the learning rate does"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:

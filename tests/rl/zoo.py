@@ -19,7 +19,7 @@ SMALL: Mapping[type, dict[str, Any]] = {
     PPOConfig: {"horizon": 6, "epochs": 2, "minibatches": 2},
     A2CConfig: {"horizon": 6},
     SimulatorConfig: {"horizon": 6},
-    OffPolicyConfig: {"batch": 12, "replay": 60, "warmup": 12, "updates": 2, "target_rate": 0.1},
+    OffPolicyConfig: {"batch_size": 12, "buffer_size": 60, "learning_starts": 12, "gradient_steps": 2, "tau": 0.1},
 }
 
 

@@ -72,7 +72,7 @@ def test_an_ensemble_of_discrete_agents_makes_the_choice_of_most() -> None:
     rules, source = EnvironmentConfig(kind="discrete", envs=8, group=4, window=40), prices()
     market = market_of(source, rules)
     env = make_env(market, rules, first=FIT[0], last=FIT[1])
-    config = DQNConfig(hidden=(8, 8), replay=1000)
+    config = DQNConfig(hidden=(8, 8), buffer_size=1000)
     agents = [Learner(env, config, seed=seed).snapshot(id=f"g00s{seed:02d}") for seed in range(2)]
     trio = [agents[0], dataclasses.replace(agents[0], id="again"), agents[1]]
     seen = 0

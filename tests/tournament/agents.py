@@ -27,7 +27,7 @@ def snapshot(id: str = "g00s00", seed: int = 0, **changes: Any) -> AgentSnapshot
         "weights": {"encode_w": torch.randn(2, 3, generator=stream), "odd": odd},
         "optimiser": {"first": torch.randn(11, generator=stream, dtype=torch.float64), "steps": torch.tensor(7.0)},
         "normaliser": Normaliser(("return_1", "return_5"), (0.1 + 0.2, -1e-17), (1 / 3, 2.5), 10.0),
-        "hyperparameters": {"learning_rate": 0.1 + 0.2, "clip": 0.2},
+        "hyperparameters": {"learning_rate": 0.1 + 0.2, "clip_range": 0.2},
         "samples": 2**40,
         "data_sha256": "ab" * 32,
         "seed": 2**62 + 1,

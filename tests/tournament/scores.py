@@ -18,7 +18,7 @@ def score(id: str = "g00s00", value: float = 1.0, **changes: Any) -> Score:
         "slot": 0,
         "samples": 100,
         "score": value,
-        "hyperparameters": {"learning_rate": 0.01, "discount": 0.95, "gae_lambda": 0.9, "clip": 0.2},
+        "hyperparameters": {"learning_rate": 0.01, "gamma": 0.95, "gae_lambda": 0.9, "clip_range": 0.2},
     }
     return Score(**{**values, **changes})
 

@@ -21,8 +21,8 @@ from finrl_pod.types import Positions, Window
 from tests.tournament.tiny import SAMPLES, tiny_config, tiny_market, tournament
 
 # 64 samples an iteration of PPO, 128 a generation: 16 steps of 8 environments. The replay holds two generations.
-OFF: dict[str, Any] = {"hidden": (4, 4), "batch": 16, "warmup": 32, "replay": 256}
-SAC, DDPG = SACConfig(**OFF), DDPGConfig(**{**OFF, "replay": 40})
+OFF: dict[str, Any] = {"hidden": (4, 4), "batch_size": 16, "learning_starts": 32, "buffer_size": 256}
+SAC, DDPG = SACConfig(**OFF), DDPGConfig(**{**OFF, "buffer_size": 40})
 
 
 def mixed(**changes: Any) -> RunConfig:
@@ -159,7 +159,9 @@ def test_fewer_pods_than_cohorts_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_config_names_cohorts() -> None:
-    config = parse({"agent": {"clip": 0.1}, "cohorts": [{"algorithm": "sac", "critics": 3}, {"algorithm": "td3"}]})
+    config = parse(
+        {"agent": {"clip_range": 0.1}, "cohorts": [{"algorithm": "sac", "critics": 3}, {"algorithm": "td3"}]}
+    )
     assert [config.agent_of(slot).algorithm for slot in range(4)] == ["ppo", "sac", "td3", "ppo"]
     assert config.cohorts[0] == SACConfig(critics=3)
 
@@ -168,8 +170,8 @@ def test_a_config_names_cohorts() -> None:
     ("values", "message"),
     [
         (
-            {"agent": {"algorithm": "sac", "clip": 0.1}},
-            "unknown key agent.clip; it is a setting of ppo, and sac has no",
+            {"agent": {"algorithm": "sac", "clip_range": 0.1}},
+            "unknown key agent.clip_range; it is a setting of ppo, and sac has no",
         ),
         (
             {"agent": {"critics": 3}},

@@ -16,9 +16,9 @@ AGENT = PPOConfig()
 agents = st.builds(
     PPOConfig,
     learning_rate=st.floats(1e-5, 1e-1),
-    discount=st.floats(0, 0.999),
+    gamma=st.floats(0, 0.999),
     gae_lambda=st.floats(0, 0.999),
-    clip=st.floats(0.05, 0.5),
+    clip_range=st.floats(0.05, 0.5),
 )
 seeds = st.integers(0, 2**32)
 
@@ -37,8 +37,11 @@ def test_draws_stay_within_their_range_and_bounds(agent: PPOConfig, seed: int) -
     centre, slack = configured(agent), 1 + 1e-9
     assert values["learning_rate"] / centre["learning_rate"] <= RATE_FACTOR * slack
     assert centre["learning_rate"] / values["learning_rate"] <= RATE_FACTOR * slack
-    assert max(values["clip"] / centre["clip"], centre["clip"] / values["clip"]) <= RATE_FACTOR**0.37 * slack
-    for name in ("discount", "gae_lambda"):
+    assert (
+        max(values["clip_range"] / centre["clip_range"], centre["clip_range"] / values["clip_range"])
+        <= RATE_FACTOR**0.37 * slack
+    )
+    for name in ("gamma", "gae_lambda"):
         ratio = horizon(values[name]) / horizon(centre[name])
         assert ratio <= RATE_FACTOR * slack
         # A horizon is one step at least, wherever the draw would have it.
@@ -64,7 +67,7 @@ def test_a_perturbation_moves_every_value_by_its_factor(agent: PPOConfig, seed: 
         assert low <= after[name] <= high
         if after[name] in (low, high):
             continue
-        of = horizon if name in ("discount", "gae_lambda") else float
+        of = horizon if name in ("gamma", "gae_lambda") else float
         ratio = of(after[name]) / of(before[name])
         assert ratio == pytest.approx(factor, rel=1e-6) or ratio == pytest.approx(1 / factor, rel=1e-6)
 
@@ -72,7 +75,7 @@ def test_a_perturbation_moves_every_value_by_its_factor(agent: PPOConfig, seed: 
 def test_up_and_down_come_at_even_odds_and_resampling_at_its_own() -> None:
     stream = np.random.default_rng(1)
     before = configured(AGENT)
-    ratios = [perturb(before, 1.25, 0.2, AGENT, stream)["clip"] / before["clip"] for _ in range(2000)]
+    ratios = [perturb(before, 1.25, 0.2, AGENT, stream)["clip_range"] / before["clip_range"] for _ in range(2000)]
     up = sum(math.isclose(ratio, 1.25) for ratio in ratios)
     down = sum(math.isclose(ratio, 0.8) for ratio in ratios)
     # Binomial: 2000 x 0.4 with a deviation of 22, 2000 x 0.2 with one of 18; four deviations each.
@@ -87,7 +90,7 @@ def test_resample_always_is_a_fresh_draw() -> None:
     assert one == other == draw(AGENT, np.random.default_rng(4))
 
 
-@pytest.mark.parametrize("name", ["discount", "gae_lambda"])
+@pytest.mark.parametrize("name", ["gamma", "gae_lambda"])
 def test_a_horizon_without_end_is_drawn_as_the_longest_that_there_is(name: str) -> None:
     """A factor on the value itself would leave horizons of one or two bars."""
     agent = A2CConfig(**{name: 1.0})

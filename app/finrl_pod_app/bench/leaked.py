@@ -35,7 +35,7 @@ LEVEL = 0.95
 
 EQUIVARIANT = Recipe(
     EnvironmentConfig(envs=256, group=16),
-    PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, discount=0.5, gae_lambda=0.9),
+    PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, gamma=0.5, gae_lambda=0.9),
     samples=500_000,
 )
 MLP = Recipe(
@@ -47,7 +47,7 @@ MLP = Recipe(
         epochs=2,
         minibatches=4,
         learning_rate=3e-3,
-        discount=0.5,
+        gamma=0.5,
         gae_lambda=0.9,
     ),
     samples=1_500_000,

@@ -42,8 +42,9 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
     """Both take turns with the same settings and budget; rates are over the whole of it, the warm-up left out."""
     settings.check()
     config = SACConfig(
-        policy="mlp", hidden=(settings.width, settings.width), batch=256, replay=settings.steps * 2, warmup=WARMUP,
-        updates=settings.envs, scale_rewards=False, max_grad_norm=1e9, discount=0.99, learning_rate_schedule="constant",
+        policy="mlp", hidden=(settings.width, settings.width), batch_size=256, buffer_size=settings.steps * 2,
+        learning_starts=WARMUP, gradient_steps=settings.envs, scale_rewards=False, max_grad_norm=1e9,
+        gamma=0.99, learning_rate_schedule="constant",
     )  # fmt: skip
     make_env = functools.partial(ClassicEnv, settings.env, envs=settings.envs)
     make_here = functools.partial(make_env, device=device)
@@ -55,7 +56,7 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
         each["async"].append(rates)
         figures.append(done)
         say(f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s in turn, {rates[0]:,.0f} at once")
-    known = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": config.updates / settings.envs}
+    known = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": config.gradient_steps / settings.envs}
     rows = []
     for side, rates_of in each.items():
         rows += [
@@ -85,9 +86,9 @@ def _at_once(
     make_env: Callable[[], ClassicEnv], make_here: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int
 ) -> tuple[tuple[float, float], Figures]:
     with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
-        first = pipeline.learn(WARMUP + config.updates)
+        first = pipeline.learn(WARMUP + config.gradient_steps)
         before = (pipeline.figures.samples, first.updates)
         began = time.perf_counter()
         done = pipeline.learn(steps)
         spent = time.perf_counter() - began
-        return ((steps - WARMUP - config.updates) / spent, (done.updates - before[1]) / spent), done
+        return ((steps - WARMUP - config.gradient_steps) / spent, (done.updates - before[1]) / spent), done

@@ -62,7 +62,7 @@ def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], i
         minibatches=settings.minibatches,
         learning_rate=LEARNING_RATE,
         learning_rate_schedule="constant",
-        discount=0.99,
+        gamma=0.99,
         gae_lambda=0.95,
         target_kl=NEVER,
     )

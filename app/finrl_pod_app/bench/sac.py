@@ -100,8 +100,8 @@ def _rate(work: Work, updates: int, device: torch.device) -> float:
 
 def _ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
     config = SACConfig(
-        policy="mlp", hidden=hidden, batch=settings.batch, replay=FILLED, warmup=0, learning_rate=3e-4,
-        discount=0.99, scale_rewards=False, max_grad_norm=1e9,
+        policy="mlp", hidden=hidden, batch_size=settings.batch, buffer_size=FILLED, learning_starts=0,
+        learning_rate=3e-4, gamma=0.99, scale_rewards=False, max_grad_norm=1e9,
     )  # fmt: skip
     algorithm = make_algorithm(config, _Sizes(members, device))
     assert isinstance(algorithm, OffPolicy)

@@ -86,24 +86,25 @@ def usual(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) 
     record = ALGORITHMS[algorithm].record
     names = {field.name for field in dataclasses.fields(record)}
     shared: dict[str, Any] = {
-        "policy": "mlp", "discount": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
+        "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
         # One update a sample; random actions for a twentieth of the run at most.
         each: dict[str, Any] = {
-            "hidden": [256, 256], "batch": 256, "replay": max(min(steps, 1_000_000), 256, envs), "updates": envs,
-            "warmup": min(5_000, steps // 20), "scale_rewards": False, "max_grad_norm": NEVER,
+            "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
+            "gradient_steps": envs, "learning_starts": min(5_000, steps // 20),
+            "scale_rewards": False, "max_grad_norm": NEVER,
         }  # fmt: skip
         if issubclass(record, DQNConfig):
             each |= {
-                "learning_rate": 1e-3, "target_rate": 0.01, "max_grad_norm": 10.0,
+                "learning_rate": 1e-3, "tau": 0.01, "max_grad_norm": 10.0,
                 "exploration_samples": max(steps // 5, 1),
             }  # fmt: skip
     else:
         horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
         each = {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
-            "gae_lambda": 0.95, "entropy": 0.0,
+            "gae_lambda": 0.95, "entropy_coefficient": 0.0,
             "epochs": 10, "minibatches": _parts(horizon * envs), "target_kl": NEVER,
         }  # fmt: skip
         if "epochs" not in names:  # one step of gradient on a short rollout

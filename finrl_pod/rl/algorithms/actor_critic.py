@@ -43,7 +43,7 @@ class ActorCritic(OffPolicy):
         config = self.config
         self.critics: int = getattr(config, "critics")  # noqa: B009  every subclass's config has these three
         self.rule: str = getattr(config, "critic_rule")  # noqa: B009
-        self.subset: int = getattr(config, "subset")  # noqa: B009
+        self.subset: int = getattr(config, "critic_subset")  # noqa: B009
         self.network = make_actor_network(self.spec, self.HEADS)
         self.critic = make_critic(self.spec)
         self.trained.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
@@ -133,7 +133,7 @@ class ActorCritic(OffPolicy):
 
     def _fit_critics(self, batch: Batch, following: Tensor, factor: float) -> list[Tensor]:
         """One step of all critics towards reward + discount * following [P, K, A]; returns the critics' figures."""
-        discount = self.settings["discount"].view(-1, 1, 1)
+        discount = self.settings["gamma"].view(-1, 1, 1)
         target = batch.reward + discount * batch.going * following
         values = self.values(self.trained.views("critic"), batch.seen, batch.action, self.critics)
         loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
@@ -160,9 +160,7 @@ class ActorCritic(OffPolicy):
 
 def check(config: AgentConfig) -> None:
     """Raises ConfigError for a critic ensemble that cannot be."""
-    critics, subset = getattr(config, "critics", 1), getattr(config, "subset", 1)
+    critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
     check_ranges("agent", config, {name: at_least(1) for name in ("critics", "policy_delay") if hasattr(config, name)})
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
-        raise ConfigError(
-            f"agent.subset must be 1 to agent.critics, which is {critics}, got {subset}; take fewer, or more critics"
-        )
+        raise ConfigError(f"agent.critic_subset must be between 1 and agent.critics = {critics}, got {subset}")

@@ -51,7 +51,7 @@ class Path(NamedTuple):
 class ThroughMarket(ABC):
     """A subclass says what it makes of a path."""
 
-    RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration": at_least(0), "max_grad_norm": ABOVE_ZERO}
+    RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration_noise": at_least(0), "max_grad_norm": ABOVE_ZERO}
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ThroughMarket(ABC):
         """exploration x standard normal [H, P, *shape] from each member's own stream."""
         size = (self.config.horizon, *shape)
         each = [torch.randn(size, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        return torch.stack(each, 1) * self.settings["exploration"].view(1, -1, *[1] * len(shape))
+        return torch.stack(each, 1) * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
 
     def _fix_reward_scale(self, reward: Tensor) -> None:
         """Once: rewards over their standard deviation in the first path, so that gradients and values are of order
@@ -151,7 +151,7 @@ class ThroughMarket(ABC):
 
     def _weights_of_steps(self, ended: Tensor) -> Tensor:
         """discount^k, k the steps since the path or the episode began: [H + 1, P, G, A]."""
-        discount = self.settings["discount"].view(-1, 1, 1)
+        discount = self.settings["gamma"].view(-1, 1, 1)
         weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
         for over in ended:
             each.append(weight)

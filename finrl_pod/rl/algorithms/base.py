@@ -16,7 +16,7 @@ from finrl_pod.types import Tensor
 
 Metrics = dict[str, Tensor]
 # What a member of every algorithm has of its own.
-COMMON_RANGES: Ranges = {"learning_rate": above_to(0, 1), "discount": SHARE}
+COMMON_RANGES: Ranges = {"learning_rate": above_to(0, 1), "gamma": SHARE}
 SAME = 1e-8  # a spread of rewards that is none
 
 

@@ -18,7 +18,7 @@ from finrl_pod.types import Tensor
 class DDPG(ActorCritic):
     """Every update: the critics towards r + discount Q'(s', mu'(s')), then the actor up the first critic."""
 
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration": at_least(0)}
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration_noise": at_least(0)}
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
     KERNEL = True
@@ -26,7 +26,7 @@ class DDPG(ActorCritic):
 
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
         action = self._action(self.weights(), self.inputs.see(items))
-        spread = self.settings["exploration"].view(-1, 1, 1, 1)
+        spread = self.settings["exploration_noise"].view(-1, 1, 1, 1)
         return (action + spread * self._noise(action.shape[1])).clamp(-1, 1)
 
     def _action(self, params: Mapping[str, Tensor], seen: Seen) -> Tensor:

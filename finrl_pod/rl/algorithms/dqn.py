@@ -19,7 +19,7 @@ class DQN(OffPolicy):
     """Every update: Huber loss towards r + discount max_a Q'(s', a)."""
 
     config: DQNConfig
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "epsilon": SHARE}
+    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "final_epsilon": SHARE}
     FIGURES = (*OffPolicy.FIGURES, "epsilon")
     DUELING = False
 
@@ -48,7 +48,7 @@ class DQN(OffPolicy):
     def epsilon(self) -> Tensor:
         """Share of random actions [P]: falls in a straight line from 1."""
         done = min(self.seen / max(self.config.exploration_samples, 1), 1.0)
-        return 1 + (self.settings["epsilon"] - 1) * done
+        return 1 + (self.settings["final_epsilon"] - 1) * done
 
     def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
         best = self._decide(self.inputs.see(items))
@@ -67,7 +67,7 @@ class DQN(OffPolicy):
         return self.network.forward(self.trained.targets["values"].views, seen).amax(-1)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:  # noqa: ARG002
-        discount = self.settings["discount"].view(-1, 1, 1)
+        discount = self.settings["gamma"].view(-1, 1, 1)
         with torch.no_grad():
             target = batch.reward + discount * batch.going * self.next_values(batch.following)
         values = self.network.forward(self.trained.views("values"), batch.seen)

@@ -43,7 +43,7 @@ class OffPolicy(ABC):
 
     RANGES: ClassVar[Ranges] = {
         **COMMON_RANGES,
-        "target_rate": above_to(0, 1),
+        "tau": above_to(0, 1),
         "max_grad_norm": ABOVE_ZERO,
     }
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
@@ -73,7 +73,7 @@ class OffPolicy(ABC):
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
-        self.items = max(1, config.batch // inputs.accounts)  # of an update
+        self.items = max(1, config.batch_size // inputs.accounts)  # of an update
         self._build(generators(seed, members, "initial weights"))
         account = (inputs.accounts,)
         fields = {
@@ -84,7 +84,7 @@ class OffPolicy(ABC):
             "terminated": (account, torch.bool),
         }
         self.replay = Replay(
-            fields, self.members, config.replay // inputs.accounts, self.device, accounts=inputs.accounts
+            fields, self.members, config.buffer_size // inputs.accounts, self.device, accounts=inputs.accounts
         )
 
     # ------------------------------------------------------------------ a subclass says
@@ -137,8 +137,8 @@ class OffPolicy(ABC):
         reward = self.collect(worker)
         nothing = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
         figures = dict.fromkeys(self.FIGURES, nothing)
-        if self.seen >= self.config.warmup:
-            figures = self.learn(self.config.updates, rate_factor)
+        if self.seen >= self.config.learning_starts:
+            figures = self.learn(self.config.gradient_steps, rate_factor)
         return {"reward": reward, **figures}
 
     @torch.no_grad()
@@ -148,7 +148,7 @@ class OffPolicy(ABC):
         groups, accounts = self.inputs.groups, self.inputs.accounts
         for _ in range(self.config.horizon):
             items = self.inputs.take(worker.observation)
-            action = self._random(groups) if self.seen < self.config.warmup else self._explore(items)
+            action = self._random(groups) if self.seen < self.config.learning_starts else self._explore(items)
             out = worker.env.step(self._to_env(action))
             shape = (self.members, groups, accounts)
             reward = out.reward.view(shape).to(self.dtype)
@@ -216,7 +216,7 @@ class OffPolicy(ABC):
             return
         if self.config.scale_rewards:
             seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
-            if seen.shape[1] < max(2, self.config.batch):
+            if seen.shape[1] < max(2, self.config.batch_size):
                 return
             first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
         else:

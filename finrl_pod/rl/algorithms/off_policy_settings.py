@@ -10,9 +10,9 @@ from finrl_pod.settings.constraints import at_least, between, check_ranges
 
 MOST_UPDATES = 1_000_000  # in one go, which cannot be stopped
 RANGES = {
-    **dict.fromkeys(("horizon", "batch", "replay", "target_interval"), at_least(1)),
-    "updates": between(1, MOST_UPDATES),
-    "warmup": at_least(0),
+    **dict.fromkeys(("horizon", "batch_size", "buffer_size", "target_interval"), at_least(1)),
+    "gradient_steps": between(1, MOST_UPDATES),
+    "learning_starts": at_least(0),
 }
 
 
@@ -20,18 +20,18 @@ def check(config: OffPolicyConfig, env: Any) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     check_ranges("agent", config, RANGES)
     accounts = env.accounts if hasattr(env, "market") else 1
-    if config.batch > config.replay:
+    if config.batch_size > config.buffer_size:
         raise ConfigError(
-            f"agent.batch must be at most agent.replay, got {config.batch} and {config.replay}; "
+            f"agent.batch_size must be at most agent.buffer_size, got {config.batch_size} and {config.buffer_size}; "
             "take a smaller batch or a larger replay"
         )
-    if config.batch % accounts:
+    if config.batch_size % accounts:
         raise ConfigError(
-            f"agent.batch must be a multiple of environment.group, got {config.batch} and {accounts}: "
+            f"agent.batch_size must be a multiple of environment.group, got {config.batch_size} and {accounts}: "
             "what is learned from is a whole group at a time"
         )
-    if config.replay < env.envs:
+    if config.buffer_size < env.envs:
         raise ConfigError(
-            f"agent.replay must hold a step of all {env.envs} environments, got {config.replay}; "
+            f"agent.buffer_size must hold a step of all {env.envs} environments, got {config.buffer_size}; "
             "take a larger replay or fewer environments"
         )

@@ -158,10 +158,10 @@ def check(config: AgentConfig, env: Any) -> None:
         )
     if isinstance(config, PPOConfig):
         _check_minibatches(config, env)
-        if config.clip_schedule == "linear" and config.learning_rate_schedule != "linear":
+        if config.clip_range_schedule == "linear" and config.learning_rate_schedule != "linear":
             raise ConfigError(
-                'agent.clip_schedule "linear" falls as the learning rate does, which is constant; set '
-                'agent.learning_rate_schedule = "linear", or agent.clip_schedule = "constant"'
+                'agent.clip_range_schedule "linear" falls as the learning rate does, which is constant; set '
+                'agent.learning_rate_schedule = "linear", or agent.clip_range_schedule = "constant"'
             )
     _check_h_term(config)
     _check_network(config, env)
@@ -169,17 +169,21 @@ def check(config: AgentConfig, env: Any) -> None:
 
 def _check_network(config: OnPolicyConfig, env: Any) -> None:
     log_std = between(-MOST_LOG_STD, MOST_LOG_STD)
-    check_ranges("agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_interval": at_least(0), "log_std": log_std})
-    for name, usual in (("activation", "tanh"), ("orthogonal", True), ("sde", False)):
+    check_ranges(
+        "agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_sample_freq": at_least(0), "log_std_init": log_std}
+    )
+    for name, usual in (("activation", "tanh"), ("orthogonal_init", True), ("use_sde", False)):
         if config.policy != "mlp" and getattr(config, name) != usual:
             raise ConfigError(
                 f"agent.{name} is for plain networks and agent.policy is {config.policy!r}; "
                 f'set agent.policy = "mlp", or leave agent.{name} out'
             )
-    if config.sde and env.action_kind == "discrete":
-        raise ConfigError("agent.sde is noise on numbers and this environment takes choices; leave agent.sde out")
-    if config.sde and config.diversity:
-        raise ConfigError("agent.diversity compares fixed spreads and agent.sde has none; leave one of them out")
+    if config.use_sde and env.action_kind == "discrete":
+        raise ConfigError(
+            "agent.use_sde is noise on numbers and this environment takes choices; leave agent.use_sde out"
+        )
+    if config.use_sde and config.diversity:
+        raise ConfigError("agent.diversity compares fixed spreads and agent.use_sde has none; leave one of them out")
     if config.normalise and hasattr(env, "market"):
         raise ConfigError(
             "agent.normalise is for environments of flat rows, and a market's features are normalised on its training "

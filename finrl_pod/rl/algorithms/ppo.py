@@ -29,13 +29,13 @@ from finrl_pod.types import Tensor
 ROLLOUT_RANGES: Ranges = {
     **COMMON_RANGES,
     "gae_lambda": SHARE,
-    "entropy": FINITE,
-    "value_weight": at_least(0),
+    "entropy_coefficient": FINITE,
+    "value_coefficient": at_least(0),
     "max_grad_norm": ABOVE_ZERO,
     "h_term": at_least(0),
     "diversity": at_least(0),
 }
-RANGES: Ranges = {**ROLLOUT_RANGES, "clip": ABOVE_ZERO, "target_kl": ABOVE_ZERO}
+RANGES: Ranges = {**ROLLOUT_RANGES, "clip_range": ABOVE_ZERO, "target_kl": ABOVE_ZERO}
 MEMBER_SETTINGS = tuple(RANGES)
 # On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
 # while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
@@ -78,16 +78,16 @@ class PPO(OnPolicy):
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
         self.device, self.dtype = features.device, dtype
-        self.policy: Policy = StateNoisePolicy(spec) if config.sde else make_policy(spec)
-        noise = StateNoise(spec.hidden[-1], config.sde_interval)
-        self.distribution = noise if config.sde else distribution_of(spec.action)
+        self.policy: Policy = StateNoisePolicy(spec) if config.use_sde else make_policy(spec)
+        noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
+        self.distribution = noise if config.use_sde else distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
-        start = Start(config.log_std, config.orthogonal)
+        start = Start(config.log_std_init, config.orthogonal_init)
         self.parameters = Parameters([self.policy.init(s, dtype, start) for s in streams], self.device)
         self.optimiser = _optimiser(config, self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self.running = Running(self.settings["discount"], spec.own, dtype) if config.normalise else None
+        self.running = Running(self.settings["gamma"], spec.own, dtype) if config.normalise else None
         self.additions = Additions.of(config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids)
         # The kernels know the loss without additions, and Adam.
         plain = self.additions is None and isinstance(self.optimiser, Adam)
@@ -133,7 +133,7 @@ class PPO(OnPolicy):
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
         assert isinstance(config, PPOConfig)
-        self._clip_factor = learning_rate_factor if config.clip_schedule == "linear" else 1.0
+        self._clip_factor = learning_rate_factor if config.clip_range_schedule == "linear" else 1.0
         data, values = self._examples(rollout)
         target = data[-1]
         items = target.shape[1]
@@ -176,14 +176,14 @@ class PPO(OnPolicy):
         shape = (horizon, p, groups * accounts)
         reward = self._scaled(rollout.reward)
         if self.h_term is not None:
-            self.h_term.remember(rollout, reward, self.settings["discount"], self.gradient_steps)
+            self.h_term.remember(rollout, reward, self.settings["gamma"], self.gradient_steps)
         advantage = gae(
             reward.reshape(shape),
             values.reshape(shape),
             next_values.reshape(shape),
             rollout.terminated.reshape(shape),
             rollout.truncated.reshape(shape),
-            self.settings["discount"],
+            self.settings["gamma"],
             self.settings["gae_lambda"],
         ).view(horizon, p, groups, accounts)
         target = advantage + values
@@ -207,7 +207,7 @@ class PPO(OnPolicy):
         """
         if self._fused is not None:
             rate = self.settings["learning_rate"] * rate_factor
-            settings = {**self.settings, "learning_rate": rate, "clip": self.clip}
+            settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
             self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
             figures = self._fused.update(data, chosen, settings, self.optimiser, active, self.alive)
@@ -242,7 +242,7 @@ class PPO(OnPolicy):
     @property
     def clip(self) -> Tensor:
         """[P]: how far a ratio of probabilities may move and still be learned from."""
-        return self.settings["clip"] * self._clip_factor
+        return self.settings["clip_range"] * self._clip_factor
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
@@ -269,7 +269,11 @@ class PPO(OnPolicy):
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (out.value - target).square().mean(dim=(1, 2))
         spread = self.distribution.entropy(out.mean, out.log_std)
-        loss = policy_loss + self.settings["value_weight"] * value_loss - self.settings["entropy"] * spread
+        loss = (
+            policy_loss
+            + self.settings["value_coefficient"] * value_loss
+            - self.settings["entropy_coefficient"] * spread
+        )
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
             outside = ((ratio - 1).abs() > clip).to(self.dtype).mean(dim=(1, 2))

@@ -228,7 +228,7 @@ class Additions:
             return self.distribution.log_probability(action, *self.decide(views, day, account))
 
         if self.h_term is not None:
-            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["discount"])
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["gamma"])
         if self.diverse:
             few = max(1, day.shape[1] // DIVERSITY_PART)
             seen = (day[:, :few], account[:, :few])

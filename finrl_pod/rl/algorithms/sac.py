@@ -71,7 +71,7 @@ class SAC(ActorCritic):
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         super().load_member(p, weights, rest)
-        if not self.config.automatic:  # a fixed temperature is a setting, and settings stay the slot's own
+        if not self.config.auto_entropy:  # a fixed temperature is a setting, and settings stay the slot's own
             self.trained.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
 
     @property
@@ -126,7 +126,7 @@ class SAC(ActorCritic):
     @torch.no_grad()
     def _cool(self, entropy: Tensor, factor: float) -> None:
         """One step of the temperature: J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is learned."""
-        if not self.config.automatic:
+        if not self.config.auto_entropy:
             return
         above = entropy - self.settings["target_entropy"] * self.spec.action_size
         log = self.trained.parts["temperature"].parameters.flat

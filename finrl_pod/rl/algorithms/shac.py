@@ -31,7 +31,7 @@ class SHAC(ThroughMarket):
     """
 
     config: SHACConfig
-    RANGES: ClassVar[Ranges] = {**ThroughMarket.RANGES, "gae_lambda": SHARE, "target_rate": above_to(0, 1)}
+    RANGES: ClassVar[Ranges] = {**ThroughMarket.RANGES, "gae_lambda": SHARE, "tau": above_to(0, 1)}
 
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         self.trained.add("critic", critic, target=True)
@@ -40,7 +40,7 @@ class SHAC(ThroughMarket):
         reward = path.reward * self.reward_scale.view(-1, 1, 1)
         last, end = self._terminal_values(path)
         weights, truncated = self._weights_of_steps(path.ended), path.ended & ~path.terminated
-        discount = self.settings["discount"].view(-1, 1, 1)
+        discount = self.settings["gamma"].view(-1, 1, 1)
         earned = (reward * weights[:-1]).sum(0)
         beyond = torch.where(path.ended[-1], 0.0, weights[-1]) * last
         beyond = beyond + torch.where(truncated, weights[:-1] * discount, 0.0).sum(0) * end
@@ -92,7 +92,7 @@ class SHAC(ThroughMarket):
             following.reshape(flat),
             path.terminated.reshape(flat),
             truncated.reshape(flat),
-            self.settings["discount"],
+            self.settings["gamma"],
             self.settings["gae_lambda"],
         )
         return advantage.view(values.shape) + values

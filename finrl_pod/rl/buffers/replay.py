@@ -29,7 +29,7 @@ class Replay:
         device: torch.device,
         accounts: int = 1,
         *,
-        setting: str = "agent.replay",
+        setting: str = "agent.buffer_size",
         what: str = "transitions",
     ) -> None:
         """fields: name -> (shape of an item, dtype). capacity: items a member. accounts: transitions of an item.
@@ -95,7 +95,7 @@ class Replay:
         if n != min(written, self.capacity):
             raise RunError(
                 f"a saved replay does not fit this agent: it holds {n} items where {min(written, self.capacity)} "
-                "are wanted; use the agent.replay it was made with"
+                "are wanted; use the agent.buffer_size it was made with"
             )
         self.written = written - n
         self.add({name: items[name].to(field) for name, field in self.data.items()})

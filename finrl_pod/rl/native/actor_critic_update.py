@@ -32,7 +32,7 @@ class ActorCriticSetup:
     their target networks with the same layout; without a target actor, `target_actor` is the actor's own tensor.
     stochastic: the actor outputs the mean and log standard deviation of a squashed Gaussian (SAC, REDQ).
     target_rule: "min", "mean" or "subset" of the target critics' values; actor_rule: "min", "mean" or "first", what
-    the actor maximises. settings: per member [P], read at every update: `discount`, for TD3 also the smoothing noise.
+    the actor maximises. settings: per member [P], read at every update: `gamma`, for TD3 also the smoothing noise.
     """
 
     members: int
@@ -140,7 +140,7 @@ class ActorCriticKernel:
         settings = self._settings
         given = (
             *(*transitions, noise, temperature),
-            *(settings["discount"], settings.get("target_noise"), settings.get("noise_clip"), subset),
+            *(settings["gamma"], settings.get("target_noise"), settings.get("noise_clip"), subset),
         )
         # Kept until the actor's half has run.
         self._inputs: list[Any] = [None if x is None else x.contiguous() for x in given]

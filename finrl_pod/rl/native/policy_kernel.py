@@ -175,7 +175,9 @@ class PolicyKernel:
         moments of `optimiser`, and `alive` [P] bool: False for members whose loss or gradient is not finite.
         """
         data, indices = [x.contiguous() for x in data], indices.contiguous()
-        coefficients = [settings[name].contiguous() for name in ("clip", "value_weight", "entropy")]
+        coefficients = [
+            settings[name].contiguous() for name in ("clip_range", "value_coefficient", "entropy_coefficient")
+        ]
         limits = [settings[name].contiguous() for name in ("learning_rate", "max_grad_norm", "target_kl")]
         batch, members = self._batch, self._flat.shape[0]
         _, batch.total, batch.accounts = data[-1].shape

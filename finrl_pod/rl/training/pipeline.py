@@ -94,16 +94,16 @@ class Pipeline:
         data, capacity = algorithm.replay.data, algorithm.replay.capacity
         if capacity < 2 * margin:
             raise ConfigError(
-                f"agent.replay must hold {2 * margin * algorithm.inputs.accounts} transitions at least to be written "
-                f"while it is read, got {config.replay}; take a larger one"
+                f"agent.buffer_size must be at least {2 * margin * algorithm.inputs.accounts} in an async pipeline, "
+                f"got {config.buffer_size}"
             )
         try:
             for x in data.values():
                 _shared(x)
         except RuntimeError as error:
             raise ConfigError(
-                f"agent.replay of {config.replay:,} transitions does not fit into shared memory (/dev/shm); take a "
-                f"smaller one, or give the container more (docker run --shm-size): {error}"
+                f"agent.buffer_size of {config.buffer_size:,} transitions does not fit into shared memory (/dev/shm): "
+                f"{error}; lower it or give the container more (docker run --shm-size)"
             ) from None
         self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
         self.algorithm = algorithm if make_here is None else _with_room_for_a_batch(config, make_here(), seed)
@@ -143,18 +143,18 @@ class Pipeline:
         after(pipeline, finished episodes) is called now and then; returning False stops. Raises what went wrong there.
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
-        per_sample = config.updates / self.round
-        falls, total = config.learning_rate_schedule == "linear", max(samples - config.warmup, 1) * per_sample
+        per_sample = config.gradient_steps / self.round
+        falls, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
         began = last = time.perf_counter()
         while True:
             seen = min(int(counts[SEEN]), samples)
-            learned_from = seen - config.warmup
-            owed = max(learned_from, 0) * config.updates // self.round - algorithm.updates
+            learned_from = seen - config.learning_starts
+            owed = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
             self._read(int(counts[WRITTEN]))
             if owed > 0:
                 algorithm.seen = seen
                 factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
-                algorithm.learn(min(owed, AHEAD * config.updates), factor)
+                algorithm.learn(min(owed, AHEAD * config.gradient_steps), factor)
                 self._hand_over()
             elif seen >= samples:
                 break
@@ -173,7 +173,7 @@ class Pipeline:
     def figures(self) -> Figures:
         """So far."""
         seen, updates = int(self._counts[SEEN]), self.algorithm.updates
-        beyond = max(seen - self.config.warmup, 0)
+        beyond = max(seen - self.config.learning_starts, 0)
         stale = self._stale / self._fresh if self._fresh else 0.0
         return Figures(
             seen,
@@ -238,7 +238,7 @@ def _made(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
 
 def _with_room_for_a_batch(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
     """For who is given another replay."""
-    return _made(dataclasses.replace(config, replay=max(config.batch, env.envs)), env, seed)
+    return _made(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
 
 def _shared(x: Tensor) -> Tensor:
@@ -280,11 +280,11 @@ def _work(
 ) -> None:
     config, replay = algorithm.config, algorithm.replay
     round_ = algorithm.steps * worker.env.envs
-    ahead, per_sample = AHEAD * round_, config.updates / round_
+    ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
     own = algorithm.trained.parts[algorithm.acting].parameters.flat
     version, told = 0, time.monotonic()
     while not counts[STOP]:
-        if algorithm.seen > config.warmup + int(counts[UPDATES]) / per_sample + ahead:
+        if algorithm.seen > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
             time.sleep(WAIT)
             continue
         if int(counts[VERSION]) != version:

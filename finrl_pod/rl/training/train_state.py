@@ -107,7 +107,7 @@ class Trained:
         """Move every target."""
         for name, target in self.targets.items():
             per = self.parts[name].per
-            target.follow(self._rows("target_rate", per), self._active(per))
+            target.follow(self._rows("tau", per), self._active(per))
 
     def _rows(self, name: str, per: int) -> Tensor:
         """A member's setting for each of its `per` rows."""

@@ -24,7 +24,7 @@ from finrl_pod.settings.algorithm_configs import PPOConfig
 from tests.envs.gymnasium_pool.odd_gym import NAME
 
 SMALL = ["--set", "hidden=[16]", "--evaluate", "2", "--json"]
-REPLAY = ["--set", "batch=16", "--set", "warmup=20"]
+REPLAY = ["--set", "batch_size=16", "--set", "learning_starts=20"]
 
 
 def arguments(out: Path, *more: str, env: str = "gym:Pendulum-v1", steps: int = 120) -> list[str]:
@@ -58,7 +58,7 @@ def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: 
     assert document["updates"] == 600 - 20 + 2
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     assert config["agent"]["hidden"] == [16]
-    assert config["agent"]["discount"] == 0.99
+    assert config["agent"]["gamma"] == 0.99
     weights = load_file(tmp_path / "a" / "weights.safetensors")
     assert weights["1.w0"].shape == (3, 16)
     assert json.loads((tmp_path / "a" / "result.json").read_text()) == document
@@ -123,7 +123,7 @@ def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SIGKILL at some moment between two saves; the ring of the replay has come round before it."""
-    terms = ("--algorithm", "sac", "--envs", "2", "--set", "replay=64", "--save-every", "0.1")
+    terms = ("--algorithm", "sac", "--envs", "2", "--set", "buffer_size=64", "--save-every", "0.1")
     whole = result(capsys, tmp_path / "whole", *terms, steps=300)
     out = tmp_path / "killed"
     with start(out, *terms, "--workers", "2", steps=300) as process:
@@ -225,10 +225,10 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--workers", "2", "--envs", "3"], "--workers must divide the 3 environments, got 2"),
         (["--algorithm", "sacc"], "there is no algorithm 'sacc'; did you mean sac?"),
         (["--algorithm", "dqn"], "dqn drives discrete actions and this environment takes continuous ones"),
-        (["--set", "batch=500"], "agent.batch must be at most agent.replay, got 500 and"),
-        (["--set", "clip=0.1"], "it is a setting of ppo, and sac has no such setting"),
-        (["--set", "replay=1000000000000"], "GiB are free; lower it to"),
-        (["--set", "batch"], "--set takes name=value"),
+        (["--set", "batch_size=500"], "agent.batch_size must be at most agent.buffer_size, got 500 and"),
+        (["--set", "clip_range=0.1"], "it is a setting of ppo, and sac has no such setting"),
+        (["--set", "buffer_size=1000000000000"], "GiB are free; lower it to"),
+        (["--set", "batch_size"], "--set takes name=value"),
         (["--steps", "0"], "--steps must be 1 or more, got 0"),
         (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async is for algorithms that learn from a replay"),
         (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
@@ -257,7 +257,7 @@ def test_a_run_is_not_overwritten_and_another_is_not_resumed(
     result(capsys, tmp_path / "a")
     assert run(arguments(tmp_path / "a")) == 2
     assert "holds a run already; add --resume" in capsys.readouterr().err
-    assert run(arguments(tmp_path / "a", "--resume", "--set", "batch=8")) == 2
+    assert run(arguments(tmp_path / "a", "--resume", "--set", "batch_size=8")) == 2
     assert "a run with batch 16, and now it is 8" in capsys.readouterr().err
 
 
