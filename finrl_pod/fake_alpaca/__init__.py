@@ -1,1 +1,1 @@
-"""A stand-in for Alpaca's paper trading and market data APIs on loopback, fed from a panel of prices."""
+"""Fake Alpaca server: paper trading API, market data API and trade-updates stream on loopback, from a price panel."""

@@ -1,4 +1,4 @@
-"""The trading API's answers about the market as plain values: assets, clock, calendar, corporate announcements."""
+"""Trading API about the market: assets, clock, calendar, corporate announcements. Functions return JSON values."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from finrl_pod.fake_alpaca import parameters
 from finrl_pod.fake_alpaca.exchange import Exchange
-from finrl_pod.fake_alpaca.orders import NAMESPACE, Refusal, asset_id
-from finrl_pod.fake_alpaca.sessions import Session, new_york, stamp
+from finrl_pod.fake_alpaca.sessions import Session, new_york
+from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, NOT_FOUND, ApiError, QueryParameters, asset_id, timestamp
 
 
 def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
-    """GET assets/{symbol or id}."""
+    """GET assets/{symbol or id}. Raises ApiError (404) for an unknown one."""
     symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
     if symbol is None:
-        raise Refusal(404, 40410000, f"asset not found for {name}")
+        raise ApiError(404, NOT_FOUND, f"asset not found for {name}")
     return _asset(exchange, symbol, moment)
 
 
 def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
-    """GET assets, by status, class and exchange."""
-    every = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
+    """GET assets, filtered by status, class and exchange."""
+    found = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
     filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
-    return [a for a in every if all(v in (None, "", a[k]) for k, v in filters.items())]
+    return [a for a in found if all(v in (None, "", a[k]) for k, v in filters.items())]
 
 
 def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
     """GET clock."""
     sessions = exchange.prices.sessions
     return {
-        "timestamp": stamp(moment),
+        "timestamp": timestamp(moment),
         "is_open": sessions.current(moment) is not None,
-        "next_open": stamp(sessions.next_open(moment).open),
-        "next_close": stamp(sessions.next_close(moment).close),
+        "next_open": timestamp(sessions.next_open(moment).open),
+        "next_close": timestamp(sessions.next_close(moment).close),
     }
 
 
 def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET calendar; without dates, everything there is."""
-    sessions = exchange.prices.sessions
-    start = parameters.day(query, "start") or sessions.all[0].date
-    end = parameters.day(query, "end") or sessions.all[-1].date
-    following = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
-    return [_calendar_day(s, following.get(s.date, s)) for s in sessions.between(start, end)]
+    """GET calendar; start and end default to the whole calendar of the panel."""
+    sessions, parameters = exchange.prices.sessions, QueryParameters(query)
+    start = parameters.day("start") or sessions.all[0].date
+    end = parameters.day("end") or sessions.all[-1].date
+    next_session = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
+    return [_calendar_day(s, next_session.get(s.date, s)) for s in sessions.between(start, end)]
 
 
 def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """GET corporate_actions/announcements by ca_types, since, until and symbol."""
-    since, until = parameters.day(query, "since"), parameters.day(query, "until")
+    """GET corporate_actions/announcements, filtered by ca_types, since, until and symbol."""
+    parameters = QueryParameters(query)
+    since, until = parameters.day("since"), parameters.day("until")
     kinds = {k.lower() for k in (query.get("ca_types") or "").split(",") if k}
     found = []
     for action in exchange.prices.actions:
@@ -59,14 +59,14 @@ def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str
             continue
         if kinds and action.kind not in kinds:
             continue
-        name = str(uuid.uuid5(NAMESPACE, f"action/{action}"))
+        name = str(uuid.uuid5(ID_NAMESPACE, f"action/{action}"))
         sub = "cash" if action.kind == "dividend" else "stock_split" if action.new > action.old else "reverse_split"
         dates = dict.fromkeys(("ex_date", "record_date", "payable_date", "effective_date"), action.ex_date)
         found.append(
             {
                 "id": name,
                 "corporate_action_id": name,
-                "ca_type": action.kind.title() if exchange.settings.title_words else action.kind,
+                "ca_type": action.kind.title() if exchange.settings.capitalised_action_types else action.kind,
                 "ca_sub_type": sub,
                 "initiating_symbol": action.symbol,
                 "initiating_original_cusip": "",

@@ -1,4 +1,7 @@
-"""Which address asks for what. Handlers are plain functions of (request's parts, moment); the server does the rest."""
+"""Routes of the trading and market data APIs: which handler serves which method and path.
+
+Handlers are plain functions of a request; `request_pipeline` adds authentication, limits, faults and the log.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from finrl_pod.fake_alpaca import reference_api as reference
 from finrl_pod.fake_alpaca import trading_api as trading
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
-from finrl_pod.fake_alpaca.orders import Order, Refusal
+from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.wire_format import ApiError
 
-OK, NO_CONTENT, MANY = 200, 204, 207
+OK, NO_CONTENT, MULTI_STATUS = 200, 204, 207
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request without its transport. names: the parts of the path that vary."""
+class ApiRequest:
+    """A request without its transport. names: the variable parts of the path. moment: UTC epoch seconds."""
 
     names: Mapping[str, str]
     query: Mapping[str, str]
@@ -25,124 +29,124 @@ class Asked:
     moment: float
 
 
-Answer = tuple[int, Any]
-Handler = Callable[[Asked], Answer]
+ApiResponse = tuple[int, Any]  # (HTTP status, content)
+Handler = Callable[[ApiRequest], ApiResponse]
 
 
 def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the trading API."""
 
-    def submit(asked: Asked) -> Answer:
-        return OK, exchange.submit(asked.body, asked.moment).plain()
+    def submit(request: ApiRequest) -> ApiResponse:
+        return OK, exchange.submit(request.body, request.moment).to_json()
 
-    def cancel(asked: Asked) -> Answer:
-        exchange.cancel(asked.names["order_id"], asked.moment)
+    def cancel(request: ApiRequest) -> ApiResponse:
+        exchange.cancel(request.names["order_id"], request.moment)
         return NO_CONTENT, None
 
-    def cancel_all(asked: Asked) -> Answer:
-        return MANY, [_cancelled(exchange, order, asked.moment) for order in exchange.open_orders()]
+    def cancel_all(request: ApiRequest) -> ApiResponse:
+        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in exchange.open_orders()]
 
-    def by_client_id(asked: Asked) -> Answer:
-        return OK, exchange.find_client(asked.query.get("client_order_id", "")).plain()
+    def find_by_client_id(request: ApiRequest) -> ApiResponse:
+        return OK, exchange.find_by_client_id(request.query.get("client_order_id", "")).to_json()
 
-    def close_all(asked: Asked) -> Answer:
-        if asked.query.get("cancel_orders") in ("true", "True"):
+    def close_all(request: ApiRequest) -> ApiResponse:
+        if request.query.get("cancel_orders") in ("true", "True"):
             for order in exchange.open_orders():
-                _cancelled(exchange, order, asked.moment)
-        return MANY, [_closed(exchange, symbol, asked.moment) for symbol in sorted(exchange.ledger.holdings)]
+                _cancel_one(exchange, order, request.moment)
+        symbols = sorted(exchange.ledger.holdings)
+        return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
 
-    def configure(asked: Asked) -> Answer:
-        wish = asked.body if isinstance(asked.body, Mapping) else {}
-        if "suspend_trade" in wish:
-            exchange.conditions.suspended = wish["suspend_trade"] is True
+    def configure(request: ApiRequest) -> ApiResponse:
+        changes = request.body if isinstance(request.body, Mapping) else {}
+        if "suspend_trade" in changes:
+            exchange.conditions.suspended = changes["suspend_trade"] is True
         return OK, trading.configurations(exchange)
 
-    def find(asked: Asked) -> Answer:
-        return OK, exchange.find(asked.names["order_id"]).plain()
+    def find(request: ApiRequest) -> ApiResponse:
+        return OK, exchange.find(request.names["order_id"]).to_json()
 
-    def replace(asked: Asked) -> Answer:
-        return OK, exchange.replace(asked.names["order_id"], asked.body, asked.moment).plain()
+    def replace(request: ApiRequest) -> ApiResponse:
+        return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
 
-    def activities_of_kind(asked: Asked) -> Answer:
-        return OK, trading.activities(exchange, asked.query, asked.names["kind"])
+    def activities_of_kind(request: ApiRequest) -> ApiResponse:
+        return OK, trading.activities(exchange, request.query, request.names["kind"])
 
-    def close_one(asked: Asked) -> Answer:
-        return OK, trading.close_position(exchange, asked.names["symbol"], asked.query, asked.moment).plain()
+    def close_position(request: ApiRequest) -> ApiResponse:
+        order = trading.close_position(exchange, request.names["symbol"], request.query, request.moment)
+        return OK, order.to_json()
 
     return [
-        ("GET", "/v2/account", lambda a: (OK, trading.account(exchange, a.moment))),
-        ("GET", "/v2/account/activities", lambda a: (OK, trading.activities(exchange, a.query))),
-        (
-            "GET",
-            "/v2/account/activities/{kind}",
-            lambda a: (OK, trading.activities(exchange, a.query, a.names["kind"])),
-        ),
-        ("GET", "/v2/account/portfolio/history", lambda a: (OK, trading.portfolio_history(exchange, a.moment))),
+        ("GET", "/v2/account", lambda r: (OK, trading.account(exchange, r.moment))),
+        ("GET", "/v2/account/activities", lambda r: (OK, trading.activities(exchange, r.query))),
+        ("GET", "/v2/account/activities/{kind}", activities_of_kind),
+        ("GET", "/v2/account/portfolio/history", lambda r: (OK, trading.portfolio_history(exchange, r.moment))),
         ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
         ("PATCH", "/v2/account/configurations", configure),
-        ("GET", "/v2/clock", lambda a: (OK, reference.clock(exchange, a.moment + exchange.conditions.clock_skew))),
-        ("GET", "/v2/calendar", lambda a: (OK, reference.calendar(exchange, a.query))),
-        ("GET", "/v2/assets", lambda a: (OK, reference.assets(exchange, a.query, a.moment))),
-        ("GET", "/v2/assets/{symbol}", lambda a: (OK, reference.asset(exchange, a.names["symbol"], a.moment))),
-        ("GET", "/v2/orders", lambda a: (OK, trading.order_list(exchange, a.query))),
+        ("GET", "/v2/clock", lambda r: (OK, reference.clock(exchange, r.moment + exchange.conditions.clock_skew))),
+        ("GET", "/v2/calendar", lambda r: (OK, reference.calendar(exchange, r.query))),
+        ("GET", "/v2/assets", lambda r: (OK, reference.assets(exchange, r.query, r.moment))),
+        ("GET", "/v2/assets/{symbol}", lambda r: (OK, reference.asset(exchange, r.names["symbol"], r.moment))),
+        ("GET", "/v2/orders", lambda r: (OK, trading.order_list(exchange, r.query))),
         ("POST", "/v2/orders", submit),
         ("DELETE", "/v2/orders", cancel_all),
-        ("GET", "/v2/orders:by_client_order_id", by_client_id),
+        ("GET", "/v2/orders:by_client_order_id", find_by_client_id),
         ("GET", "/v2/orders/{order_id}", find),
         ("PATCH", "/v2/orders/{order_id}", replace),
         ("DELETE", "/v2/orders/{order_id}", cancel),
-        ("GET", "/v2/positions", lambda a: (OK, trading.positions(exchange, a.moment))),
+        ("GET", "/v2/positions", lambda r: (OK, trading.positions(exchange, r.moment))),
         ("DELETE", "/v2/positions", close_all),
-        ("GET", "/v2/positions/{symbol}", lambda a: (OK, trading.position(exchange, a.names["symbol"], a.moment))),
-        ("DELETE", "/v2/positions/{symbol}", close_one),
-        ("GET", "/v2/corporate_actions/announcements", lambda a: (OK, reference.announcements(exchange, a.query))),
+        ("GET", "/v2/positions/{symbol}", lambda r: (OK, trading.position(exchange, r.names["symbol"], r.moment))),
+        ("DELETE", "/v2/positions/{symbol}", close_position),
+        ("GET", "/v2/corporate_actions/announcements", lambda r: (OK, reference.announcements(exchange, r.query))),
     ]
 
 
 def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the market data API."""
 
-    def bars_of_one(asked: Asked) -> Answer:
-        symbol = asked.names["symbol"]
-        answer = data.bars(asked.query, asked.moment, data.check_symbol(symbol))
-        return OK, {"symbol": symbol, **answer, "bars": answer["bars"].get(symbol, [])}
+    def bars_of_symbol(request: ApiRequest) -> ApiResponse:
+        symbol = request.names["symbol"]
+        response = data.bars(request.query, request.moment, data.check_symbol(symbol))
+        return OK, {"symbol": symbol, **response, "bars": response["bars"].get(symbol, [])}
 
     def latest(what: str) -> Handler:
-        return lambda a: (OK, {what: data.latest(what, a.query, a.moment)})
+        return lambda r: (OK, {what: data.latest(what, r.query, r.moment)})
 
-    def latest_of_one(what: str) -> Handler:
-        def handler(asked: Asked) -> Answer:
-            symbol = asked.names["symbol"]
-            found = data.latest(what, asked.query, asked.moment, data.check_symbol(symbol))
+    def latest_of_symbol(what: str) -> Handler:
+        def handle(request: ApiRequest) -> ApiResponse:
+            symbol = request.names["symbol"]
+            found = data.latest(what, request.query, request.moment, data.check_symbol(symbol))
             if symbol not in found:
-                raise Refusal(404, None, f"no {what} found for {symbol}")
+                raise ApiError(404, None, f"no {what} found for {symbol}")
             return OK, {"symbol": symbol, **(found[symbol] if what == "snapshots" else {what[:-1]: found[symbol]})}
 
-        return handler
+        return handle
 
     routes: list[tuple[str, str, Handler]] = [
-        ("GET", "/v2/stocks/bars", lambda a: (OK, data.bars(a.query, a.moment))),
-        ("GET", "/v2/stocks/snapshots", lambda a: (OK, data.latest("snapshots", a.query, a.moment))),
-        ("GET", "/v2/stocks/{symbol}/bars", bars_of_one),
-        ("GET", "/v2/stocks/{symbol}/snapshot", latest_of_one("snapshots")),
-        ("GET", "/v1/corporate-actions", lambda a: (OK, data.corporate_actions(a.query, a.moment))),
+        ("GET", "/v2/stocks/bars", lambda r: (OK, data.bars(r.query, r.moment))),
+        ("GET", "/v2/stocks/snapshots", lambda r: (OK, data.latest("snapshots", r.query, r.moment))),
+        ("GET", "/v2/stocks/{symbol}/bars", bars_of_symbol),
+        ("GET", "/v2/stocks/{symbol}/snapshot", latest_of_symbol("snapshots")),
+        ("GET", "/v1/corporate-actions", lambda r: (OK, data.corporate_actions(r.query, r.moment))),
     ]
     for what in ("bars", "trades", "quotes"):
         routes.append(("GET", f"/v2/stocks/{what}/latest", latest(what)))
-        routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}/latest", latest_of_one(what)))
+        routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}/latest", latest_of_symbol(what)))
     return routes
 
 
-def _cancelled(exchange: Exchange, order: Order, moment: float) -> dict[str, Any]:
+def _cancel_one(exchange: Exchange, order: Order, moment: float) -> dict[str, Any]:
+    """Entry of a multi-status response for one cancelled order."""
     try:
-        return {"id": order.id, "status": OK, "body": exchange.cancel(order.id, moment).plain()}
-    except Refusal as refusal:
-        return {"id": order.id, "status": 500, "body": refusal.body}
+        return {"id": order.id, "status": OK, "body": exchange.cancel(order.id, moment).to_json()}
+    except ApiError as error:
+        return {"id": order.id, "status": 500, "body": error.body}
 
 
-def _closed(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
+def _close_one(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
+    """Entry of a multi-status response for one closed position."""
     try:
         order = trading.close_position(exchange, symbol, {}, moment)
-        return {"symbol": symbol, "status": OK, "body": order.plain()}
-    except Refusal as refusal:
-        return {"symbol": symbol, "status": refusal.status, "body": refusal.body}
+        return {"symbol": symbol, "status": OK, "body": order.to_json()}
+    except ApiError as error:
+        return {"symbol": symbol, "status": error.status, "body": error.body}

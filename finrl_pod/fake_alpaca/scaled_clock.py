@@ -1,9 +1,9 @@
-"""One clock for a simulated broker and everything that talks to it: real time, stretched, and shared by way of a file.
+"""A clock that runs faster or slower than real time, shared between the fake server and its clients through a file.
 
-Between now and a moment in the past lies a number of real seconds, measured on the machine's monotonic clock, which all
-of its processes share. `Pace` turns them into simulated seconds: fast when nothing happens, slow in windows around the
-opening and the close of the exchange. A year passes in minutes, and a daemon still finds time to act in the windows.
-`FollowedClock` is the side of the other processes.
+`ScaledClock` belongs to the server. It stores an anchor (a monotonic time and the simulated time at that instant) and
+a `Pace` that maps elapsed real seconds to simulated seconds: slow around the open and the close of the exchange, fast
+otherwise, so that a year passes in minutes and a daemon still has time to act near the auctions. All processes of a
+machine share the monotonic clock, so a `ClockClient` that reads the anchor from the file computes the same time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError
 
-_MARK = struct.Struct("<d")
+_SLEEP_MARK_FORMAT = struct.Struct("<d")
+_POLL_SECONDS = 0.001  # real seconds between two checks of a sleeping client
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Simulated seconds for each real second: `slow` inside the windows, `fast` outside; 0 stands still.
+    """Speed of a simulated clock in simulated seconds per real second: `slow` inside the windows, `fast` outside.
 
-    windows: (start, end) in UTC epoch seconds, increasing and apart from each other.
+    A speed of 0 stops the clock. windows: (start, end) in UTC epoch seconds, increasing and not overlapping.
+    Raises InputError for a negative or infinite speed and for overlapping windows.
     """
 
     slow: float = 1.0
@@ -39,30 +41,30 @@ class Pace:
     def __post_init__(self) -> None:
         for name, speed in (("slow", self.slow), ("fast", self.fast)):
             if not 0.0 <= speed < float("inf"):
-                raise InputError(f"the clock's {name} speed must be 0 or more, got {speed}")
+                raise InputError(f"clock speed `{name}` must be finite and at least 0, got {speed}")
         edges = [edge for window in self.windows for edge in window]
         if edges != sorted(edges):
-            raise InputError("the windows of a clock must increase and not overlap")
+            raise InputError("clock windows must be in increasing order and must not overlap")
 
-    def piece(self, simulated: float) -> tuple[float, float]:
-        """(speed at a simulated moment, the moment at which it changes)."""
+    def speed_at(self, simulated: float) -> tuple[float, float]:
+        """(speed at a simulated time, simulated time at which the speed changes next)."""
         edges = self._edges
         i = bisect_right(edges, simulated)
         return (self.slow if i % 2 else self.fast), (edges[i] if i < len(edges) else float("inf"))
 
     @property
     def _edges(self) -> list[float]:
-        # Frozen and without slots: computed once and kept beside the fields.
-        kept = self.__dict__.get("_kept")
-        if kept is None:
-            kept = [edge for window in self.windows for edge in window]
-            self.__dict__["_kept"] = kept
-        return kept
+        # The dataclass is frozen but has no slots: the flat list is cached beside the fields.
+        cached = self.__dict__.get("_cached_edges")
+        if cached is None:
+            cached = [edge for window in self.windows for edge in window]
+            self.__dict__["_cached_edges"] = cached
+        return cached
 
-    def after(self, simulated: float, real: float) -> float:
-        """The simulated moment `real` seconds after `simulated`."""
+    def advance(self, simulated: float, real: float) -> float:
+        """Simulated time `real` seconds after the simulated time `simulated`."""
         while real > 0.0:
-            speed, until = self.piece(simulated)
+            speed, until = self.speed_at(simulated)
             if speed == 0.0:
                 return simulated
             needed = (until - simulated) / speed
@@ -72,10 +74,10 @@ class Pace:
         return simulated
 
     def real_between(self, start: float, end: float) -> float:
-        """Real seconds from one simulated moment to a later one; infinite where the clock stands still before it."""
+        """Real seconds between two simulated times; infinite if the clock stops before `end`."""
         real = 0.0
         while start < end:
-            speed, until = self.piece(start)
+            speed, until = self.speed_at(start)
             if speed == 0.0:
                 return float("inf")
             stop = min(until, end)
@@ -85,9 +87,9 @@ class Pace:
 
 @dataclass(frozen=True)
 class Anchor:
-    """At `real` seconds of the monotonic clock it was `simulated` (UTC epoch seconds); `pace` holds from then on.
+    """Reference point of a simulated clock: simulated time `simulated` (UTC epoch seconds) at monotonic time `real`.
 
-    lease: real seconds after which time stands still unless its owner has written another anchor.
+    pace: applies from this point on. lease: real seconds after which the clock stops unless its owner renews it.
     """
 
     real: float
@@ -95,12 +97,16 @@ class Anchor:
     pace: Pace
     lease: float = math.inf
 
+    def seconds(self) -> float:
+        """Current simulated time, UTC epoch seconds."""
+        return self.pace.advance(self.simulated, min(time.monotonic() - self.real, self.lease))
+
 
 class ScaledClock:
-    """The owner's side: tells the time, and may jump ahead or change its pace. Safe to use from several threads.
+    """Simulated clock of the fake server. It can jump ahead and change its pace; safe to use from several threads.
 
-    path: where to keep the anchor for other processes (`FollowedClock` reads it), or None.
-    sleeper: until when the follower has said to sleep; of a clock without a path nobody ever does.
+    path: file through which other processes read the clock (see `ClockClient`), or None.
+    sleep_mark: tells until when the client of the clock sleeps; without a path it is never set.
     """
 
     def __init__(self, start: datetime, pace: Pace, path: Path | None = None) -> None:
@@ -108,43 +114,45 @@ class ScaledClock:
         self._path = path
         self._anchor = Anchor(time.monotonic(), start.timestamp(), pace)
         self._write()
-        self.sleeper = Sleeper() if path is None else Sleeper.made(path)
+        self.sleep_mark = SleepMark() if path is None else SleepMark.create(path)
 
     @property
     def pace(self) -> Pace:
+        """Pace that applies now."""
         return self._anchor.pace
 
     def seconds(self) -> float:
-        """The simulated moment, UTC epoch seconds."""
-        return seconds_of(self._anchor)
+        """Current simulated time, UTC epoch seconds."""
+        return self._anchor.seconds()
 
     def now(self) -> datetime:
-        """The same, aware and in UTC."""
+        """Current simulated time, timezone-aware in UTC."""
         return datetime.fromtimestamp(self.seconds(), UTC)
 
     def real_until(self, simulated: float) -> float:
-        """Real seconds until a simulated moment: 0 when it has passed, infinite when the clock stands still."""
+        """Real seconds until a simulated time: 0 if it has passed, infinite if the clock stops before it."""
         return self._anchor.pace.real_between(self.seconds(), simulated)
 
     def jump(self, to: datetime) -> None:
-        """Go ahead to a later moment at once. Raises InputError for an earlier one: time never runs backwards."""
+        """Move the clock to a later time at once. Raises InputError for an earlier one: it never runs backwards."""
         with self._lock:
             now = self.seconds()
             if to.timestamp() < now:
                 raise InputError(
-                    f"a clock cannot go back: it is {self.now().isoformat()}, {to.isoformat()} was asked for"
+                    f"cannot move the clock back from {self.now().isoformat()} to {to.isoformat()}; "
+                    "jump to a later time"
                 )
             self._anchor = Anchor(time.monotonic(), to.timestamp(), self._anchor.pace)
             self._write()
 
     def set_pace(self, pace: Pace, lease: float = math.inf) -> None:
-        """Go on at another pace; with a lease, only as long as this side keeps calling `renew`."""
+        """Change the pace from now on. With a finite lease, the clock stops unless `renew` is called in time."""
         with self._lock:
             self._anchor = Anchor(time.monotonic(), self.seconds(), pace, lease)
             self._write()
 
     def renew(self) -> None:
-        """Go on, where half of the lease is over: time that stood still meanwhile is not caught up with."""
+        """Renew the lease once half of it has passed; time during which the clock was stopped is not made up for."""
         anchor = self._anchor
         if time.monotonic() - anchor.real > anchor.lease / 2:
             self.set_pace(anchor.pace, anchor.lease)
@@ -163,47 +171,125 @@ class ScaledClock:
                 "lease": anchor.lease,
             }
         )
-        # Whole or not there for a reader, but not synced to the disk: it is worthless after a crash, and changes often.
+        # Replaced atomically for readers, but not synced to disk: it is useless after a crash and changes often.
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self._path)
 
 
-class Sleeper:
-    """A moment in memory that owner and follower of a clock share: until when the follower sleeps, 0 while it is awake.
+class SleepMark:
+    """Time until which the client of a clock sleeps, in memory shared with the server; 0 while the client is awake.
 
-    A process that was killed in its sleep leaves its mark behind.
+    A process that is killed during a sleep leaves its mark behind.
     """
 
     def __init__(self, memory: mmap.mmap | None = None) -> None:
-        self._memory = bytearray(_MARK.size) if memory is None else memory
+        self._memory = bytearray(_SLEEP_MARK_FORMAT.size) if memory is None else memory
 
     @classmethod
-    def made(cls, clock: Path) -> Sleeper:
-        """The owner's, beside the file of the clock; nobody sleeps."""
-        path = _mark_beside(clock)
-        path.write_bytes(_MARK.pack(0.0))
-        return cls.found(clock)
+    def create(cls, clock: Path) -> SleepMark:
+        """Create the shared mark beside a clock file (server side)."""
+        path = _sleep_mark_path(clock)
+        path.write_bytes(_SLEEP_MARK_FORMAT.pack(0.0))
+        return cls.attach(clock)
 
     @classmethod
-    def found(cls, clock: Path) -> Sleeper:
-        """The follower's. Raises OSError and ValueError where there is none."""
-        with _mark_beside(clock).open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), _MARK.size))
+    def attach(cls, clock: Path) -> SleepMark:
+        """Open the mark beside a clock file (client side). Raises OSError or ValueError if there is none."""
+        with _sleep_mark_path(clock).open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), _SLEEP_MARK_FORMAT.size))
 
     @property
     def until(self) -> float:
-        """UTC epoch seconds."""
-        return float(_MARK.unpack_from(self._memory)[0])
+        """End of the sleep in UTC epoch seconds, 0 while the client is awake."""
+        return float(_SLEEP_MARK_FORMAT.unpack_from(self._memory)[0])
 
-    def mark(self, until: float) -> None:
-        """0 wakes it up."""
-        _MARK.pack_into(self._memory, 0, until)
+    def set(self, until: float) -> None:
+        """Record the end of a sleep; 0 means awake."""
+        _SLEEP_MARK_FORMAT.pack_into(self._memory, 0, until)
 
 
-def _mark_beside(clock: Path) -> Path:
+def _sleep_mark_path(clock: Path) -> Path:
     return clock.with_name(f"{clock.name}.asleep")
 
 
-def seconds_of(anchor: Anchor) -> float:
-    return anchor.pace.after(anchor.simulated, min(time.monotonic() - anchor.real, anchor.lease))
+class ClockClient:
+    """Another process's view of a `ScaledClock`, read from its file. Satisfies the `Clock` protocol of paper trading.
+
+    min_real_seconds: lower bound of `real_seconds`, however fast simulated time runs.
+    Raises InputError if the file is missing or is not a clock file.
+    """
+
+    def __init__(self, path: Path, min_real_seconds: float = 0.005) -> None:
+        self._path = path
+        self._min_real_seconds = min_real_seconds
+        self._file_version: tuple[int, int] = (-1, -1)  # (inode, mtime in ns)
+        self._anchor = self._read()
+        self._start = self.seconds()
+        try:
+            self._sleep_mark = SleepMark.attach(path)
+        except (OSError, ValueError):
+            raise _not_a_clock(path) from None
+
+    def seconds(self) -> float:
+        """Current simulated time, UTC epoch seconds. Raises InputError if the file is missing or damaged."""
+        return self._read().seconds()
+
+    def now(self) -> datetime:
+        """Current simulated time, timezone-aware in UTC."""
+        return datetime.fromtimestamp(self.seconds(), UTC)
+
+    def monotonic(self) -> float:
+        """Simulated seconds since this client was created."""
+        return self.seconds() - self._start
+
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
+        """Sleep for that many simulated seconds, but return after `max_real_seconds` of real time at the latest.
+
+        The sleep mark is set meanwhile: the server may run the clock fast until then.
+        """
+        end, deadline = self.seconds() + seconds, time.monotonic() + max_real_seconds
+        self._sleep_mark.set(end)
+        try:
+            while (now := self.seconds()) < end and (left := deadline - time.monotonic()) > 0:
+                time.sleep(min(self._read().pace.real_between(now, end), left, _POLL_SECONDS))
+        finally:
+            self.wake()
+
+    def wake(self) -> None:
+        """Clear the sleep mark, then wait until a server that was running the clock fast has slowed it down."""
+        self._sleep_mark.set(0.0)
+        while self._runs_fast(self._read()):
+            time.sleep(_POLL_SECONDS)
+
+    def _runs_fast(self, anchor: Anchor) -> bool:
+        """Whether the server runs the clock fast up to the end of this client's sleep.
+
+        Only a server that follows the sleep mark sets a lease; its window then starts at the end of the sleep.
+        """
+        windows = anchor.pace.windows
+        return math.isfinite(anchor.lease) and bool(windows) and anchor.seconds() < windows[0][0]
+
+    def real_seconds(self, seconds: float) -> float:
+        """Real duration of that many simulated seconds at the current pace, at least `min_real_seconds`."""
+        now = self.seconds()
+        real = self._read().pace.real_between(now, now + max(seconds, 0.0))
+        return max(min(real, seconds), self._min_real_seconds)
+
+    def _read(self) -> Anchor:
+        try:
+            status = os.stat(self._path)
+            version = (status.st_ino, status.st_mtime_ns)
+            if version != self._file_version:
+                values = json.loads(self._path.read_text(encoding="utf-8"))
+                windows = tuple((float(a), float(b)) for a, b in values["windows"])
+                pace = Pace(float(values["slow"]), float(values["fast"]), windows)
+                self._anchor = Anchor(float(values["real"]), float(values["simulated"]), pace, float(values["lease"]))
+                self._file_version = version
+        except (OSError, ValueError, KeyError, TypeError):
+            raise _not_a_clock(self._path) from None
+        return self._anchor
+
+
+def _not_a_clock(path: Path) -> InputError:
+    return InputError(f"{path} holds no clock; start `finrl-pod paper fake-alpaca` with --clock {path}")

@@ -1,4 +1,4 @@
-"""The HTTP and websocket server around the exchange: loopback alone, one event loop, every request logged."""
+"""HTTP and websocket server around the simulated exchange: loopback only, one event loop, every request logged."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from finrl_pod.errors import EnvironmentLacks, InputError
-from finrl_pod.fake_alpaca.answering import Answering, unknown
-from finrl_pod.fake_alpaca.control import control_routes
+from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
+from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
-from finrl_pod.fake_alpaca.pacing import Pacer
 from finrl_pod.fake_alpaca.prices import Prices
+from finrl_pod.fake_alpaca.request_pipeline import RequestPipeline, endpoint_not_found
 from finrl_pod.fake_alpaca.routes import data_routes, trading_routes
 from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
+from finrl_pod.fake_alpaca.sessions import NEW_YORK
 from finrl_pod.fake_alpaca.settings import Settings
-from finrl_pod.fake_alpaca.stream import Hub
-from finrl_pod.fake_alpaca.traffic import RequestCount, TrafficLog
+from finrl_pod.fake_alpaca.stream import TradeUpdateHub
+from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
 HOST = "127.0.0.1"
-_SHORTEST = 0.0005
+_MIN_TICK_SECONDS = 0.0005  # real seconds between two looks at the event queue, at least
 _STATE_VERSION = 1
-_MORNING = 8  # New York time at which a server that is told a date begins
+_START_HOUR = 8  # New York time at which a server that is started on a date begins
+_THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server's thread
 
 Result = TypeVar("Result")
 
 
 class FakeAlpaca:
-    """A server on a loopback port, used as a context manager.
+    """Fake Alpaca server on a loopback port. Use it as a context manager, which serves from a background thread.
 
-    start: when simulated time begins (aware), or a session's date for 8:00 in New York. pace: how it runs on. port: 0
-    takes a free one. log: a file for the traffic log (appended to). state: a file that keeps account, orders and time
-    over a restart; it is written at every close of a session and when the server stops. clock: a file by which other
-    processes follow the clock (`FollowedClock`). busy_speed: the slow speed of the pace while somebody asks (and a
-    moment longer), so that a slow machine does not cost simulated minutes; None leaves it.
+    start: first simulated time, as a timezone-aware datetime or as the date of a session (8:00 in New York).
+    pace: speed of the simulated clock. port: 0 picks a free one. log: file to which the traffic log is appended.
+    state: file that keeps account, orders and time across restarts; written at every close and when the server stops.
+    clock: file through which other processes share the clock (`ClockClient`).
+    busy_speed: upper bound of the pace's slow speed while requests arrive, so that a slow machine does not lose
+    simulated minutes; None for no bound.
 
-    Raises InputError for a panel or a start that cannot be served.
+    Raises InputError for a panel or a start date that cannot be served, and for a state file of another server.
     """
 
     def __init__(
@@ -67,44 +70,45 @@ class FakeAlpaca:
     ) -> None:
         self.settings = settings or Settings()
         prices = Prices(panel, self.settings.actions)
-        kept = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
-        begin = _begin(prices, start) if kept is None else datetime.fromisoformat(kept["now"])
+        saved = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
+        begin = _start_time(prices, start) if saved is None else datetime.fromisoformat(saved["now"])
         self.log = TrafficLog(log)
         self.exchange = Exchange(prices, self.settings, begin.timestamp())
-        if kept is not None:
-            self.exchange.restore(kept["exchange"])
+        if saved is not None:
+            self.exchange.restore(saved["exchange"])
         self.data = MarketData(prices, sip=self.settings.sip)
         self.faults = Faults(faults, self.settings.seed)
         self.clock = ScaledClock(begin, pace or Pace(), clock)
-        self._counts = {name: RequestCount(self.settings.rate_limit) for name in ("trading", "data")}
-        self.hub = Hub(self.faults, self.log, self.clock.seconds, self._authorised)
+        self._counters = {name: RequestCounter(self.settings.rate_limit) for name in ("trading", "data")}
+        self.hub = TradeUpdateHub(self.faults, self.log, self.clock.seconds, self._is_authorised)
         self._panel_sha256 = panel.sha256
         self._state = state
         self._port = port
-        self.pacer = Pacer(self.clock, busy_speed)
+        self._pacer = ClockPacer(self.clock, busy_speed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
         self._wake: asyncio.Event | None = None
-        self.exchange.listeners.append(self._hear)
+        self.exchange.listeners.append(self._on_exchange_event)
 
-    # ---- running --------------------------------------------------------------------------------------------------
+    # ---- life cycle -----------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The base address of trading and data; the stream is at /stream."""
+        """Base URL of the trading and market data APIs."""
         return f"http://{HOST}:{self._port}"
 
     @property
     def stream_url(self) -> str:
+        """URL of the trade-updates stream."""
         return f"ws://{HOST}:{self._port}/stream"
 
     def __enter__(self) -> FakeAlpaca:
-        """Serve from a thread of its own until the context ends."""
+        """Start serving from a background thread; returns once the port accepts connections."""
         ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run_thread, args=(ready,), name="fake-alpaca", daemon=True)
         self._thread.start()
-        ready.result(timeout=30)
+        ready.result(timeout=_THREAD_TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,33 +117,10 @@ class FakeAlpaca:
         assert self._thread is not None
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(timeout=30)
-
-    def call(self, function: Callable[[], Result]) -> Result:
-        """Run a function in the server's thread, between two requests: how tests look at the exchange and change it."""
-        assert self._loop is not None, "the server does not run"
-        result: Future[Result] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                result.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return result.result(timeout=30)
-
-    def jump(self, to: datetime) -> None:
-        """Let everything due until a later moment happen at once, and go on from there."""
-
-        def go() -> None:
-            self.clock.jump(to)
-            self.exchange.advance(self.clock.seconds())
-
-        self.call(go)
+        self._thread.join(timeout=_THREAD_TIMEOUT)
 
     async def serve(self, ready: Callable[[], None] = lambda: None, stop: asyncio.Event | None = None) -> None:
-        """Serve until `stop` is set. Raises EnvironmentLacks when the port is taken."""
+        """Serve until `stop` is set and call `ready` once the port is open. Raises EnvironmentLacks if it is taken."""
         self._loop, self._stop, self._wake = asyncio.get_running_loop(), stop or asyncio.Event(), asyncio.Event()
         runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
@@ -149,10 +130,10 @@ class FakeAlpaca:
         except OSError as error:
             await runner.cleanup()
             raise EnvironmentLacks(
-                f"port {self._port} cannot be used ({error.strerror}): name another with --port"
+                f"port {self._port} cannot be used ({error.strerror}); choose another one with --port"
             ) from None
         self._port = runner.addresses[0][1]
-        self.log.write("server", self.clock.seconds(), what="started", url=self.url, settings=_plain(self.settings))
+        self.log.write("server", self.clock.seconds(), what="started", url=self.url, settings=_loggable(self.settings))
         ticking = asyncio.create_task(self._tick())
         ready()
         try:
@@ -165,13 +146,6 @@ class FakeAlpaca:
             self.log.write("server", self.clock.seconds(), what="stopped")
             self.log.close()
 
-    def save(self) -> None:
-        """Write the state file, where one was named."""
-        if self._state is not None:
-            now = self.clock.now()
-            kept = {"version": _STATE_VERSION, "panel": self._panel_sha256, "seed": self.settings.seed}
-            write_json(self._state, {**kept, "now": now.isoformat(), "exchange": self.exchange.kept()})
-
     def _run_thread(self, ready: Future[None]) -> None:
         try:
             asyncio.run(self.serve(lambda: ready.set_result(None)))
@@ -180,99 +154,127 @@ class FakeAlpaca:
                 raise
             ready.set_exception(error)
 
-    def set_pace(self, pace: Pace) -> None:
-        """Go on at another pace."""
-        self.pacer.set(pace)
+    def save(self) -> None:
+        """Write the state file, if one was given."""
+        if self._state is not None:
+            now = self.clock.now()
+            identity = {"version": _STATE_VERSION, "panel": self._panel_sha256, "seed": self.settings.seed}
+            write_json(self._state, {**identity, "now": now.isoformat(), "exchange": self.exchange.state()})
 
-    def follow(self, awake: float, asleep: float) -> None:
-        """Let time run as the daemon's sleep allows, see `Pacer.follow`."""
-        self.call(lambda: self.pacer.follow(awake, asleep))
+    # ---- access from other threads --------------------------------------------------------------------------------
 
-    def at(self, moment: float, deed: Callable[[], None] = lambda: None) -> threading.Event:
-        """Do something in the server's thread at a simulated moment; the event is set when it is done."""
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Run a function in the server's thread, between two requests, and return its result."""
+        assert self._loop is not None, "the server is not running"
+        result: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(timeout=_THREAD_TIMEOUT)
+
+    def jump(self, to: datetime) -> None:
+        """Move the clock to a later time; everything due until then happens first, in order."""
+
+        def jump_in_server_thread() -> None:
+            self.clock.jump(to)
+            self.exchange.advance(self.clock.seconds())
+
+        self.call(jump_in_server_thread)
+
+    def schedule(self, moment: float, action: Callable[[], None] = lambda: None) -> threading.Event:
+        """Call `action` in the server's thread at a simulated time; the returned event is set afterwards."""
         done = threading.Event()
 
-        def act() -> None:
+        def run() -> None:
             self.exchange.advance(moment)
-            deed()
+            action()
             done.set()
 
-        self.call(lambda: self.pacer.at(moment, act))
+        self.call(lambda: self._pacer.schedule(moment, run))
         return done
 
+    def set_pace(self, pace: Pace) -> None:
+        """Run the clock at another pace from now on."""
+        self._pacer.set(pace)
+
+    def follow_client_sleep(self, awake_speed: float, asleep_speed: float) -> None:
+        """Run the clock fast while its client sleeps, see `ClockPacer.follow_client_sleep`."""
+        self.call(lambda: self._pacer.follow_client_sleep(awake_speed, asleep_speed))
+
+    # ---- event loop -----------------------------------------------------------------------------------------------
+
     async def _tick(self) -> None:
-        """Let things happen when they are due, without anybody asking."""
+        """Advance the exchange when events are due, also without requests."""
         assert self._wake is not None
         while True:
             due = self.exchange.next_due()
-            wait = self.pacer.next_look
+            wait = self._pacer.next_update
             if due is not None:
                 wait = min(self.clock.real_until(due), wait)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(wait, _SHORTEST))
+                await asyncio.wait_for(self._wake.wait(), max(wait, _MIN_TICK_SECONDS))
             self._wake.clear()
-            self.pacer.look()
+            self._pacer.update()
             self.exchange.advance(self.clock.seconds())
 
-    def _hear(self, kind: str, event: dict[str, Any]) -> None:
+    def _wake_tick(self) -> None:
+        """Interrupt the wait of `_tick`: a request may have scheduled an earlier event."""
+        assert self._wake is not None
+        self._wake.set()
+
+    def _on_exchange_event(self, kind: str, event: dict[str, Any]) -> None:
         self.log.write(kind, self.exchange.now, **event)
         if kind == "order":
             self.hub.publish(event)
         elif event["event"] == "close":
             self.save()
 
-    # ---- requests -------------------------------------------------------------------------------------------------
-
     def _application(self) -> web.Application:
         application = web.Application()
-        answering = Answering(
-            self.exchange, self.clock, self.pacer, self.faults, self.log, self._authorised, self._look_again
+        pipeline = RequestPipeline(
+            self.exchange, self.clock, self._pacer, self.faults, self.log, self._is_authorised, self._wake_tick
         )
         for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:
-                application.router.add_route(method, path, answering.answering(handler, self._counts[limit]))
+                application.router.add_route(method, path, pipeline.wrap(handler, self._counters[limit]))
         application.router.add_get("/stream", self.hub.serve)
         application.add_routes(control_routes(self))
-        application.router.add_route("*", "/{tail:.*}", answering.answering(unknown, self._counts["trading"]))
+        application.router.add_route("*", "/{tail:.*}", pipeline.wrap(endpoint_not_found, self._counters["trading"]))
         return application
 
-    def _look_again(self) -> None:
-        """Something may be due sooner than the ticking knows."""
-        assert self._wake is not None
-        self._wake.set()
-
-    def _authorised(self, key: str, secret: str) -> bool:
+    def _is_authorised(self, key: str, secret: str) -> bool:
         settings = self.settings
         return bool(key and secret) and settings.key in ("", key) and settings.secret in ("", secret)
 
 
-def _plain(settings: Settings) -> dict[str, Any]:
-    """For the log: everything but the keys."""
+def _loggable(settings: Settings) -> dict[str, Any]:
+    """Settings as JSON values, without the keys."""
     values = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("key", "secret")}
     return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 
 
-def _begin(prices: Prices, start: datetime | date) -> datetime:
+def _start_time(prices: Prices, start: datetime | date) -> datetime:
     day = start if not isinstance(start, datetime) else start.date()
     if not prices.dates[0] <= day <= prices.dates[-1]:
-        raise InputError(
-            f"the fake server can start from {prices.dates[0]} to {prices.dates[-1]} on this panel, not on {day}"
-        )
+        raise InputError(f"cannot start on {day}: this panel covers {prices.dates[0]} to {prices.dates[-1]}")
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise InputError(f"the fake server's start needs a time zone, got {start.isoformat()}")
+            raise InputError(f"the start time {start.isoformat()} has no time zone; pass a timezone-aware datetime")
         return start
-    from finrl_pod.fake_alpaca.sessions import NEW_YORK
-
-    return datetime(day.year, day.month, day.day, _MORNING, tzinfo=NEW_YORK)
+    return datetime(day.year, day.month, day.day, _START_HOUR, tzinfo=NEW_YORK)
 
 
 def _read_state(path: Path, panel: Panel, settings: Settings) -> dict[str, Any]:
-    kept = read_json(path)
-    mine = {"version": _STATE_VERSION, "panel": panel.sha256, "seed": settings.seed}
-    for name, value in mine.items():
-        if kept.get(name) != value:
+    saved = read_json(path)
+    expected = {"version": _STATE_VERSION, "panel": panel.sha256, "seed": settings.seed}
+    for name, value in expected.items():
+        if saved.get(name) != value:
             raise InputError(
-                f"{path} was kept by a server with another {name}: name another file, or start with the same"
+                f"{path} was written by a server with another {name}; use another --state file or the same {name}"
             )
-    return kept
+    return saved

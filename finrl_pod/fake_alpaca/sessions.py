@@ -1,4 +1,4 @@
-"""The exchange's sessions as plain numbers: exchange_calendars asked once, looked up by bisection."""
+"""Sessions of the New York Stock Exchange as plain numbers, looked up by bisection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -15,7 +15,7 @@ _EXCHANGE = "XNYS"
 
 @dataclass(frozen=True)
 class Session:
-    """One trading day: its date in New York; that day's midnight there, opening and close in UTC epoch seconds."""
+    """One trading day. date: in New York. open, close, and midnight in New York: UTC epoch seconds."""
 
     date: date
     open: float
@@ -23,13 +23,13 @@ class Session:
     midnight: float
 
     def at(self, hours: int, minutes: int = 0) -> float:
-        """A time of this day in New York, as UTC epoch seconds."""
+        """A New York time of this day as UTC epoch seconds."""
         day = self.date
         return datetime(day.year, day.month, day.day, hours, minutes, tzinfo=NEW_YORK).timestamp()
 
 
 class Sessions:
-    """Every session from `start` to `end`, both included."""
+    """Every session from `start` to `end`, both inclusive. Moments are UTC epoch seconds."""
 
     def __init__(self, start: date, end: date) -> None:
         self.all: Sequence[Session] = _sessions(start, end)
@@ -39,30 +39,30 @@ class Sessions:
         self._by_date = {s.date: s for s in self.all}
 
     def on(self, day: date) -> Session | None:
-        """The session of a date, or None on a day without one."""
+        """Session of a date; None on a day without one."""
         return self._by_date.get(day)
 
     def current(self, moment: float) -> Session | None:
-        """The session that is open at a moment: opening included, close excluded."""
+        """Session with open <= moment < close; None if the exchange is closed."""
         i = bisect_right(self._opens, moment) - 1
         return self.all[i] if i >= 0 and moment < self._closes[i] else None
 
     def opened(self, moment: float) -> Session | None:
-        """The last session that has opened by a moment."""
+        """Last session with open <= moment, or None."""
         i = bisect_right(self._opens, moment) - 1
         return self.all[i] if i >= 0 else None
 
     def closed(self, moment: float) -> Session | None:
-        """The last session that has closed by a moment."""
+        """Last session with close <= moment, or None."""
         i = bisect_right(self._closes, moment) - 1
         return self.all[i] if i >= 0 else None
 
     def next_open(self, moment: float) -> Session:
-        """The first session that opens after a moment."""
+        """First session with open > moment. Raises IndexError after the last one."""
         return self.all[bisect_right(self._opens, moment)]
 
     def next_close(self, moment: float) -> Session:
-        """The first session that closes after a moment."""
+        """First session with close > moment. Raises IndexError after the last one."""
         return self.all[bisect_right(self._closes, moment)]
 
     def between(self, start: date, end: date) -> list[Session]:
@@ -74,7 +74,7 @@ class Sessions:
 def _sessions(start: date, end: date) -> tuple[Session, ...]:
     import exchange_calendars
 
-    # The library refuses a range that ends where it starts.
+    # exchange_calendars rejects a range whose end equals its start.
     calendar = exchange_calendars.get_calendar(_EXCHANGE, start=start.isoformat(), end=(end + timedelta(1)).isoformat())
     table = calendar.schedule.loc[: end.isoformat()]
     return tuple(
@@ -84,7 +84,7 @@ def _sessions(start: date, end: date) -> tuple[Session, ...]:
 
 
 def trading_windows(sessions: Sequence[Session], before: float, after: float) -> tuple[tuple[float, float], ...]:
-    """(start, end) around each opening and each close, in seconds before and after; those that meet become one."""
+    """(start, end) around each open and close, from `before` to `after` seconds; overlapping windows are merged."""
     found: list[tuple[float, float]] = []
     for session in sessions:
         for moment in (session.open, session.close):
@@ -100,10 +100,5 @@ def _midnight(day: date) -> float:
 
 
 def new_york(moment: float) -> datetime:
-    """A moment on the clocks of New York."""
+    """UTC epoch seconds as a datetime in New York time."""
     return datetime.fromtimestamp(moment, NEW_YORK)
-
-
-def stamp(moment: float) -> str:
-    """RFC 3339 in UTC with microseconds, as Alpaca writes times."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

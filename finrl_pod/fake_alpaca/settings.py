@@ -1,4 +1,4 @@
-"""What the stand-in can be told; each default is what Alpaca's paper accounts do, where that is known."""
+"""Settings of the fake server. Defaults are what Alpaca's paper accounts do, where that is documented."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from finrl_pod.errors import InputError
 
 @dataclass(frozen=True)
 class CorporateAction:
-    """A split (`new` shares for `old`) or a cash dividend (`cash` a share), effective before the open of `ex_date`.
+    """A split (`new` shares for `old`) or a cash dividend (`cash` dollars a share), effective before the open.
 
-    ex_date: "YYYY-MM-DD", a session.
+    ex_date: date of a session, "YYYY-MM-DD". Raises InputError for a split ratio of 1 and for amounts of 0 or less.
     """
 
     symbol: str
@@ -27,28 +27,34 @@ class CorporateAction:
     cash: float = 0.0
 
     def __post_init__(self) -> None:
-        good = self.new > 0 and self.old > 0 and self.new != self.old if self.kind == "split" else self.cash > 0
-        if not good:
+        if self.kind == "split" and not (self.new > 0 and self.old > 0 and self.new != self.old):
             raise InputError(
-                f"the {self.kind} of {self.symbol} on {self.ex_date} needs positive rates that differ, or cash"
+                f"split of {self.symbol} on {self.ex_date}: `new` and `old` must be > 0 and different, "
+                f"got {self.new} and {self.old}"
             )
+        if self.kind != "split" and not self.cash > 0:
+            raise InputError(f"{self.kind} of {self.symbol} on {self.ex_date}: `cash` must be > 0, got {self.cash}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The account, the market's manners, and what sources disagree about.
+    """Settings of the account, the market, and the details about which Alpaca's documents and clients disagree.
 
-    key, secret: what a client must show; empty: anything that is not empty will do.
-    seed: of every random number. partial: probability that an order fills in two parts, `partial_gap` simulated seconds
-    apart at most. fill_delay, cancel_delay: simulated seconds until a marketable order fills, a cancel is through.
-    cost_bps: a fee on each fill in hundredths of a percent, booked as a FEE activity (Alpaca takes none).
-    rate_limit: requests a minute for each of trading and data together.
-    duplicate_code, longest_id, both_status: how a repeated client_order_id is refused, how long one may be, how qty
-    together with notional is refused. replace_counts_filled: the quantity of a replacement includes what the original
-    had filled. removed_fields: serve the account's fields of day trading that Alpaca removed in 2026.
-    old_day_trading: refuse, as until 2026, a fourth day trade of an account below 25,000.
-    title_words: kinds of corporate announcements are written Split (documents), else split (client).
-    sip: the account may read the consolidated feed.
+    cash: dollars at the start. multiplier: 1 for a cash account, 2 or 4 for margin.
+    key, secret: what a client must send; empty accepts any non-empty value. seed: of every random number.
+    partial: probability that an order fills in two parts, at most `partial_gap` simulated seconds apart.
+    fill_delay, cancel_delay: simulated seconds until a marketable order fills, or a cancel takes effect.
+    cost_bps: fee on each fill in basis points, booked as a FEE activity (Alpaca charges none).
+    rate_limit: requests per minute, for the trading API and the market data API each.
+    duplicate_code: error code for a repeated client order id. max_client_order_id_length: 48 or 128.
+    qty_and_notional_status: HTTP status for an order with both quantity and dollar amount, 400 or 422.
+    replace_counts_filled: the quantity of a replacement includes what the original order has filled.
+    day_trading_fields: serve the account's day-trading fields that Alpaca removed in 2026.
+    day_trading_rule: refuse, as until 2026, the fourth day trade of an account below $25,000.
+    capitalised_action_types: write corporate announcements' types as "Split" (documentation), else "split" (client).
+    sip: the account may read the consolidated feed. actions: corporate actions of the panel.
+
+    Raises InputError for a value out of range.
     """
 
     cash: Decimal = Decimal(100_000)
@@ -64,55 +70,86 @@ class Settings:
     cost_bps: Decimal = Decimal(0)
     rate_limit: int = 200
     duplicate_code: int = 40010001
-    longest_id: int = 128
-    both_status: int = 422
+    max_client_order_id_length: int = 128
+    qty_and_notional_status: int = 422
     replace_counts_filled: bool = False
-    removed_fields: bool = False
-    old_day_trading: bool = False
-    title_words: bool = True
+    day_trading_fields: bool = False
+    day_trading_rule: bool = False
+    capitalised_action_types: bool = True
     sip: bool = True
     actions: tuple[CorporateAction, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        ranges = {
-            "cash": self.cash > 0,
-            "multiplier": self.multiplier in (1, 2, 4),
-            "partial": 0 <= self.partial <= 1,
-            "partial_gap": self.partial_gap >= 0,
-            "fill_delay": self.fill_delay >= 0,
-            "cancel_delay": self.cancel_delay >= 0,
-            "cost_bps": 0 <= self.cost_bps < 10_000,
-            "rate_limit": self.rate_limit > 0,
-            "duplicate_code": self.duplicate_code in (40010001, 42210000),
-            "longest_id": self.longest_id in (48, 128),
-            "both_status": self.both_status in (400, 422),
+        checks = {
+            "cash": (self.cash > 0, "> 0"),
+            "multiplier": (self.multiplier in (1, 2, 4), "1, 2 or 4"),
+            "partial": (0 <= self.partial <= 1, "between 0 and 1"),
+            "partial_gap": (self.partial_gap >= 0, ">= 0"),
+            "fill_delay": (self.fill_delay >= 0, ">= 0"),
+            "cancel_delay": (self.cancel_delay >= 0, ">= 0"),
+            "cost_bps": (0 <= self.cost_bps < 10_000, ">= 0 and below 10000"),
+            "rate_limit": (self.rate_limit > 0, "> 0"),
+            "duplicate_code": (self.duplicate_code in (40010001, 42210000), "40010001 or 42210000"),
+            "max_client_order_id_length": (self.max_client_order_id_length in (48, 128), "48 or 128"),
+            "qty_and_notional_status": (self.qty_and_notional_status in (400, 422), "400 or 422"),
         }
-        for name, good in ranges.items():
-            if not good:
-                raise InputError(f"the fake server's {name} is out of its range, got {getattr(self, name)}")
+        for name, (valid, rule) in checks.items():
+            if not valid:
+                raise InputError(f"fake server: {name} must be {rule}, got {getattr(self, name)}")
+
+
+@dataclass
+class MarketConditions:
+    """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
+
+    halted: symbols whose orders wait. untradable: symbols whose orders are refused.
+    partial, partial_gap: see `Settings`. suspended: the user has switched off new orders.
+    clock_skew: seconds added to the time that GET clock returns.
+    """
+
+    halted: set[str] = field(default_factory=set)
+    untradable: set[str] = field(default_factory=set)
+    fill_delay: float = 0.0
+    cancel_delay: float = 0.0
+    replace_delay: float = 0.0
+    partial: float = 0.0
+    partial_gap: float = 0.0
+    suspended: bool = False
+    clock_skew: float = 0.0
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> MarketConditions:
+        """Conditions at the start of a server."""
+        return cls(
+            fill_delay=settings.fill_delay,
+            cancel_delay=settings.cancel_delay,
+            partial=settings.partial,
+            partial_gap=settings.partial_gap,
+        )
 
 
 def read_actions(path: Path) -> tuple[CorporateAction, ...]:
-    """A JSON list of corporate actions. Raises InputError naming the file or the entry."""
-    known = {f.name for f in dataclasses.fields(CorporateAction)}
+    """Corporate actions from a JSON list. Raises InputError with the file and the entry at fault."""
+    fields = {f.name for f in dataclasses.fields(CorporateAction)}
     actions = []
-    for entry in read_list(path):
-        if not isinstance(entry, dict) or not {"symbol", "ex_date"} <= set(entry) <= known:
+    for entry in read_json_list(path):
+        if not isinstance(entry, dict) or not {"symbol", "ex_date"} <= set(entry) <= fields:
             raise InputError(
-                f"{path}: an action is an object with symbol, ex_date and some of {', '.join(sorted(known))}"
+                f"{path}: {json.dumps(entry)} is not a corporate action; "
+                f"write an object with symbol, ex_date and any of {', '.join(sorted(fields - {'symbol', 'ex_date'}))}"
             )
         actions.append(CorporateAction(**entry))
     return tuple(actions)
 
 
-def read_list(path: Path) -> list[Any]:
-    """Raises InputError unless the file is a JSON list."""
+def read_json_list(path: Path) -> list[Any]:
+    """The list in a JSON file. Raises InputError if the file cannot be read or holds anything else."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+        raise InputError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, list):
-        raise InputError(f"{path} must hold a JSON list")
+        raise InputError(f"{path} must contain a JSON list, got {type(values).__name__}")
     return values

@@ -1,4 +1,4 @@
-"""The trade-updates stream: who is connected, what they are sent, and the faults that get in the way."""
+"""Trade-updates stream: its connections, the messages they receive, and stream faults."""
 
 from __future__ import annotations
 
@@ -12,99 +12,102 @@ from aiohttp import WSMessage, WSMsgType, web
 from finrl_pod.fake_alpaca.faults import Faults
 from finrl_pod.fake_alpaca.traffic import TrafficLog
 
-_PING = 5.0  # real seconds
-_TOO_MANY = [{"T": "error", "code": 406, "msg": "connection limit exceeded"}]
+_PING_SECONDS = 5.0  # real
+_CONNECTION_LIMIT_ERROR = [{"T": "error", "code": 406, "msg": "connection limit exceeded"}]
 
-Authorised = Callable[[str, str], bool]
+Authoriser = Callable[[str, str], bool]
 
 
-class Hub:
-    """Every listener of trade updates; messages leave in the order in which things happened, faults aside."""
+class TradeUpdateHub:
+    """Sends trade updates to all connections that listen, in the order of the events unless a fault changes it."""
 
-    def __init__(self, faults: Faults, log: TrafficLog, seconds: Callable[[], float], authorised: Authorised) -> None:
+    def __init__(
+        self, faults: Faults, log: TrafficLog, seconds: Callable[[], float], is_authorised: Authoriser
+    ) -> None:
         self._faults = faults
         self._log = log
         self._seconds = seconds
-        self._authorised = authorised
-        self._listeners: list[_Listener] = []
+        self._is_authorised = is_authorised
+        self._listening: list[_Connection] = []
         self._silent_until = 0.0
 
     def publish(self, event: Mapping[str, Any]) -> None:
-        """Send one trade update to everybody who listens."""
-        fault = self._faults.message(str(event["event"]), event["order"])
+        """Send a trade update to all listening connections."""
+        fault = self._faults.for_message(str(event["event"]), event["order"])
         loop = asyncio.get_running_loop()
         if fault is not None:
-            self._note("fault", fault=fault.kind, event=event["event"], order=event["order"]["client_order_id"])
+            self._log_event("fault", fault=fault.kind, event=event["event"], order=event["order"]["client_order_id"])
         if fault is not None and fault.kind == "silence":
             self._silent_until = loop.time() + fault.seconds
         if loop.time() < self._silent_until or (fault is not None and fault.kind == "lose"):
             return
         message = {"stream": "trade_updates", "data": event}
-        for listener in self._listeners:
+        for connection in self._listening:
             if fault is not None and fault.kind == "disconnect":
-                listener.disconnect()
+                connection.disconnect()
             elif fault is not None and fault.kind == "hold":
-                listener.hold(message, fault.seconds)
+                connection.hold(message, fault.seconds)
             else:
-                listener.send(message, copies=2 if fault is not None and fault.kind == "duplicate" else 1)
+                connection.send(message, copies=2 if fault is not None and fault.kind == "duplicate" else 1)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """GET /stream: authenticate, listen, then updates until one side leaves."""
-        socket = web.WebSocketResponse(heartbeat=_PING)
+        """GET /stream: authenticate, listen, then send updates until one side disconnects."""
+        socket = web.WebSocketResponse(heartbeat=_PING_SECONDS)
         await socket.prepare(request)
-        if self._faults.connection() is not None:
-            self._note("refused")
-            await socket.send_bytes(json.dumps(_TOO_MANY).encode())
+        if self._faults.for_connection() is not None:
+            self._log_event("refused")
+            await socket.send_bytes(json.dumps(_CONNECTION_LIMIT_ERROR).encode())
             await socket.close()
             return socket
-        listener = _Listener(socket, request)
-        self._note("connected")
-        writer = asyncio.create_task(listener.write())
+        connection = _Connection(socket, request)
+        self._log_event("connected")
+        writer = asyncio.create_task(connection.write())
         try:
             async for message in socket:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    self._hear(listener, message)
+                    self._handle_message(connection, message)
         finally:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            if connection in self._listening:
+                self._listening.remove(connection)
             writer.cancel()
-            self._note("disconnected")
+            self._log_event("disconnected")
         return socket
 
-    def speak(self) -> None:
-        """End a silence."""
+    def end_silence(self) -> None:
+        """End a "silence" fault before its time."""
         self._silent_until = 0.0
 
     async def close(self) -> None:
-        for listener in list(self._listeners):
-            await listener.socket.close()
+        """Close all listening connections."""
+        for connection in list(self._listening):
+            await connection.socket.close()
 
-    def _hear(self, listener: _Listener, message: WSMessage) -> None:
+    def _handle_message(self, connection: _Connection, message: WSMessage) -> None:
         try:
-            wish = json.loads(message.data)
-            action, data = wish["action"], wish.get("data", {})
+            command = json.loads(message.data)
+            action, data = command["action"], command.get("data", {})
         except (ValueError, TypeError, KeyError):
             return
         if action in ("authenticate", "auth"):
-            key, secret = data.get("key_id") or wish.get("key"), data.get("secret_key") or wish.get("secret")
-            listener.authorised = self._authorised(str(key or ""), str(secret or ""))
-            status = "authorized" if listener.authorised else "unauthorized"
-            listener.send({"stream": "authorization", "data": {"status": status, "action": "authenticate"}})
+            key, secret = data.get("key_id") or command.get("key"), data.get("secret_key") or command.get("secret")
+            connection.authorised = self._is_authorised(str(key or ""), str(secret or ""))
+            status = "authorized" if connection.authorised else "unauthorized"
+            connection.send({"stream": "authorization", "data": {"status": status, "action": "authenticate"}})
         elif action == "listen":
-            streams = [s for s in data.get("streams", []) if s == "trade_updates"] if listener.authorised else []
-            if streams and listener not in self._listeners:
-                self._listeners.append(listener)
-                self._note("listening")
-            elif not streams and listener in self._listeners:
-                self._listeners.remove(listener)
-            listener.send({"stream": "listening", "data": {"streams": streams}})
+            streams = [s for s in data.get("streams", []) if s == "trade_updates"] if connection.authorised else []
+            if streams and connection not in self._listening:
+                self._listening.append(connection)
+                self._log_event("listening")
+            elif not streams and connection in self._listening:
+                self._listening.remove(connection)
+            connection.send({"stream": "listening", "data": {"streams": streams}})
 
-    def _note(self, what: str, **detail: Any) -> None:
+    def _log_event(self, what: str, **detail: Any) -> None:
         self._log.write("stream", self._seconds(), what=what, **detail)
 
 
-class _Listener:
-    """One connection, with a queue of its own so that a slow reader holds up nobody."""
+class _Connection:
+    """One websocket connection. Its own queue keeps a slow reader from delaying the others."""
 
     def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self.socket = socket
@@ -114,16 +117,18 @@ class _Listener:
         self._held: list[dict[str, Any]] = []
 
     def send(self, message: dict[str, Any], copies: int = 1) -> None:
+        """Queue a message, followed by those that were held back."""
         for _ in range(copies):
             self._queue.put_nowait(message)
         self._release()
 
     def hold(self, message: dict[str, Any], seconds: float) -> None:
-        """Keep a message back until another one has been sent, or the time is over."""
+        """Send a message after the next one, or after `seconds`."""
         self._held.append(message)
         asyncio.get_running_loop().call_later(seconds, self._release)
 
     def disconnect(self) -> None:
+        """Abort the connection without a closing handshake."""
         transport = self._request.transport
         if transport is not None:
             transport.abort()
@@ -134,7 +139,7 @@ class _Listener:
             self._queue.put_nowait(message)
 
     async def write(self) -> None:
-        """Binary frames, as Alpaca's paper stream sends them."""
+        """Send queued messages as binary frames, like Alpaca's paper stream."""
         while True:
             message = await self._queue.get()
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
-from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+from finrl_pod.fake_alpaca.scaled_clock import ClockClient
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from tests.contract.fake_server import serve
 
@@ -48,8 +48,8 @@ class Impatient:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
-        self._clock.sleep(seconds, most)
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
+        self._clock.sleep(seconds, max_real_seconds)
 
     def real_seconds(self, seconds: float) -> float:
         return min(seconds, PATIENCE)
@@ -60,7 +60,7 @@ class HttpWorld:
 
     def __init__(self, places: dict[str, str], kind: str) -> None:
         self.url = places["url"]
-        self.clock = Impatient(FollowedClock(Path(places["clock"])))
+        self.clock = Impatient(ClockClient(Path(places["clock"])))
         self.broker, self.feed = opener(kind)(self.clock, self.url)
 
     def jump(self, text: str) -> None:

@@ -12,8 +12,7 @@ import requests
 
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca.faults import Fault, Faults, random_faults
-from finrl_pod.fake_alpaca.followed_clock import FollowedClock
-from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.scaled_clock import ClockClient, Pace
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.types import Panel
 from tests.fake_alpaca.serving import Client, Start, a_panel, new_york
@@ -71,22 +70,22 @@ def test_answers_can_be_edited_and_be_no_json(client: Client) -> None:
 def test_faults_are_chosen_by_symbol_count_and_chance() -> None:
     faults = Faults([Fault("drop", method="POST", symbol="AAA", skip=1, times=2)])
     hits = [
-        faults.request("POST", "/v2/orders", {"symbol": s}) is not None for s in ("BBB", "AAA", "AAA", "AAA", "AAA")
+        faults.for_request("POST", "/v2/orders", {"symbol": s}) is not None for s in ("BBB", "AAA", "AAA", "AAA", "AAA")
     ]
     assert hits == [False, False, True, True, False]
     assert faults.waiting == []
     many = [Faults([Fault("drop", times=0, probability=0.3)], seed) for seed in (1, 1, 2)]
-    runs = [[f.request("GET", "/v2/clock", {}) is not None for _ in range(500)] for f in many]
+    runs = [[f.for_request("GET", "/v2/clock", {}) is not None for _ in range(500)] for f in many]
     assert runs[0] == runs[1] != runs[2]
     assert 100 < sum(runs[0]) < 200
     rate = Faults(random_faults(0.09), seed=5)
-    assert 50 < sum(rate.request("GET", "/v2/orders", {}) is not None for _ in range(1000)) < 140
+    assert 50 < sum(rate.for_request("GET", "/v2/orders", {}) is not None for _ in range(1000)) < 140
 
 
 @pytest.mark.parametrize("rule", [{"kind": "explode"}, {"kind": "drop", "often": 1}, {"kind": "drop", "path": "("}, []])
 def test_a_fault_that_makes_no_sense_is_refused(client: Client, rule: Any) -> None:
     with pytest.raises(InputError):
-        Fault.read(rule)
+        Fault.from_json(rule)
     assert client("POST", "/fake/faults", 400, json=[rule])["message"]
 
 
@@ -158,9 +157,9 @@ def test_the_state_survives_a_restart(start: Start, tmp_path: Path, panel: Panel
 def test_another_process_follows_the_clock(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "clock.json"
     with pytest.raises(InputError, match="holds no clock"):
-        FollowedClock(path)
+        ClockClient(path)
     client = start(clock=path, pace=Pace(1000.0, 1000.0))
-    clock = FollowedClock(path)
+    clock = ClockClient(path)
     begin = clock.now()
     clock.sleep(200.0)
     assert (clock.now() - begin).total_seconds() >= 200.0
@@ -173,9 +172,9 @@ def test_another_process_follows_the_clock(start: Start, tmp_path: Path) -> None
 def test_time_runs_slowly_in_its_windows() -> None:
     pace = Pace(slow=10.0, fast=1000.0, windows=((5000.0, 5100.0),))
     assert pace.real_between(0.0, 10_000.0) == pytest.approx(5.0 + 10.0 + 4.9)
-    assert pace.after(0.0, 5.0) == pytest.approx(5000.0)
-    assert pace.after(0.0, 6.0) == pytest.approx(5010.0)
-    assert pace.after(4000.0, pace.real_between(4000.0, 7321.0)) == pytest.approx(7321.0)
+    assert pace.advance(0.0, 5.0) == pytest.approx(5000.0)
+    assert pace.advance(0.0, 6.0) == pytest.approx(5010.0)
+    assert pace.advance(4000.0, pace.real_between(4000.0, 7321.0)) == pytest.approx(7321.0)
     assert Pace(0.0, 0.0).real_between(0.0, 1.0) == float("inf")
     with pytest.raises(InputError, match="windows"):
         Pace(windows=((5.0, 7.0), (6.0, 9.0)))

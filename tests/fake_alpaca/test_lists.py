@@ -94,4 +94,4 @@ def test_the_history_has_the_equity_at_each_close(client: Client) -> None:
 def test_removed_fields_are_there_only_when_asked_for(start: Start) -> None:
     removed = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
     assert not removed & set(start()("GET", "/v2/account"))
-    assert removed <= set(start(Settings(removed_fields=True))("GET", "/v2/account"))
+    assert removed <= set(start(Settings(day_trading_fields=True))("GET", "/v2/account"))

@@ -323,7 +323,7 @@ def test_a_halt_before_the_auction_ends_its_orders_and_a_delay_brings_their_fill
 
 def test_the_old_day_trading_rule_is_kept_behind_its_setting(start: Start) -> None:
     client = start(
-        Settings(partial=0.0, cash=Decimal(10_000), old_day_trading=True), start=new_york("2024-03-01 10:00")
+        Settings(partial=0.0, cash=Decimal(10_000), day_trading_rule=True), start=new_york("2024-03-01 10:00")
     )
     for i in range(4):
         client.buy(qty="1")

@@ -140,7 +140,7 @@ class HostClock:
     def monotonic(self) -> float:
         return self._true.monotonic() - self._asleep
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
         """Ten minutes at most: a wait looks up now and then."""
         seconds = min(seconds, 600.0)
         while self.sleeps and self._true.now() + timedelta(seconds=seconds) >= self.sleeps[0][0]:

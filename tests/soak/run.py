@@ -86,7 +86,7 @@ def soak(plan: Soak) -> Soak:
     began = time.monotonic()
     with server, (plan.out / "daemon.log").open("ab") as output:
         daemon = _start(plan, server, clock, output)
-        server.follow(AWAKE, ASLEEP)
+        server.follow_client_sleep(AWAKE, ASLEEP)
         for day in days:
             while moments and moments[0] < day.close:
                 daemon = _kill(plan, server, daemon, moments.pop(0), clock, output, rng)
@@ -169,7 +169,7 @@ def _kill(
     daemon.wait()
     server.jump(server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0)))
     started = _start(plan, server, clock, output)
-    server.follow(AWAKE, ASLEEP)
+    server.follow_client_sleep(AWAKE, ASLEEP)
     return started
 
 
@@ -177,7 +177,7 @@ def reach(
     server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], deed: Callable[[], None] = lambda: None
 ) -> None:
     """Wait for a simulated moment and do something just then. Ends the soak when the daemon has left before."""
-    reached, end = server.at(moment, deed), time.monotonic() + PATIENCE
+    reached, end = server.schedule(moment, deed), time.monotonic() + PATIENCE
     while not reached.wait(timeout=0.2):
         if daemon.poll() is not None or time.monotonic() > end:
             when = datetime.fromtimestamp(server.clock.seconds(), UTC)

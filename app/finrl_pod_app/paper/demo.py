@@ -93,7 +93,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         say(f"starting the daemon and a stand-in for the broker, {len(days)} simulated days, in {folder}")
         daemon = _start(config, output, folder)
         try:
-            server.follow(AWAKE, ASLEEP)
+            server.follow_client_sleep(AWAKE, ASLEEP)
             for day in days:
                 worth: list[Decimal] = []
                 look = functools.partial(_weigh, server, worth)
@@ -151,14 +151,14 @@ def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _weigh(server: FakeAlpaca, worth: list[Decimal]) -> None:
-    worth.append(server.exchange.means(server.exchange.now).equity)
+    worth.append(server.exchange.balances(server.exchange.now).equity)
 
 
 def _until(
     server: FakeAlpaca, moment: float, deed: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
 ) -> None:
     """Wait for a simulated moment, at which the deed is done."""
-    reached = server.at(moment, deed)
+    reached = server.schedule(moment, deed)
     while not reached.wait(timeout=0.1):
         if daemon.poll() is not None:
             raise EnvironmentLacks(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")

@@ -23,9 +23,9 @@ def open_clock(settings: BrokerSettings) -> Clock:
             f"broker.clock {settings.clock!r} is the clock of a server on this machine, but broker.url is "
             f"{settings.url or PAPER!r}: name that server, or leave the clock empty"
         )
-    from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+    from finrl_pod.fake_alpaca.scaled_clock import ClockClient
 
-    return FollowedClock(Path(settings.clock))
+    return ClockClient(Path(settings.clock))
 
 
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:

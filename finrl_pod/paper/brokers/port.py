@@ -52,7 +52,7 @@ class Clock(Protocol):
         """Seconds of this clock since some moment; never runs backwards."""
         ...
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
         """Wait that many of this clock's seconds, but `most` on the wall at most; none for zero or less."""
         ...
 

@@ -20,9 +20,9 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
         if seconds > 0:
-            time.sleep(min(seconds, most))
+            time.sleep(min(seconds, max_real_seconds))
 
     def real_seconds(self, seconds: float) -> float:
         return max(seconds, 0.0)
@@ -41,7 +41,7 @@ class ManualClock:
     def monotonic(self) -> float:
         return (self._now - self._start).total_seconds()
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:  # noqa: ARG002
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:  # noqa: ARG002
         if seconds > 0:
             self._now += max(timedelta(seconds=seconds), _TICK)
 
@@ -96,8 +96,8 @@ class BrokerTime:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
-        self._clock.sleep(seconds, most)
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
+        self._clock.sleep(seconds, max_real_seconds)
 
     def real_seconds(self, seconds: float) -> float:
         return self._clock.real_seconds(seconds)

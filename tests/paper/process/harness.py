@@ -198,7 +198,7 @@ class Rig:
         """SIGKILL, to be called where time stands as well: the daemon's mark of its sleep is taken away."""
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGKILL)
-        self.server.clock.sleeper.mark(0.0)
+        self.server.clock.sleep_mark.set(0.0)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
@@ -220,7 +220,7 @@ class Rig:
 
     def go(self) -> None:
         """Let time run, as the daemon's sleep allows."""
-        self.server.follow(self.awake, ASLEEP)
+        self.server.follow_client_sleep(self.awake, ASLEEP)
 
     def slow(self) -> None:
         """Let time run slowly whatever the daemon does: called in the server's thread."""
@@ -232,7 +232,7 @@ class Rig:
 
     def reach(self, moment: float, deed: Callable[[], Any] = lambda: None) -> None:
         """Wait for a simulated moment, and do something in the server's thread just then."""
-        reached = self.server.at(moment, deed)
+        reached = self.server.schedule(moment, deed)
         self.wait(reached.is_set)
 
     def on(self, event: str, symbol: str | None, deed: Callable[[], Any]) -> threading.Event:

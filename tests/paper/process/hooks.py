@@ -25,10 +25,10 @@ def die_at_write(where: Mapping[str, Any]) -> None:
 
     number 0 never dies. counts: a file that is told how many writes there were.
     """
-    from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+    from finrl_pod.fake_alpaca.scaled_clock import ClockClient
     from finrl_pod.paper.journal.store import Store
 
-    clock, write, seen = FollowedClock(Path(where["clock"])), Store.write, [0]
+    clock, write, seen = ClockClient(Path(where["clock"])), Store.write, [0]
 
     def die() -> None:
         # The write may be another thread's: time must not fly on to where the loop would have woken up.
@@ -68,10 +68,10 @@ def die_before_post(part: str) -> None:
 
 def wrong_clock(seconds: float) -> None:
     """The machine's clock is that far ahead."""
-    from finrl_pod.fake_alpaca.followed_clock import FollowedClock
+    from finrl_pod.fake_alpaca.scaled_clock import ClockClient
 
-    right: Callable[[FollowedClock], datetime] = FollowedClock.now
-    FollowedClock.now = lambda clock: right(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
+    right: Callable[[ClockClient], datetime] = ClockClient.now
+    ClockClient.now = lambda clock: right(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
 
 
 def stall_while(file: str) -> None:

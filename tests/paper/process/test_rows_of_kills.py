@@ -48,8 +48,8 @@ def prepare(rig: Rig, days: int) -> None:
         store.close()
 
     for day in rig.days[:days]:
-        rig.server.at(day.open + 1800, lambda: tell(CommandName.HALT))
-        rig.server.at(day.close - 1800, lambda: tell(CommandName.RESUME))
+        rig.server.schedule(day.open + 1800, lambda: tell(CommandName.HALT))
+        rig.server.schedule(day.close - 1800, lambda: tell(CommandName.RESUME))
 
 
 def undisturbed(folder: Path, days: int) -> Verdict:
@@ -88,7 +88,7 @@ def test_dying_at_every_write_changes_nothing(tmp_path: Path, before: bool, step
             assert rig.daemon is not None
             assert rig.daemon.wait() == -signal.SIGKILL
             daemon = rig.launch(hooks={"die_at_write": where})
-            over = rig.server.at(day.close + 3600, lambda daemon=daemon: daemon.poll() is not None or rig.slow())
+            over = rig.server.schedule(day.close + 3600, lambda daemon=daemon: daemon.poll() is not None or rig.slow())
             rig.go()
             rig.wait(lambda over=over, daemon=daemon: over.is_set() or daemon.poll() is not None)
             if daemon.poll() is None:
@@ -126,7 +126,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.reach(days[1].close)
         rig.daemon.wait()  # row 1, too late: it sleeps over the opening
         rig.server.call(rig.slow)
-        rig.server.at(days[2].open + 60)
+        rig.server.schedule(days[2].open + 60)
         rig.server.jump(rig.server.clock.now().fromtimestamp(days[2].open + 60, rig.server.clock.now().tzinfo))
         rig.launch()
         rig.started()

@@ -39,7 +39,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             used = daemon.cpu_times()
             rig.worked.append(used.user + used.system)  # type: ignore[attr-defined]
 
-        rig.server.at(rig.days[0].open - LEAD - 1, look)
+        rig.server.schedule(rig.days[0].open - LEAD - 1, look)
         rig.on("pending_new", None, look)
         rig.go()
         rig.reach(rig.days[0].close + 600, rig.slow)

@@ -38,7 +38,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             def morning(faults: tuple[Fault, ...] = faults) -> None:
                 rig.server.faults.clear()
                 rig.server.faults.add(faults)
-                rig.server.hub.speak()
+                rig.server.hub.end_silence()
 
             rig.go()
             rig.reach(day.open - 3600, morning)

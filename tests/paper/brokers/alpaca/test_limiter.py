@@ -25,8 +25,8 @@ class Steps:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.monotonic(), UTC)
 
-    def sleep(self, seconds: float, most: float = float("inf")) -> None:
-        time.sleep(min(seconds / self._speed, most))
+    def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
+        time.sleep(min(seconds / self._speed, max_real_seconds))
 
     def real_seconds(self, seconds: float) -> float:
         return seconds / self._speed if self._speed else seconds

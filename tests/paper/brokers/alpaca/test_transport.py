@@ -14,8 +14,7 @@ from werkzeug import Request, Response
 
 from finrl_pod.errors import AddressRefused, BrokerUnavailable
 from finrl_pod.fake_alpaca.faults import Fault
-from finrl_pod.fake_alpaca.followed_clock import FollowedClock
-from finrl_pod.fake_alpaca.scaled_clock import Pace
+from finrl_pod.fake_alpaca.scaled_clock import ClockClient, Pace
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.keys import Keys
@@ -94,7 +93,7 @@ def test_an_answer_that_does_not_end_is_given_up(httpserver: HTTPServer) -> None
 def test_the_server_never_sees_more_than_the_limit(start: Callable[..., Client], tmp_path: Path) -> None:
     """Everybody wants everything at once; the server counts, on the clock that it shares with its client."""
     client = start(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
-    broker, _ = open_alpaca(FollowedClock(tmp_path / "clock.json"), client.server.url, listen=False)
+    broker, _ = open_alpaca(ClockClient(tmp_path / "clock.json"), client.server.url, listen=False)
     errors: list[Exception] = []
 
     def ask() -> None:

@@ -1,0 +1,302 @@
+"""The account: cash, holdings and activities (`Ledger`), its balances, its orders, and the events it publishes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+from finrl_pod.fake_alpaca.sessions import new_york
+from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, NOT_FOUND, ApiError, decimal_text, timestamp
+
+_BASIS_POINTS = Decimal(10_000)
+_MICROSECONDS = 1_000_000  # submission times of two orders differ by at least one, however fast they arrive
+
+Listener = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass
+class Holding:
+    """qty: shares, negative for a short position. entry: average entry price in dollars."""
+
+    qty: Decimal
+    entry: Decimal
+
+
+class Ledger:
+    """Cash, holdings and activities of the account, changed only by fills and corporate actions.
+
+    cash, start, last_equity: dollars now, at the beginning, and at the last close. closes: (time, equity) per session.
+    """
+
+    def __init__(self, cash: Decimal, seed: int) -> None:
+        self.cash = cash
+        self.start = cash
+        self.last_equity = cash
+        self.holdings: dict[str, Holding] = {}
+        self.activities: list[dict[str, Any]] = []
+        self.closes: list[tuple[float, Decimal]] = []
+        self._seed = seed
+
+    def qty(self, symbol: str) -> Decimal:
+        """Shares held, negative for a short position, 0 for none."""
+        holding = self.holdings.get(symbol)
+        return Decimal(0) if holding is None else holding.qty
+
+    def book_fill(self, order: Order, qty: Decimal, price: Decimal, moment: float, cost_bps: Decimal) -> None:
+        """Move cash and shares and add a FILL activity; `order` already includes the fill."""
+        signed = qty * order.sign
+        self.cash -= signed * price
+        self._change_holding(order.symbol, signed, price)
+        self._add_activity(
+            moment,
+            "FILL",
+            {
+                "transaction_time": timestamp(moment),
+                "type": "fill" if order.status == "filled" else "partial_fill",
+                "price": decimal_text(price),
+                "qty": decimal_text(qty),
+                "side": order.side,
+                "symbol": order.symbol,
+                "leaves_qty": decimal_text(order.remaining if order.open else Decimal(0)),
+                "order_id": order.id,
+                "cum_qty": decimal_text(order.filled),
+                "order_status": order.status,
+            },
+        )
+        if cost_bps:
+            fee = qty * price * cost_bps / _BASIS_POINTS
+            self.cash -= fee
+            self._add_non_trade_activity(
+                moment, "FEE", order.symbol, f"fee of order {order.id}", net_amount=decimal_text(-fee)
+            )
+
+    def book_split(self, symbol: str, ratio: Decimal, moment: float) -> None:
+        """Multiply the shares and divide their entry price; does nothing if none are held."""
+        holding = self.holdings.get(symbol)
+        if holding is None:
+            return
+        before = holding.qty
+        holding.qty, holding.entry = holding.qty * ratio, holding.entry / ratio
+        self._add_non_trade_activity(
+            moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - before)
+        )
+
+    def record_close(self, moment: float, equity: Decimal) -> None:
+        """Record the equity at the close of a session."""
+        self.closes.append((moment, equity))
+        self.last_equity = equity
+
+    def _change_holding(self, symbol: str, signed: Decimal, price: Decimal) -> None:
+        holding = self.holdings.get(symbol)
+        if holding is None:
+            self.holdings[symbol] = Holding(signed, price)
+            return
+        before, after = holding.qty, holding.qty + signed
+        if after == 0:
+            del self.holdings[symbol]
+            return
+        if before * after < 0:
+            holding.entry = price
+        elif abs(after) > abs(before):
+            holding.entry = (holding.entry * before + price * signed) / after
+        holding.qty = after
+
+    def _add_non_trade_activity(
+        self, moment: float, kind: str, symbol: str, description: str, *, qty: str | None = "0",
+        net_amount: str | None = "0",
+    ) -> None:  # fmt: skip
+        fields = {
+            "date": f"{new_york(moment).date()}",
+            "symbol": symbol,
+            "qty": qty,
+            "net_amount": net_amount,
+            "per_share_amount": "0",
+            "status": "executed",
+            "description": description,
+        }
+        self._add_activity(moment, kind, fields)
+
+    def _add_activity(self, moment: float, kind: str, fields: Mapping[str, Any]) -> None:
+        local = new_york(moment)
+        unique = uuid.uuid5(ID_NAMESPACE, f"{self._seed}/activity/{len(self.activities)}")
+        name = f"{local:%Y%m%d%H%M%S}{local.microsecond // 1000:03d}::{unique}"
+        self.activities.append({"activity_type": kind, "id": name, "created_at": timestamp(moment), **fields})
+
+    def state(self) -> dict[str, Any]:
+        """The ledger as JSON values for the state file."""
+        return {
+            "cash": str(self.cash),
+            "start": str(self.start),
+            "last_equity": str(self.last_equity),
+            "holdings": {s: [str(h.qty), str(h.entry)] for s, h in self.holdings.items()},
+            "activities": self.activities,
+            "closes": [[t, str(e)] for t, e in self.closes],
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+        self.cash = Decimal(values["cash"])
+        self.start = Decimal(values["start"])
+        self.last_equity = Decimal(values["last_equity"])
+        self.holdings = {s: Holding(Decimal(q), Decimal(e)) for s, (q, e) in values["holdings"].items()}
+        self.activities = list(values["activities"])
+        self.closes = [(t, Decimal(e)) for t, e in values["closes"]]
+
+
+@dataclass(frozen=True)
+class Balances:
+    """Values and buying power of the account in dollars. short is negative; reserved is held back by open orders."""
+
+    equity: Decimal
+    long: Decimal
+    short: Decimal
+    reserved: Decimal
+    buying_power: Decimal
+    cash_buying_power: Decimal
+
+
+def compute_balances(
+    ledger: Ledger, prices: Mapping[str, Decimal], open_orders: Iterable[Order], multiplier: int
+) -> Balances:
+    """Balances at the given prices. Open orders that would open exposure reserve their cost.
+
+    multiplier: 1 for a cash account, 2 or 4 for margin.
+    """
+    long = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty > 0), Decimal(0))
+    short = sum((h.qty * prices[s] for s, h in ledger.holdings.items() if h.qty < 0), Decimal(0))
+    reserved = sum((opening_quantity(o, ledger.qty(o.symbol)) * o.reserve for o in open_orders), Decimal(0))
+    equity = ledger.cash + long + short
+    cash_power = ledger.cash - reserved
+    power = cash_power if multiplier == 1 else multiplier * equity - long + short - reserved
+    return Balances(equity, long, short, reserved, max(power, Decimal(0)), max(cash_power, Decimal(0)))
+
+
+def opening_quantity(order: Order, held: Decimal) -> Decimal:
+    """Shares of an order that open exposure, beyond those that close what is held."""
+    closable = max(-held * order.sign, Decimal(0))
+    return max(order.remaining - closable, Decimal(0))
+
+
+class Account:
+    """The ledger, every accepted order, and the listeners of events.
+
+    listeners: called with "order" or "account" and the event, in the order in which events happen.
+    """
+
+    def __init__(self, cash: Decimal, seed: int) -> None:
+        self.ledger = Ledger(cash, seed)
+        self.orders: dict[str, Order] = {}
+        self.by_client_id: dict[str, Order] = {}
+        self.listeners: list[Listener] = []
+        self.account_number = 1
+        self._open: dict[str, Order] = {}
+        self._executions = 0
+        self._last_stamp = 0  # submission time of the last order, epoch microseconds
+        self._seed = seed
+
+    # ---- orders ---------------------------------------------------------------------------------------------------
+
+    def create_order(self, ticket: OrderTicket, moment: float, expires: float, reserve: Decimal, origin: str) -> Order:
+        """An order from a ticket, with its ids and submission time. It is not stored until `add_order`."""
+        number = len(self.orders)
+        name = str(uuid.uuid5(ID_NAMESPACE, f"{self._seed}/{self.account_number}/order/{number}"))
+        self._last_stamp = max(round(moment * _MICROSECONDS), self._last_stamp + 1)
+        held = self.ledger.qty(ticket.symbol)
+        closing = held < 0 if ticket.side == "buy" else held > 0
+        defaults = {
+            "client_order_id": ticket.client_order_id or str(uuid.uuid5(ID_NAMESPACE, f"{name}/client")),
+            "position_intent": ticket.position_intent or f"{ticket.side}_to_{'close' if closing else 'open'}",
+        }
+        return Order(
+            **{**vars(ticket), **defaults},
+            number=number,
+            id=name,
+            submitted=self._last_stamp / _MICROSECONDS,
+            expires=expires,
+            reserve=reserve,
+            origin=origin,
+        )
+
+    def add_order(self, order: Order) -> None:
+        """Store an order under its ids."""
+        self.orders[order.id] = self.by_client_id[order.client_order_id] = self._open[order.id] = order
+
+    def find(self, order_id: str) -> Order:
+        """The order with an id. Raises ApiError (404) if there is none."""
+        return _found(self.orders, order_id)
+
+    def find_by_client_id(self, client_order_id: str) -> Order:
+        """The order with a client order id. Raises ApiError (404) if there is none."""
+        return _found(self.by_client_id, client_order_id)
+
+    def open_orders(self) -> list[Order]:
+        """Orders that can still fill, oldest first."""
+        return list(self._open.values())
+
+    def available(self, symbol: str) -> Decimal:
+        """Shares held that no open order reserves for closing."""
+        held = self.ledger.qty(symbol)
+        reserved = (o.remaining for o in self.open_orders() if o.symbol == symbol and o.sign * held < 0)
+        return max(abs(held) - sum(reserved, Decimal(0)), Decimal(0))
+
+    def open_new_account(self, cash: Decimal) -> None:
+        """Replace the ledger by that of an account with another number and nothing but cash; orders are kept."""
+        self.ledger = Ledger(cash, self._seed + self.account_number)
+        self.account_number += 1
+
+    # ---- events ---------------------------------------------------------------------------------------------------
+
+    def publish_order_event(self, event: str, order: Order, moment: float, **fill: Any) -> None:
+        """Send an event of an order to the listeners; an order that has ended leaves the open orders."""
+        self._executions += 1
+        if not order.updated:
+            order.updated = order.submitted
+        if not order.open:
+            self._open.pop(order.id, None)
+        self.publish(
+            "order",
+            {
+                "event": event,
+                "execution_id": str(uuid.uuid5(ID_NAMESPACE, f"{self._seed}/execution/{self._executions}")),
+                "order": order.to_json(),
+                "timestamp": timestamp(moment),
+                **fill,
+            },
+        )
+
+    def publish(self, kind: str, event: dict[str, Any]) -> None:
+        """Send an event to the listeners. kind: "order" or "account"."""
+        for listener in self.listeners:
+            listener(kind, event)
+
+    # ---- state file -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Account and orders as JSON values for the state file."""
+        return {
+            "orders": [o.state() for o in self.orders.values()],
+            "ledger": self.ledger.state(),
+            "counters": [self._executions, self.account_number],
+            "stamp": self._last_stamp,
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+        orders = [Order.from_state(o) for o in values["orders"]]
+        self.orders = {o.id: o for o in orders}
+        self.by_client_id = {o.client_order_id: o for o in orders}
+        self._open = {o.id: o for o in orders if o.open}
+        self.ledger.restore(values["ledger"])
+        self._executions, self.account_number = values["counters"]
+        self._last_stamp = values["stamp"]
+
+
+def _found(orders: Mapping[str, Order], name: str) -> Order:
+    order = orders.get(name)
+    if order is None:
+        raise ApiError(404, NOT_FOUND, f"order not found for {name}")
+    return order

@@ -1,0 +1,248 @@
+"""What happens to an order after it was accepted: it becomes new, fills, expires, is cancelled or replaced.
+
+`OrderLifecycle` schedules these events in the exchange's `EventQueue` and carries them out when they are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from decimal import Decimal
+from typing import NamedTuple
+
+from finrl_pod.fake_alpaca import matching
+from finrl_pod.fake_alpaca.account import Account
+from finrl_pod.fake_alpaca.order_validation import DayTradeRule
+from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+from finrl_pod.fake_alpaca.prices import Prices
+from finrl_pod.fake_alpaca.sessions import Session, new_york
+from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
+from finrl_pod.fake_alpaca.wire_format import UNPROCESSABLE, ApiError, decimal_text, floor_shares
+
+PENDING_CHANGE = ("pending_cancel", "pending_replace")
+_GTC_SECONDS = 90 * 86_400.0  # a gtc order expires after 90 days
+_EXTENDED_CLOSE_HOUR = 20  # New York time
+
+
+class ScheduledEvent(NamedTuple):
+    """moment: UTC epoch seconds. number: order of scheduling. kind: of event. name: of an order, session or action."""
+
+    moment: float
+    number: int
+    kind: str
+    name: str
+
+
+class EventQueue:
+    """Scheduled events, ordered by time and, at equal times, by the order in which they were added.
+
+    The kinds of events are part of the state file.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[ScheduledEvent] = []
+        self._count = 0
+
+    def add(self, moment: float, kind: str, name: str) -> None:
+        """Schedule an event."""
+        self._count += 1
+        heapq.heappush(self._events, ScheduledEvent(moment, self._count, kind, name))
+
+    def pop_due(self, moment: float) -> ScheduledEvent | None:
+        """Remove and return the next event that is due by a time; None if there is none."""
+        return heapq.heappop(self._events) if self._events and self._events[0].moment <= moment else None
+
+    @property
+    def next_due(self) -> float | None:
+        """Time of the next event, or None."""
+        return self._events[0].moment if self._events else None
+
+    def state(self) -> list[list[float | str]]:
+        """The events as JSON values for the state file."""
+        return [[e.moment, e.kind, e.name] for e in sorted(self._events)]
+
+    def restore(self, values: list[tuple[float, str, str]]) -> None:
+        """Load what `state` returned."""
+        self._events, self._count = [], 0
+        for moment, kind, name in values:
+            self.add(moment, kind, name)
+
+
+class OrderLifecycle:
+    """Schedules and carries out the events of orders. handlers: what to call for each kind of event when it is due."""
+
+    def __init__(
+        self, account: Account, prices: Prices, settings: Settings, conditions: MarketConditions, queue: EventQueue,
+        day_trades: DayTradeRule,
+    ) -> None:  # fmt: skip
+        self._account = account
+        self._prices = prices
+        self._settings = settings
+        self._conditions = conditions
+        self._queue = queue
+        self._day_trades = day_trades
+        self.handlers: dict[str, Callable[[str, float], None]] = {
+            "new": self._on_new,
+            "fill": self._on_fill,
+            "again": self._on_next_session,
+            "lapse": self._on_lapse,
+            "expire": self._on_expire,
+            "cancel": self._on_cancel,
+            "replace": self._on_replace,
+        }
+
+    def session_for(self, moment: float) -> Session | None:
+        """Session that an order sent at a time is for: the open one, else the next; None after the last session."""
+        current = self._prices.sessions.current(moment)
+        if current is not None:
+            return current
+        try:
+            return self._prices.sessions.next_open(moment)
+        except IndexError:
+            return None
+
+    def expiry(self, ticket: OrderTicket, moment: float) -> float:
+        """Time at which an order sent now expires, UTC epoch seconds. Raises ApiError after the end of the panel."""
+        session = self.session_for(moment)
+        if session is None:
+            raise ApiError(422, UNPROCESSABLE, "the panel of this fake server has ended")
+        if ticket.time_in_force == "gtc":
+            last = self._prices.sessions.closed(moment + _GTC_SECONDS) or session
+            return max(last.close, session.close)
+        return session.at(_EXTENDED_CLOSE_HOUR) if ticket.extended_hours else session.close
+
+    def start(self, order: Order, moment: float) -> None:
+        """Schedule the order's first events: it becomes `new` now or at the open, and expires later."""
+        session = self.session_for(moment)
+        assert session is not None
+        self._queue.add(max(moment, session.open) if order.status == "accepted" else moment, "new", order.id)
+        if order.time_in_force in ("day", "gtc"):
+            self._queue.add(order.expires, "expire", order.id)
+
+    def schedule_fill(self, order: Order, moment: float) -> None:
+        """Schedule what the session's price path does to the order: a fill, a lapse, or another try tomorrow."""
+        session = self.session_for(moment)
+        if session is None:
+            return
+        path = None if self._is_halted(order.symbol, session) else self._prices.path(order.symbol, session)
+        if order.time_in_force in ("opg", "cls"):
+            auction = session.open if order.time_in_force == "opg" else session.close
+            fills = path is not None and matching.fills_in_auction(order, path)
+            due = max(auction, moment) + (self._conditions.fill_delay if fills else 0.0)
+            self._queue.add(due, "fill" if fills else "lapse", order.id)
+            return
+        start = max(moment, session.open)
+        found = None if path is None else matching.first_execution(order, path, start)
+        if order.time_in_force in ("ioc", "fok"):
+            self._queue.add(start, "fill" if found == start else "lapse", order.id)
+            return
+        if found is not None:
+            self._queue.add(found + self._conditions.fill_delay, "fill", order.id)
+        elif order.time_in_force == "gtc" and session.close < order.expires:
+            self._queue.add(self._prices.sessions.next_open(session.open).open, "again", order.id)
+
+    def close(self, order: Order, status: str, moment: float) -> None:
+        """End an order with a final status; what it has filled remains."""
+        order.status = status
+        order.updated = moment
+        order.moments["failed" if status == "rejected" else status] = moment
+        self._account.publish_order_event(status, order, moment)
+
+    # ---- event handlers -------------------------------------------------------------------------------------------
+
+    def _on_new(self, order_id: str, moment: float) -> None:
+        order = self._account.orders[order_id]
+        if order.status in ("accepted", "pending_new"):
+            order.status = "new"
+            self._account.publish_order_event("new", order, moment)
+        if order.open:
+            self.schedule_fill(order, moment)
+
+    def _on_next_session(self, order_id: str, moment: float) -> None:
+        if self._account.orders[order_id].open:
+            self.schedule_fill(self._account.orders[order_id], moment)
+
+    def _on_lapse(self, order_id: str, moment: float) -> None:
+        if self._account.orders[order_id].open:
+            self.close(self._account.orders[order_id], "canceled", moment)
+
+    def _on_expire(self, order_id: str, moment: float) -> None:
+        if self._account.orders[order_id].open:
+            self.close(self._account.orders[order_id], "expired", moment)
+
+    def _on_cancel(self, order_id: str, moment: float) -> None:
+        if self._account.orders[order_id].status == "pending_cancel":
+            self.close(self._account.orders[order_id], "canceled", moment)
+
+    def _on_replace(self, new_id: str, moment: float) -> None:
+        new = self._account.orders[new_id]
+        old = self._account.orders[str(new.replaces)]
+        if not new.open:
+            return
+        if old.status != "pending_replace":
+            # The original was filled, or ended otherwise, before the replacement took effect.
+            self.close(new, "rejected", moment)
+            self._account.publish_order_event("order_replace_rejected", old, moment)
+            return
+        old.status, old.replaced_by = "replaced", new.id
+        old.moments["replaced"] = old.updated = moment
+        self._account.publish_order_event("replaced", old, moment)
+        new.status = "pending_new"
+        self.start(new, moment)
+
+    def _on_fill(self, order_id: str, moment: float) -> None:
+        """Fill an order wholly or in its first part. Orders with a pending cancel or replacement still fill."""
+        order = self._account.orders[order_id]
+        session = self._session_of_fill(order, moment)
+        if not order.open or order.moments.get("filling", 0.0) > moment:
+            return
+        if session is None:
+            return
+        if order.symbol in self._conditions.halted:
+            if order.time_in_force not in ("day", "gtc"):
+                self.close(order, "canceled", moment)
+            return
+        path = self._prices.path(order.symbol, session)
+        assert path is not None, "fills are only scheduled where the symbol has a bar"
+        price = matching.fill_price(order, path, moment)
+        left = order.remaining if order.notional is None else floor_shares((order.notional - order.value) / price)
+        if left <= 0:
+            return
+        quantity, gap = matching.first_part(order, left, self._conditions, self._settings.seed)
+        self._book_fill(order, quantity, price, moment, complete=quantity >= left)
+        if order.open:
+            order.moments["filling"] = moment + gap
+            self._queue.add(moment + gap, "fill", order.id)
+
+    def _session_of_fill(self, order: Order, moment: float) -> Session | None:
+        """Session to which a fill at this time belongs; one at the close itself still belongs to that session."""
+        current = self._prices.sessions.current(moment)
+        if current is not None:
+            return current
+        last = self._prices.sessions.closed(moment)
+        closing = last is not None and order.time_in_force == "cls" and last.date == new_york(moment).date()
+        return last if closing else None
+
+    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, moment: float, *, complete: bool) -> None:
+        order.filled += quantity
+        order.value += quantity * price
+        pending = order.status if order.status in PENDING_CHANGE else None
+        order.status = "filled" if complete else pending or "partially_filled"
+        order.updated = moment
+        if complete:
+            order.moments["filled"] = moment
+        self._day_trades.record_fill(order, moment)
+        self._account.ledger.book_fill(order, quantity, price, moment, self._settings.cost_bps)
+        self._account.publish_order_event(
+            "fill" if complete else "partial_fill",
+            order,
+            moment,
+            price=decimal_text(price),
+            qty=decimal_text(quantity),
+            position_qty=decimal_text(self._account.ledger.qty(order.symbol)),
+        )
+        if complete and pending == "pending_cancel":
+            self._account.publish_order_event("order_cancel_rejected", order, moment)
+
+    def _is_halted(self, symbol: str, session: Session) -> bool:
+        return symbol in self._conditions.halted or not self._prices.trades_on(symbol, session.date)

@@ -1,0 +1,257 @@
+"""Checks of a new order: its parameters, the hours of the auctions, and whether the account may send and pay for it.
+
+Every check raises ApiError with the status, code and message of Alpaca's paper accounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from finrl_pod.fake_alpaca.account import opening_quantity
+from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+from finrl_pod.fake_alpaca.sessions import Session, Sessions, new_york
+from finrl_pod.fake_alpaca.settings import Settings
+from finrl_pod.fake_alpaca.wire_format import (
+    FORBIDDEN,
+    INVALID_PARAMETER,
+    MALFORMED_BODY,
+    PATTERN_DAY_TRADING,
+    UNPROCESSABLE,
+    ApiError,
+    decimal_text,
+)
+
+_ORDER_TYPES = ("market", "limit", "stop", "stop_limit")
+_TIMES_IN_FORCE = ("day", "gtc", "opg", "cls", "ioc", "fok")
+_PRICES_OF_TYPE = {"limit": ("limit_price",), "stop": ("stop_price",), "stop_limit": ("limit_price", "stop_price")}
+_MIN_NOTIONAL = Decimal(1)  # dollars of a fractional order
+_SHARE_DECIMALS, _DOLLAR_DECIMALS, _SUB_DOLLAR_DECIMALS = 9, 2, 4
+_OPG_CUTOFF = (9, 28)  # New York time
+_CLS_CUTOFF_SECONDS = 600.0  # before the close
+_AUCTION_ORDERS_REOPEN_HOUR = 19  # New York time
+_MAX_DAY_TRADES, _DAY_TRADE_SESSIONS, _DAY_TRADER_MIN_EQUITY = 3, 5, Decimal(25_000)
+
+
+# ---- parameters ---------------------------------------------------------------------------------------------------
+
+
+def parse_order(body: Any, settings: Settings) -> OrderTicket:
+    """The ticket in a request body. Raises ApiError for the first parameter that is missing or malformed."""
+    if not isinstance(body, Mapping):
+        raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
+    symbol = body.get("symbol")
+    if not isinstance(symbol, str) or not symbol:
+        raise _invalid("symbol is required")
+    order_class = body.get("order_class") or "simple"
+    if order_class != "simple" or body.get("legs"):
+        raise _invalid(f"order class {order_class} is not served by this fake server")
+    side = _parse_choice(body, "side", ("buy", "sell"))
+    order_type = _parse_choice(body, "type", _ORDER_TYPES)
+    time_in_force = _parse_choice(body, "time_in_force", _TIMES_IN_FORCE)
+    qty, notional = parse_decimal(body, "qty"), parse_decimal(body, "notional")
+    if qty is None and notional is None:
+        raise _invalid("qty or notional is required")
+    if qty is not None and notional is not None:
+        raise ApiError(settings.qty_and_notional_status, INVALID_PARAMETER, "only one of qty or notional is accepted")
+    for name, value in (("qty", qty), ("notional", notional)):
+        if value is not None and value <= 0:
+            raise _invalid(f"{name} must be > 0")
+    if qty is not None and _decimal_places(qty) > _SHARE_DECIMALS:
+        raise _invalid(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
+    if notional is not None and _decimal_places(notional) > _DOLLAR_DECIMALS:
+        raise _invalid("notional value must be limited to 2 decimal places")
+    limit, stop = parse_decimal(body, "limit_price"), parse_decimal(body, "stop_price")
+    client_order_id = str(body.get("client_order_id") or "")
+    if len(client_order_id) > settings.max_client_order_id_length:
+        raise _invalid(f"client_order_id must be no more than {settings.max_client_order_id_length} characters")
+    ticket = OrderTicket(
+        client_order_id=client_order_id,
+        symbol=symbol,
+        side=side,
+        type=order_type,
+        time_in_force=time_in_force,
+        qty=qty,
+        notional=notional,
+        limit_price=limit,
+        stop_price=stop,
+        extended_hours=body.get("extended_hours") is True,
+        position_intent=body.get("position_intent"),
+    )
+    _check_prices(ticket)
+    return ticket
+
+
+def parse_decimal(body: Mapping[str, Any], name: str) -> Decimal | None:
+    """A finite number, as JSON number or text; None if missing. Raises ApiError for anything else."""
+    value = body.get(name)
+    if value is None:
+        return None
+    try:
+        result = Decimal(str(value)) if not isinstance(value, bool) else Decimal("NaN")
+    except InvalidOperation:
+        result = Decimal("NaN")
+    if not result.is_finite():
+        raise _invalid(f"{name} is not a number")
+    return result
+
+
+def _parse_choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+    value = body.get(name)
+    if value is None:
+        raise _invalid(f"{name} is required")
+    if value not in allowed:
+        raise _invalid(f"invalid {name}: {value}")
+    return str(value)
+
+
+def _check_prices(ticket: OrderTicket) -> None:
+    for name in ("limit_price", "stop_price"):
+        price = getattr(ticket, name)
+        required = name in _PRICES_OF_TYPE.get(ticket.type, ())
+        if required and price is None:
+            raise _invalid(f"{ticket.type} orders require {name.replace('_', ' ')}")
+        if not required and price is not None:
+            raise _invalid(f"{ticket.type} orders require no {name.replace('_', ' ')}")
+        if price is not None:
+            _check_price_increment(name, price)
+    if ticket.fractional and ticket.time_in_force != "day":
+        raise ApiError(422, UNPROCESSABLE, "fractional orders must be DAY orders")
+    if ticket.time_in_force in ("opg", "cls") and ticket.type not in ("market", "limit"):
+        raise ApiError(422, UNPROCESSABLE, f"{ticket.time_in_force} orders must be market or limit orders")
+    if ticket.extended_hours and (ticket.type != "limit" or ticket.time_in_force not in ("day", "gtc")):
+        raise ApiError(422, UNPROCESSABLE, "extended hours order must be DAY or GTC limit orders")
+
+
+def _check_price_increment(name: str, price: Decimal) -> None:
+    """Two decimals for prices of a dollar or more, four below."""
+    if price <= 0:
+        raise _invalid(f"{name} must be > 0")
+    if _decimal_places(price) > (_DOLLAR_DECIMALS if price >= 1 else _SUB_DOLLAR_DECIMALS):
+        raise ApiError(
+            422,
+            UNPROCESSABLE,
+            f"invalid {name} {price}. sub-penny increment does not fulfill minimum pricing criteria",
+        )
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(422, INVALID_PARAMETER, message)
+
+
+def _decimal_places(value: Decimal) -> int:
+    exponent = value.normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return max(0, -exponent)
+
+
+# ---- time and size ------------------------------------------------------------------------------------------------
+
+
+def check_auction_hours(time_in_force: str, moment: float, today: Session | None) -> None:
+    """On session days, refuse opg from 9:28 and cls from ten minutes before the close, both until 19:00 (New York)."""
+    if today is None or moment >= today.at(_AUCTION_ORDERS_REOPEN_HOUR):
+        return
+    if time_in_force == "opg" and moment >= today.at(*_OPG_CUTOFF):
+        raise ApiError(422, UNPROCESSABLE, "opg orders are not accepted between 9:28am and 7:00pm ET")
+    if time_in_force == "cls" and moment >= today.close - _CLS_CUTOFF_SECONDS:
+        raise ApiError(
+            422, UNPROCESSABLE, "cls orders are not accepted between 10 minutes before the close and 7:00pm ET"
+        )
+
+
+def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
+    """Refuse a fractional order worth less than a dollar."""
+    cost = ticket.notional if ticket.notional is not None else (ticket.qty or Decimal(0)) * price
+    if ticket.fractional and cost < _MIN_NOTIONAL:
+        raise ApiError(403, FORBIDDEN, "cost basis must be >= minimal amount of order 1", cost_basis=str(cost))
+
+
+# ---- account ------------------------------------------------------------------------------------------------------
+
+
+def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
+    """Refuse an order that could trade with an open order of the other side."""
+    for other in others:
+        if other.symbol != order.symbol or other.side == order.side:
+            continue
+        limits = {o.side: o.limit_price for o in (order, other)}
+        buy, sell = limits["buy"], limits["sell"]
+        if buy is not None and sell is not None and buy < sell:
+            continue
+        raise ApiError(
+            403,
+            FORBIDDEN,
+            "potential wash trade detected. use complex orders",
+            existing_order_id=other.id,
+            reject_reason=f"opposite side {other.type} order exists",
+        )
+
+
+def check_available_shares(order: Order, held: Decimal, available: Decimal) -> None:
+    """Refuse a sale from a long position if other open orders leave too few shares available."""
+    if order.remaining > available:
+        requested, left = decimal_text(order.remaining), decimal_text(available)
+        raise ApiError(
+            403,
+            FORBIDDEN,
+            f"insufficient qty available for order (requested: {requested}, available: {left})",
+            available=left,
+            existing_qty=decimal_text(held),
+            held_for_orders=decimal_text(held - available),
+            symbol=order.symbol,
+        )
+
+
+def check_short_sale(order: Order, *, allowed: bool) -> None:
+    """Refuse a short sale if the account may not short, or if it is not in whole shares."""
+    if not allowed:
+        raise ApiError(403, FORBIDDEN, "account is not allowed to short")
+    if order.notional is not None or order.remaining % 1 != 0:
+        raise ApiError(422, UNPROCESSABLE, "fractional orders cannot be sold short")
+
+
+def check_buying_power(order: Order, held: Decimal, buying_power: Decimal) -> None:
+    """Refuse an order whose newly opened exposure costs more than the buying power."""
+    cost = opening_quantity(order, held) * order.reserve if order.notional is None else order.notional
+    if cost > buying_power:
+        raise ApiError(
+            403,
+            FORBIDDEN,
+            "insufficient buying power",
+            buying_power=decimal_text(buying_power),
+            cost_basis=decimal_text(cost),
+        )
+
+
+class DayTradeRule:
+    """Pattern day trading rule as applied until 2026: refuses a fourth day trade in five sessions to small accounts.
+
+    A day trade is a purchase and a sale of one symbol on one day.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self.bought_on: dict[str, str] = {}  # symbol -> date of the last purchase
+        self.days: list[str] = []  # dates of the day trades
+
+    def record_fill(self, order: Order, moment: float) -> None:
+        """Count a fill of an order that may complete a day trade."""
+        today = new_york(moment).date().isoformat()
+        if order.side == "buy":
+            self.bought_on[order.symbol] = today
+        elif self.bought_on.get(order.symbol) == today and order.status == "filled":
+            self.days.append(today)
+
+    def count(self, moment: float) -> int:
+        """Number of day trades in the last five sessions."""
+        recent = self._sessions.between(self._sessions.all[0].date, new_york(moment).date())[-_DAY_TRADE_SESSIONS:]
+        return sum(day in {s.date.isoformat() for s in recent} for day in self.days)
+
+    def check(self, order: Order, moment: float, equity: Decimal) -> None:
+        """Refuse a sale that would be a day trade too many."""
+        today = new_york(moment).date().isoformat()
+        same_day = order.side == "sell" and self.bought_on.get(order.symbol) == today
+        if same_day and equity < _DAY_TRADER_MIN_EQUITY and self.count(moment) >= _MAX_DAY_TRADES:
+            raise ApiError(403, PATTERN_DAY_TRADING, "trade denied due to pattern day trading protection")

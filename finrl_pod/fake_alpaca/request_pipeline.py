@@ -1,0 +1,150 @@
+"""What happens to every request around its handler: authentication, rate limit, faults, headers and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
+from finrl_pod.fake_alpaca.exchange import Exchange
+from finrl_pod.fake_alpaca.faults import Fault, Faults
+from finrl_pod.fake_alpaca.routes import ApiRequest, ApiResponse, Handler
+from finrl_pod.fake_alpaca.scaled_clock import ScaledClock
+from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
+from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError
+
+_DISCONNECT_POLL_SECONDS = 0.01
+
+Authoriser = Callable[[str, str], bool]
+
+
+class RequestPipeline:
+    """Turns route handlers into aiohttp handlers.
+
+    after_handling: called after a handler, which may have changed the exchange.
+    """
+
+    def __init__(
+        self, exchange: Exchange, clock: ScaledClock, pacer: ClockPacer, faults: Faults, log: TrafficLog,
+        is_authorised: Authoriser, after_handling: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._exchange = exchange
+        self._clock = clock
+        self._pacer = pacer
+        self._faults = faults
+        self._log = log
+        self._is_authorised = is_authorised
+        self._after_handling = after_handling
+
+    def wrap(self, handler: Handler, counter: RequestCounter) -> Callable[[web.Request], Any]:
+        """An aiohttp handler that checks keys and rate limit, applies faults, calls `handler`, and logs the request."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self._pacer.request_arrived()
+            arrived = self._clock.seconds()
+            next_record = len(self._log.records)
+            body = _parse_json(await request.read())
+            fault: Fault | None = None
+            counted = False
+            keys = (request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))
+            if not self._is_authorised(*keys):
+                status, content = 401, {"message": "unauthorized."}
+            elif not (counted := counter.take(arrived)):
+                status, content = 429, {"message": "rate limit exceeded"}
+            else:
+                fault = self._faults.for_request(
+                    request.method, request.path, body if isinstance(body, Mapping) else {}
+                )
+                status, content = await self._call_handler(request, handler, body, fault)
+            self._log.write(
+                "request",
+                self._clock.seconds(),
+                arrived=arrived,
+                after=next_record,
+                method=request.method,
+                path=request.path,
+                query=dict(request.query),
+                body=body,
+                status=status,
+                answer=content if request.method != "GET" or status >= 400 else None,
+                counted=counted,
+                fault=None if fault is None else fault.kind,
+            )
+            return await self._respond(request, status, content, counter, fault)
+
+        return handle
+
+    async def _call_handler(
+        self, request: web.Request, handler: Handler, body: Any, fault: Fault | None
+    ) -> ApiResponse:
+        """Status and content of the response. A fault that replaces the request leaves the handler uncalled."""
+        if fault is not None and fault.kind in ("answer", "drop", "hang"):
+            return fault.status, fault.body
+        if fault is not None and fault.kind == "delay":
+            await asyncio.sleep(fault.seconds)
+        self._exchange.advance(self._clock.seconds())
+        try:
+            result = handler(ApiRequest(request.match_info, request.query, body, self._exchange.now))
+        except ApiError as error:
+            result = error.status, error.body
+        self._after_handling()
+        return result
+
+    async def _respond(
+        self, request: web.Request, status: int, content: Any, counter: RequestCounter, fault: Fault | None
+    ) -> web.StreamResponse:
+        kind = "" if fault is None else fault.kind
+        headers = counter.headers(self._clock.seconds())
+        if fault is not None:
+            if kind in ("hang", "hang_after"):
+                await _wait_while_connected(request, fault.seconds)
+            if kind in ("hang", "hang_after", "drop", "drop_after"):
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response(status=500)
+            if kind == "delay_after":
+                await asyncio.sleep(fault.seconds)
+            if kind == "answer_after":
+                status, content = fault.status, fault.body
+            if kind == "edit" and status < 400:
+                content = _edit_fields(content, fault.body)
+            headers |= fault.headers
+        if status == 204:
+            return web.Response(status=status, headers=headers)
+        text = content if isinstance(content, str) else json.dumps(content)
+        headers.setdefault("Content-Type", "application/json; charset=UTF-8")
+        return web.Response(status=status, text=text, headers=headers)
+
+
+def endpoint_not_found(_: ApiRequest) -> ApiResponse:
+    """Handler of every path that has no route."""
+    raise ApiError(404, NOT_FOUND, "endpoint not found")
+
+
+async def _wait_while_connected(request: web.Request, seconds: float) -> None:
+    """Wait, but no longer than the client stays connected."""
+    end = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < end and request.transport is not None:
+        await asyncio.sleep(_DISCONNECT_POLL_SECONDS)
+
+
+def _edit_fields(content: Any, changes: Mapping[str, Any]) -> Any:
+    """The content with fields replaced, or removed where the new value is None, in every element of a list."""
+    if isinstance(content, list):
+        return [_edit_fields(entry, changes) for entry in content]
+    if not isinstance(content, Mapping):
+        return content
+    merged = {**content, **changes}
+    return {k: v for k, v in merged.items() if not (k in changes and changes[k] is None)}
+
+
+def _parse_json(raw: bytes) -> Any:
+    """The body as JSON values; None if it is empty or not JSON."""
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return None
