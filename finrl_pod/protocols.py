@@ -1,59 +1,151 @@
-"""The ports between rooms. Each is small and has a contract test that runs over every implementation."""
+"""Interfaces between packages. Each is small, and a contract test runs over every implementation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
+import torch
 
-from finrl_pod.types import EnvStep, Floats, Panel, Positions, Tensor, Window
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import EnvStep, Floats, MarketTensor, Observation, Panel, Positions, Tensor, Window
 
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Where prices come from."""
+    """A provider of historical prices."""
 
     name: str
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str) -> Panel:
-        """Bars of `symbols` with start <= time <= end. Raises FetchError naming the symbols that are missing."""
+        """Bars of `symbols` with start <= time <= end. Raises FetchError naming the missing symbols."""
         ...
 
 
 @runtime_checkable
 class VecEnv(Protocol):
-    """P x E environments stepped together on torch tensors, with auto-reset in the same step."""
+    """A batched environment: all that a Learner needs. Implement this to train on an environment of your own.
+
+    members, envs: P x E environments are stepped together, E for each of P population members. member_ids: [P], ids
+    that key the members' random streams, usually range(P).
+    observation_size: S, numbers in an observation row. action_size: D, numbers in an action.
+    action_kind: "direct" for actions in [-1, 1], "discrete" for choices (D = 1); market environments also have
+    "softmax" for scores that become portfolio weights. actions: number of choices, 0 unless discrete.
+    device: of all tensors.
+    """
 
     members: int
     envs: int
+    member_ids: tuple[int, ...]
+    observation_size: int
     action_size: int
+    action_kind: str
+    actions: int
+    device: torch.device
 
     def reset(self, seed: int) -> Any:
-        """The first observation. The same seed gives the same episodes."""
+        """Start new episodes; returns the observation [P, E, S]. Equal seeds give equal episodes."""
         ...
 
     def step(self, action: Tensor) -> EnvStep:
-        """action: [P, E, action_size] float."""
+        """Step all environments by `action` [P, E, D]; finished ones are reset in the same call."""
         ...
 
 
 @runtime_checkable
-class Strategy(Protocol):
-    """Decides target weights from the past alone. Backtest, audit and paper trading all drive it through this.
+class ResumableVecEnv(VecEnv, Protocol):
+    """A VecEnv whose episodes can be saved and continued exactly; `Learner.checkpoint` needs one."""
 
-    An optional attribute `lookback` (bars) says how many trailing rows of the window it needs; without it, all.
+    def checkpoint(self) -> Mapping[str, Tensor]:
+        """State of all episodes: name -> tensor."""
+        ...
+
+    def resume(self, state: Mapping[str, Tensor]) -> Any:
+        """Restore a state returned by `checkpoint`; returns the current observation."""
+        ...
+
+
+@runtime_checkable
+class PooledVecEnv(VecEnv, Protocol):
+    """A VecEnv stepped by worker processes.
+
+    worker_restarts: workers replaced so far.
+    """
+
+    @property
+    def worker_restarts(self) -> int: ...
+
+    def episodes(self) -> Sequence[Any]:
+        """Episodes finished since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Stop the workers."""
+        ...
+
+
+@runtime_checkable
+class MarketVecEnv(ResumableVecEnv, Protocol):
+    """A VecEnv on a market of N assets, with E = G * A accounts a member.
+
+    Observations are (day, account): the A accounts of each of G groups share a day, whose features are read from the
+    market's table instead of being copied into every row.
+    groups, accounts: G and A. window: bars of an episode. first, last: range of decision bars.
+    """
+
+    market: MarketTensor
+    config: EnvironmentConfig
+    groups: int
+    accounts: int
+    window: int
+    first: int
+    last: int
+
+    def reset(self, seed: int, *, stagger: bool = True) -> Observation:
+        """Start new episodes; with `stagger` the first ones have random lengths, which spreads later resets."""
+        ...
+
+    def reuse_buffers(self, enabled: bool) -> None:
+        """If True, step() alternates between two sets of output buffers; callers must copy what they keep."""
+        ...
+
+
+@runtime_checkable
+class DifferentiableVecEnv(MarketVecEnv, Protocol):
+    """A market environment whose rewards can be differentiated by earlier actions."""
+
+    def step_differentiable(self, action: Tensor) -> EnvStep:
+        """`step` that records gradients of rewards and accounts by `action`."""
+        ...
+
+    def detach(self) -> None:
+        """Cut the gradient graph: later steps have no derivative by earlier actions."""
+        ...
+
+
+def group_shape(env: VecEnv) -> tuple[int, int, int]:
+    """(P, G, A): members, groups that share a day, accounts of a group. Every environment is a group off a market."""
+    return (env.members, env.groups, env.accounts) if isinstance(env, MarketVecEnv) else (env.members, env.envs, 1)
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Computes target weights from past prices. Backtest, audit and paper trading all call it.
+
+    Optional attribute `lookback`: number of trailing bars of the window that it needs; all when absent.
     """
 
     @property
     def name(self) -> str:
-        """Names the strategy in results and messages."""
+        """Name in results and messages."""
         ...
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Features of the market that it wants in `Window.features`, in this order; empty for none."""
+        """Features to pass in `Window.features`, in this order; empty for none."""
         ...
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """[N] weights of equity (cash is the rest), or None to leave the account as it is at this bar."""
+        """Target weights [N] as fractions of equity (the rest is cash), or None to leave the positions unchanged."""
         ...

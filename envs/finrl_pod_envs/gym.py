@@ -37,7 +37,7 @@ class _View:
         self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (flat_size(env.market),), np.float32)
         self.discrete = env.action_kind == "discrete"
         self.action: gymnasium.spaces.Space[Any] = (
-            gymnasium.spaces.Discrete(getattr(env, "actions"))  # noqa: B009  the one kind that has them
+            gymnasium.spaces.Discrete(env.actions)
             if self.discrete
             else gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -25,7 +25,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.native_gradient import NativeGradient, native_gradient
 from finrl_pod_envs.native_step import NativeStep, can_take, native_step
-from finrl_pod_envs.observation import flat
+from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
 from finrl_pod_envs.state import EnvState
@@ -75,6 +75,7 @@ class MarketEnv(ABC):
             )
         self.groups = self.envs // self.accounts
         self.assets = market.shape[1]
+        self.observation_size = flat_size(market)
         self.device = market.close.device
         self.first = max(market.first if first is None else first, market.first)
         self.last = min(market.steps - 1 if last is None else last, market.steps - 1)
@@ -90,16 +91,15 @@ class MarketEnv(ABC):
         self.fill = self.venue.fill
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         self._reward = reward(config.reward)
-        self.state: EnvState | None = None
+        self._state: EnvState | None = None
+        self._observation: Observation | None = None
         self._starts = torch.empty(0)
         self._native: NativeStep | None = None
         self._gradient: NativeGradient | None = None
-        # True: a step may write over what the step before the last handed out, state included, and shows the final
-        # accounts of episodes that end alone. For loops that copy what they keep; making a step's tensors takes as long
-        # as stepping a thousand accounts, and final accounts of all a sixth of a step.
-        self.recycles = False
+        self._reuses_buffers = False
 
     action_size: int
+    actions = 0  # number of choices of a discrete action
     action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
 
     @abstractmethod
@@ -131,7 +131,7 @@ class MarketEnv(ABC):
         ]
         offsets = torch.stack(lengths).to(self.device)
         day = self._starts[:, 0] + offsets
-        self.state = EnvState(
+        self._state = EnvState(
             day,
             self.window - offsets,
             torch.ones_like(day),
@@ -140,7 +140,7 @@ class MarketEnv(ABC):
             self._fresh_memory((p, g, a)),
             self._nothing_pending((p, g, a)),
         )
-        return self.observe(self.state)
+        return self._observe_state()
 
     def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
@@ -149,45 +149,93 @@ class MarketEnv(ABC):
         Raises InputError for an action of another shape, and before the first reset.
         """
         self._check(action)
-        assert self.state is not None
+        assert self._state is not None
         native = self._native
-        if native is not None and can_take(self.state, action):
+        if native is not None and can_take(self._state, action):
             inside = rows if rows is not None and native.can_write(rows) else None
-            self.state, outcome = native(self.state, action, self._starts, RUIN, inside, reuse=self.recycles)
+            self._state, outcome = native(self._state, action, self._starts, RUIN, inside, reuse=self._reuses_buffers)
         else:
             inside = None
-            self.state, outcome = self.transition(self.state, action)
+            self._state, outcome = self.transition(self._state, action)
         if rows is not inside and rows is not None:
             flat(self.market, outcome.observation, out=rows)
+        self._observation = outcome.observation
         return outcome
 
-    def follow(self, action: Tensor) -> EnvStep:
+    def step_differentiable(self, action: Tensor) -> EnvStep:
         """`step` with a memory: rewards and accounts of later steps can be differentiated by these actions.
 
         Until `detach`. Equity, turnover and cost have no derivative. Raises InputError as `step` does.
         """
         self._check(action)
-        assert self.state is not None
+        assert self._state is not None
         if self._gradient is None:
-            self.state, outcome = self.transition(self.state, action)
+            self._state, outcome = self.transition(self._state, action)
+            self._observation = outcome.observation
             return outcome._replace(
                 equity=outcome.equity.detach(), turnover=outcome.turnover.detach(), cost=outcome.cost.detach()
             )
         shape = (self.members, self.groups, self.accounts, -1)
-        over = self.state.left <= 1
-        cash, shares, outcome = self._gradient(self.state, action.to(self.dtype).reshape(shape), over, RUIN)
-        reached = self.state._replace(day=self.state.day + 1, left=self.state.left - 1)
+        over = self._state.left <= 1
+        cash, shares, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), over, RUIN)
+        reached = self._state._replace(day=self._state.day + 1, left=self._state.left - 1)
         day, left, rounds = self._next_window(reached, over)
-        self.state = EnvState(day, left, rounds, cash, shares, None)
-        return outcome._replace(observation=outcome.observation._replace(day=day))
+        self._state = EnvState(day, left, rounds, cash, shares, None)
+        self._observation = outcome.observation._replace(day=day)
+        return outcome._replace(observation=self._observation)
 
     def detach(self) -> None:
         """Forget how the accounts came about: what follows has no derivative by what was before."""
-        if self.state is not None:
-            self.state = EnvState(*(None if x is None else x.detach() for x in self.state))  # type: ignore[arg-type]
+        if self._state is not None:
+            self._state = EnvState(*(None if x is None else x.detach() for x in self._state))  # type: ignore[arg-type]
+        if self._observation is not None:
+            self._observation = Observation(*(x.detach() for x in self._observation))
+
+    def reuse_buffers(self, enabled: bool) -> None:
+        """If True, step() alternates between two sets of output buffers, and final accounts are filled in for ended
+        episodes only.
+
+        For loops that copy what they keep: allocating the outputs of a step takes as long as stepping a thousand
+        accounts.
+        """
+        self._reuses_buffers = enabled
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def state(self) -> EnvState | None:
+        """Current state, None before the first reset."""
+        return self._state
+
+    def set_state(self, state: EnvState) -> Observation:
+        """Continue from `state`; returns its observation."""
+        self._state = state
+        return self._observe_state()
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """State and current observation: name -> tensor. Raises InputError before the first reset."""
+        if self._state is None or self._observation is None:
+            raise InputError("call reset(seed) before checkpoint()")
+        state = {name: x for name, x in self._state._asdict().items() if x is not None}
+        return {**state, **{f"observation.{i}": x for i, x in enumerate(self._observation)}}
+
+    def resume(self, state: Mapping[str, Tensor]) -> Observation:
+        """Continue from `checkpoint` of an environment with the same arguments; returns the current observation.
+
+        Raises KeyError for a missing entry, InputError before the first reset.
+        """
+        saved = {name: state[name].to(x) for name, x in self.checkpoint().items()}
+        self._observation = Observation(saved.pop("observation.0"), saved.pop("observation.1"))
+        self._state = EnvState(**{"memory": None, **saved})  # type: ignore[arg-type]
+        return self._observation
+
+    def _observe_state(self) -> Observation:
+        assert self._state is not None
+        self._observation = self.observe(self._state)
+        return self._observation
 
     def _check(self, action: Tensor) -> None:
-        if self.state is None:
+        if self._state is None:
             raise InputError("call reset(seed) before step(action)")
         expected = (self.members, self.envs, self.action_size)
         if tuple(action.shape) != expected:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finrl_pod.files import to_plain
+from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
@@ -36,7 +37,7 @@ class Cohort:
     @classmethod
     def born(
         cls,
-        env: Any,
+        env: MarketVecEnv,
         agent: AgentConfig,
         births: Sequence[Birth],
         parent: Callable[[str], AgentSnapshot],

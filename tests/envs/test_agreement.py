@@ -100,7 +100,7 @@ def test_whole_shares_differ_by_no_more_than_a_share_of_each_and_what_it_buys(
     start(single, seed)
     for action in random_actions(seed, single)[:-1]:
         assert double.state is not None
-        single.state = double.state._replace(cash=double.state.cash.float(), shares=double.state.shares.float())
+        single.set_state(double.state._replace(cash=double.state.cash.float(), shares=double.state.shares.float()))
         single.step(action)
         double.step(action.double())
         for e, account in enumerate(plain):

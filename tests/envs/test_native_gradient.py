@@ -41,7 +41,7 @@ def path(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvS
     env.reset(seed)
     steps, states = [], []
     for action in actions:
-        steps.append(env.follow(action))
+        steps.append(env.step_differentiable(action))
         assert env.state is not None
         states.append(env.state)
     return steps, states
@@ -131,8 +131,8 @@ def test_what_is_detached_is_forgotten() -> None:
     env = made(0, EnvironmentConfig(window=30, envs=4, group=2), 3, (0,), torch.float64, gaps=False)
     env.reset(0)
     action = torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_()
-    env.follow(action)
+    env.step_differentiable(action)
     env.detach()
-    later = env.follow(torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_())
+    later = env.step_differentiable(torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_())
     (gradient,) = torch.autograd.grad(later.reward.sum(), action, allow_unused=True)
     assert gradient is None

@@ -87,7 +87,7 @@ def test_kernel_and_definition_agree(
             ):
                 assert torch.equal(one.day, other.day)
                 torch.testing.assert_close(one.account, other.account, rtol=0, atol=10 * exact)
-            env.state = state
+            env.set_state(state)
 
 
 def test_a_nan_action_spoils_its_own_account_alone() -> None:
@@ -171,7 +171,7 @@ def test_a_step_writes_the_flat_rows_of_what_it_shows(envs: int, group: int, dty
 def test_recycling_changes_no_number_and_keeps_the_last_outcome() -> None:
     market = random_market(assets=9, bars=BARS, volatility=0.03)
     fresh, thrifty = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
-    thrifty.recycles = True
+    thrifty.reuse_buffers(True)
     stream = torch.Generator().manual_seed(0)
     fresh.reset(0), thrifty.reset(0)
     before: list[torch.Tensor] = []
@@ -193,7 +193,7 @@ def test_recycling_changes_no_number_and_keeps_the_last_outcome() -> None:
 
 
 def with_ends_alone(outcome: EnvStep) -> EnvStep:
-    """Of the final accounts those whose episode ended: who recycles is shown no others."""
+    """Of the final accounts those whose episode ended: with reused buffers the others are left as they were."""
     over = (outcome.terminated | outcome.truncated).unsqueeze(-1)
     final = outcome.final_observation
     return outcome._replace(final_observation=final._replace(account=torch.where(over, final.account, 0.0)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from finrl_pod_envs.market_env import MarketEnv
@@ -21,41 +19,34 @@ H = 8  # as long as a window: every group ends within each rollout
 
 
 class Recorder:
-    """An environment that keeps what it was told and what it answered."""
+    """Records the actions and outcomes of an environment's steps."""
 
-    def __init__(self, env: MarketEnv) -> None:
-        self.env = env
-        self.first: Observation | None = None
+    def __init__(self, env: MarketEnv, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[tuple[torch.Tensor, EnvStep]] = []
+        step = env.step
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
+        def recorded(action: torch.Tensor) -> EnvStep:
+            outcome = step(action)
+            self.log.append((action, outcome))
+            return outcome
 
-    def reset(self, seed: int) -> Observation:
-        self.first = self.env.reset(seed)
-        return self.first
-
-    def step(self, action: torch.Tensor) -> EnvStep:
-        outcome = self.env.step(action)
-        self.log.append((action, outcome))
-        return outcome
+        monkeypatch.setattr(env, "step", recorded)
+        monkeypatch.setattr(env, "reuse_buffers", lambda enabled: None)
 
 
 def collected(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, Rollout]]:
     """Rollouts one after the other, of accounts that fees ruin within a few days and windows that end."""
     market = random_market(2, gaps=0.1, starts={1: 12}, ends={2: 25})
-    env = Recorder(small_env(MEMBERS, market, cost_bps=4000.0))
-    learner = small_learner(MEMBERS, env=env, policy=policy, horizon=H)  # type: ignore[arg-type]
+    env = small_env(MEMBERS, market, cost_bps=4000.0)
+    learner = small_learner(MEMBERS, env=env, policy=policy, horizon=H)
     worker, parts = Worker(env, 0), []
     for _ in range(rollouts):
-        env.log = []
-        with easily_ruined(0.65):
+        with easily_ruined(0.65), pytest.MonkeyPatch.context() as patch:
+            recorder = Recorder(env, patch)
             rollout = worker.collect(
                 learner.algorithm.explore, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
             )
-        kept = Recorder(env.env)
-        kept.log = env.log
-        parts.append((learner, kept, rollout))
+        parts.append((learner, recorder, rollout))
     return parts
 
 
@@ -77,22 +68,22 @@ def test_the_rollouts_hold_every_kind_of_end(parts: list[tuple[Learner, Recorder
 
 def test_a_rollout_is_what_the_environment_said(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     last: Observation | None = None
-    for _, env, rollout in parts:
+    for _, recorder, rollout in parts:
         shape = rollout.reward.shape[1:]
-        for h, (action, outcome) in enumerate(env.log):
+        for h, (action, outcome) in enumerate(recorder.log):
             assert torch.equal(rollout.action[h].reshape(action.shape), action)
             for name in ("reward", "terminated", "truncated"):
                 assert torch.equal(getattr(rollout, name)[h], getattr(outcome, name).view(shape)), name
             assert torch.equal(rollout.over[h], outcome.truncated.view(shape).any(-1))
-            if h + 1 < len(env.log):
+            if h + 1 < len(recorder.log):
                 assert torch.equal(rollout.day[h + 1], outcome.observation.day)
                 assert torch.equal(rollout.account[h + 1], outcome.observation.account.view(*shape, -1))
         if last is not None:
             assert torch.equal(rollout.day[0], last.day)
             assert torch.equal(rollout.account[0], last.account.view(*shape, -1))
         last = rollout.last
-        assert torch.equal(last.day, env.log[-1][1].observation.day)
-        assert torch.equal(last.account, env.log[-1][1].observation.account)
+        assert torch.equal(last.day, recorder.log[-1][1].observation.day)
+        assert torch.equal(last.account, recorder.log[-1][1].observation.account)
 
 
 def test_actions_are_the_policys_mean_and_its_own_noise(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
@@ -115,10 +106,10 @@ def slow_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tenso
 
 def test_each_step_is_valued_at_the_state_it_led_to(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     """Before any reset: also where a window was over in the middle of the rollout."""
-    for learner, env, rollout in parts:
+    for learner, recorder, rollout in parts:
         values, following = learner.algorithm._values(rollout)
         ended = 0
-        for h, (_, outcome) in enumerate(env.log):
+        for h, (_, outcome) in enumerate(recorder.log):
             final = outcome.final_observation
             _, members, groups, accounts = rollout.reward.shape
             finals = final.account.view(members, groups, accounts, -1)

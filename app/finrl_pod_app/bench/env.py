@@ -25,7 +25,7 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     pool = torch.rand(POOL, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
     steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
     env.reset(0)
-    env.recycles = True  # as a worker steps it
+    env.reuse_buffers(True)  # as a worker steps it
     shape = (env.members, env.envs, flat_size(env.market))
     rows = torch.empty(shape, device=device) if settings.observation == "flat" else None
 

@@ -15,6 +15,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.settings.algorithm_configs import SACConfig
+from finrl_pod.types import EnvStep
 from finrl_pod_app.bench.rows import Row, over_runs
 from finrl_pod_app.bench.training import say
 
@@ -46,6 +47,12 @@ class _Sizes:
         self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
         self.action_kind, self.action_size, self.actions = "direct", ACTIONS, 0
         self.observation_size, self.device = ROW, device
+
+    def reset(self, seed: int) -> torch.Tensor:
+        raise NotImplementedError
+
+    def step(self, action: torch.Tensor) -> EnvStep:
+        raise NotImplementedError
 
 
 Work = Callable[[int], None]  # so many updates

@@ -42,9 +42,10 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A learner, the environment steps it took and the seconds they took."""
+    """A learner, its environment, the steps it took and their seconds."""
 
     learner: Learner
+    environment: EnvironmentConfig
     samples: int
     seconds: float
 
@@ -65,14 +66,14 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
             say(f"{label}: {done:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
 
     learner.learn(recipe.samples, callback=progress)
-    return Trained(learner, learner.samples[0], time.perf_counter() - began)
+    return Trained(learner, env.config, learner.samples[0], time.perf_counter() - began)
 
 
 def log_returns(trained: Trained, market: MarketTensor, first: int, last: int) -> Floats:
     """[last - first] log returns a bar of the agent without exploration, from cash, in the float64 engine."""
     learner = trained.learner
     algorithm = learner.algorithm
-    ledger = run_members(algorithm.actor, algorithm.weights(), market, learner.env.config, first, last)
+    ledger = run_members(algorithm.actor, algorithm.weights(), market, trained.environment, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)
 
 

@@ -77,7 +77,7 @@ def _returns(act: Act, order: Order, episodes: int, stopped: Callable[[], object
         running = torch.ones(order.members, episodes, dtype=torch.bool)
         while bool(running.any()):
             step = env.step(act(observation))
-            if env.losses:
+            if env.worker_restarts:
                 raise RunError(f"a worker of {order.env} was lost")
             if stopped():
                 raise Interrupted("the evaluation was stopped")

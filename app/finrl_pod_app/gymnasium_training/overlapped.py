@@ -118,7 +118,7 @@ def _result(order: Order, scores: Scores, figures: Figures, alive: list[bool], o
         "curve": scores.curve,
         "evaluation": None,
         "alive": alive,
-        "workers_lost": figures.losses,
+        "workers_lost": figures.worker_restarts,
         "pipeline": {"ratio": figures.ratio, "staleness": figures.staleness, "most_stale": figures.most_stale},
         "weights": str(out / WEIGHTS),
     }

@@ -130,7 +130,7 @@ class _Run:
         return self.learner.algorithm.slot_items
 
     def _losses(self) -> int:
-        return int(self.losses) + self.env.losses
+        return int(self.losses) + self.env.worker_restarts
 
     def _progress(self, samples: int, rate: float) -> Progress:
         members, total = self.order.members, self.order.steps

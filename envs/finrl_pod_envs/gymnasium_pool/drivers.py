@@ -16,10 +16,10 @@ Actions = Sequence[NDArray[np.float32]]
 
 
 class Driver(Protocol):
-    """block: what it works on. losses: how many workers have been replaced."""
+    """block: what it works on. worker_restarts: how many workers have been replaced."""
 
     block: Block
-    losses: int
+    worker_restarts: int
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
         """Lanes by place: the episode, and the actions that have already been taken in it."""
@@ -40,7 +40,7 @@ class LocalDriver:
     Raises RunError for what an environment raises.
     """
 
-    losses = 0
+    worker_restarts = 0
 
     def __init__(self, plan: Plan) -> None:
         self.block, self._name = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns), plan.name

@@ -75,9 +75,9 @@ class ClassicEnv:
         self._nothing = torch.zeros(self.members, envs, device=self.device)
 
     @property
-    def losses(self) -> int:
+    def worker_restarts(self) -> int:
         """Workers that were lost and replaced."""
-        return 0 if self._driver is None else self._driver.losses
+        return 0 if self._driver is None else self._driver.worker_restarts
 
     @property
     def pids(self) -> list[int]:

@@ -39,7 +39,7 @@ class Lane:
     """Reads its action from lane `place` of a block, and writes there what came of it."""
 
     def __init__(self, name: str, shapes: Shapes, stream: int, block: Block, place: int) -> None:
-        self.env: Any = make_gymnasium(name)
+        self.env = make_gymnasium(name)
         self._name, self._shapes, self._stream, self._block, self._place = name, shapes, stream, block, place
         self._row = Flattener(self.env.observation_space, name)
 

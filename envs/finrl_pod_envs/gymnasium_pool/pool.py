@@ -54,7 +54,7 @@ class PoolDriver:
     def __init__(self, plan: Plan, workers: int, seconds: float) -> None:
         """seconds: a worker that takes longer for one step hangs. See `check` for numbers that fit."""
         lanes = len(plan.streams)
-        self._plan, self._seconds, self.losses = plan, seconds, 0
+        self._plan, self._seconds, self.worker_restarts = plan, seconds, 0
         # A file without a name that is handed to the workers: however they all end, nothing is left behind.
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
         self._file.truncate(size_of(lanes, plan.shapes.row, plan.shapes.columns))
@@ -177,7 +177,7 @@ class PoolDriver:
                 + ("" if starting else f", {failures} times in a row")
                 + "; see whether the environment runs alone"
             )
-        self.losses += 1
+        self.worker_restarts += 1
         _log.warning(
             "worker %d (process %s) %s; it is replaced, and its environments begin new episodes", index, pid, reason
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, EnvironmentLacks
+
+if TYPE_CHECKING:
+    import gymnasium
 
 PREFIX = "gym:"
 Row = NDArray[np.float32]
@@ -43,7 +46,7 @@ class Shapes:
         return 1 if self.choices else len(self.low)
 
 
-def make_gymnasium(name: str) -> Any:
+def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
     """The environment of "gym:NAME". Raises ConfigError for a name there is none of, EnvironmentLacks for a package."""
     try:
         import gymnasium
@@ -62,7 +65,7 @@ def make_gymnasium(name: str) -> Any:
         raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def shapes_of(env: Any, name: str) -> Shapes:
+def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
     """Raises ConfigError for spaces that no agent here can read or drive."""
     from gymnasium import spaces
 

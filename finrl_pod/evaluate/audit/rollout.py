@@ -42,8 +42,8 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[Shown]:
 def random_actions(env: VecEnv, stream: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
     """Actions [P, E, D] of a seeded stream: by `draw` (torch.randn, torch.rand), or choices where there are so many."""
     shape = (env.members, env.envs, env.action_size)
-    if getattr(env, "action_kind", "continuous") == "discrete":
-        return torch.randint(int(getattr(env, "actions")), shape, generator=stream)  # noqa: B009  of such ones alone
+    if env.action_kind == "discrete":
+        return torch.randint(env.actions, shape, generator=stream)
     return draw(shape, generator=stream)
 
 

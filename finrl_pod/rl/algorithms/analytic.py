@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.protocols import DifferentiableVecEnv, MarketVecEnv
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.algorithms.on_policy import MeanActor
@@ -107,7 +108,8 @@ class ThroughMarket(ABC):
     def _follow(self, worker: Worker) -> Path:
         """`horizon` steps of every environment, with gradients; they end here, at both ends."""
         env = worker.env
-        shape = (env.members, env.groups, env.accounts)
+        assert isinstance(env, DifferentiableVecEnv)  # see `check`
+        shape = worker.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.trained.views("actor")
         days, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
@@ -115,7 +117,7 @@ class ThroughMarket(ABC):
             day, account = worker.observation
             account = account.view(*shape, -1).to(self.dtype)
             action = self._mean(views, day, account) + noise[h]
-            out = env.follow(action.view(env.members, env.envs, -1))
+            out = env.step_differentiable(action.view(env.members, env.envs, -1))
             days.append(day)
             accounts.append(account)
             reached.append(out.final_observation.account.view(*shape, -1))
@@ -206,7 +208,7 @@ class ThroughMarket(ABC):
             raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
 
 
-def check(config: SimulatorConfig, env: Any) -> None:
+def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
     check_ranges("agent", config, {"horizon": at_least(1)})
     if config.horizon > env.window:
@@ -214,10 +216,10 @@ def check(config: SimulatorConfig, env: Any) -> None:
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
-    if not hasattr(env, "follow"):
+    if not isinstance(env, DifferentiableVecEnv):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} differentiates the market, and {type(env).__name__} has no "
-            "derivative: take an environment with `follow` and `detach`, such as PortfolioEnv, or another algorithm"
+            "step_differentiable(); use an environment that has, such as PortfolioEnv, or another algorithm"
         )
     rules = env.config
     if rules.delay > config.horizon:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import VecEnv, group_shape
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.settings.constraints import at_least, between, check_ranges
 
@@ -16,10 +15,10 @@ RANGES = {
 }
 
 
-def check(config: OffPolicyConfig, env: Any) -> None:
+def check(config: OffPolicyConfig, env: VecEnv) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     check_ranges("agent", config, RANGES)
-    accounts = env.accounts if hasattr(env, "market") else 1
+    accounts = group_shape(env)[-1]
     if config.batch_size > config.buffer_size:
         raise ConfigError(
             f"agent.batch_size must be at most agent.buffer_size, got {config.batch_size} and {config.buffer_size}; "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.regularisers import Additions, HTerm
 from finrl_pod.rl.buffers.rollout import Rollout
@@ -97,8 +98,8 @@ class OnPolicy(ABC):
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        env = worker.env
-        noise = self.noise((env.groups, env.accounts, self.spec.action_size))
+        _, groups, accounts = worker.shape
+        noise = self.noise((groups, accounts, self.spec.action_size))
         rollout = worker.collect(self.explore, noise, self.view)
         return self.update(rollout, rate_factor)
 
@@ -147,11 +148,11 @@ class OnPolicy(ABC):
             raise RunError(f"{self.config.algorithm} keeps nothing between iterations here, got {min(state)}")
 
 
-def check(config: AgentConfig, env: Any) -> None:
+def check(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
     check_ranges("agent", config, {"horizon": at_least(1)})
-    if hasattr(env, "window") and config.horizon > env.window:
+    if isinstance(env, MarketVecEnv) and config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
@@ -167,7 +168,7 @@ def check(config: AgentConfig, env: Any) -> None:
     _check_network(config, env)
 
 
-def _check_network(config: OnPolicyConfig, env: Any) -> None:
+def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
     log_std = between(-MOST_LOG_STD, MOST_LOG_STD)
     check_ranges(
         "agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_sample_freq": at_least(0), "log_std_init": log_std}
@@ -184,7 +185,7 @@ def _check_network(config: OnPolicyConfig, env: Any) -> None:
         )
     if config.use_sde and config.diversity:
         raise ConfigError("agent.diversity compares fixed spreads and agent.use_sde has none; leave one of them out")
-    if config.normalise and hasattr(env, "market"):
+    if config.normalise and isinstance(env, MarketVecEnv):
         raise ConfigError(
             "agent.normalise is for environments of flat rows, and a market's features are normalised on its training "
             "years already; leave agent.normalise out"
@@ -200,15 +201,16 @@ def _check_h_term(config: OnPolicyConfig) -> None:
         )
 
 
-def _check_minibatches(config: PPOConfig, env: Any) -> None:
+def _check_minibatches(config: PPOConfig, env: VecEnv) -> None:
     check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
-    items = config.horizon * env.groups
+    _, groups, accounts = group_shape(env)
+    items = config.horizon * groups
     if items % config.minibatches:
         raise ConfigError(
-            f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
+            f"agent.minibatches must divide horizon x groups = {config.horizon} x {groups} = {items}, "
             f"got {config.minibatches}; choose a divisor"
         )
-    if items * env.accounts == config.minibatches:
+    if items * accounts == config.minibatches:
         raise ConfigError(
             f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
             "advantages; take fewer minibatches or more environments"

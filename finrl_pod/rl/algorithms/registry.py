@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import MarketVecEnv, VecEnv
 from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy_settings, on_policy, shac
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.analytic import Analytic, ThroughMarket
@@ -50,7 +51,7 @@ LAYERS = Range("one number or more, each 1 or more", lambda sizes: len(sizes) >=
 
 def make_algorithm(
     config: AgentConfig,
-    env: Any,
+    env: VecEnv,
     *,
     seed: int = 0,
     hyperparameters: Sequence[Mapping[str, float]] | None = None,
@@ -69,7 +70,7 @@ def make_algorithm(
     if isinstance(config, OffPolicyConfig):
         inputs = inputs_of(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
-    if not hasattr(env, "market"):  # flat rows alone, and a table of nothing
+    if not isinstance(env, MarketVecEnv):  # flat rows alone, and a table of nothing
         nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
         assert isinstance(config, OnPolicyConfig)
         return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
@@ -100,7 +101,7 @@ def ranges_of(algorithm: str) -> Ranges:
     return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).RANGES
 
 
-def check(config: AgentConfig, env: Any) -> None:
+def check(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
@@ -112,6 +113,7 @@ def check(config: AgentConfig, env: Any) -> None:
         off_policy_settings.check(config, env)
         actor_critic.check(config)
     elif isinstance(config, SimulatorConfig):
+        assert isinstance(env, MarketVecEnv)  # see `_check_fit`
         analytic.check(config, env)
         if isinstance(config, SHACConfig):
             shac.check(config, env)
@@ -120,9 +122,9 @@ def check(config: AgentConfig, env: Any) -> None:
     check_ranges("agent", config, ranges_of(config.algorithm))
 
 
-def _check_fit(config: AgentConfig, env: Any) -> None:
+def _check_fit(config: AgentConfig, env: VecEnv) -> None:
     """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
-    on_market = hasattr(env, "market")
+    on_market = isinstance(env, MarketVecEnv)
     given = "discrete" if env.action_kind == "discrete" else "continuous"
     able = [
         name

@@ -7,11 +7,12 @@ after. So the horizon is short and a critic says what its last state is worth, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.analytic import Path, ThroughMarket
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.buffers.rollout import gae
@@ -121,7 +122,7 @@ def _by_item(x: Tensor) -> Tensor:
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def check(config: SHACConfig, env: Any) -> None:
+def check(config: SHACConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for passes and parts that cannot be."""
     check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
     items = config.horizon * env.groups

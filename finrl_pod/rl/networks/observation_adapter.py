@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from finrl_pod.market.actions import scores_to_weights
+from finrl_pod.protocols import MarketVecEnv, VecEnv
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Observation, Tensor
 
@@ -78,7 +79,7 @@ class Inputs(Protocol):
 class MarketInputs:
     """A market: days point into its table."""
 
-    def __init__(self, env: Any, spec: PolicySpec, dtype: torch.dtype) -> None:
+    def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         market = env.market
         decided = market.tradable[env.first : env.last + 2]
         self.spec, self.groups, self.accounts, self.dtype = spec, env.groups, env.accounts, dtype
@@ -113,7 +114,7 @@ class MarketInputs:
 class FlatInputs:
     """Any environment with flat rows [P, E, S]; every environment is an item of its own."""
 
-    def __init__(self, env: Any, spec: PolicySpec, dtype: torch.dtype) -> None:
+    def __init__(self, env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         self.spec, self.groups, self.accounts, self.dtype = spec, env.envs, 1, dtype
         self.leaves: Leaves = {"row": ((1, env.observation_size), dtype)}
 
@@ -137,9 +138,9 @@ def row_size(spec: PolicySpec) -> int:
     return 1 + spec.assets + spec.assets * spec.features if spec.assets else spec.features
 
 
-def spec_of(env: Any, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
+def spec_of(env: VecEnv, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
     """What sets the shapes of networks for this environment."""
-    if hasattr(env, "market"):
+    if isinstance(env, MarketVecEnv):
         _, assets, features = env.market.shape
     else:
         assets, features = 0, env.observation_size
@@ -147,6 +148,6 @@ def spec_of(env: Any, kind: str, hidden: tuple[int, ...], activation: str = "tan
     return PolicySpec(kind, assets, features, size, hidden, env.action_kind, activation)
 
 
-def inputs_of(env: Any, spec: PolicySpec, dtype: torch.dtype) -> Inputs:
+def inputs_of(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> Inputs:
     """The kind of inputs that the environment has."""
-    return MarketInputs(env, spec, dtype) if spec.assets else FlatInputs(env, spec, dtype)
+    return MarketInputs(env, spec, dtype) if isinstance(env, MarketVecEnv) else FlatInputs(env, spec, dtype)

@@ -17,6 +17,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import keep_freed_memory
+from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.training.worker import Worker
@@ -31,7 +32,7 @@ class Learner:
 
     def __init__(
         self,
-        env: Any,
+        env: VecEnv,
         config: AgentConfig | None = None,
         *,
         seed: int = 0,
@@ -107,7 +108,7 @@ class Learner:
         self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
     ) -> AgentSnapshot:
         """Everything needed to run or continue member p. Raises RunError away from a market."""
-        market = self._market()
+        env = self._market_env()
         weights, rest = self.algorithm.member(p)
         return AgentSnapshot(
             id=id,
@@ -115,11 +116,11 @@ class Learner:
             spec={
                 **asdict(self.algorithm.spec),
                 "algorithm": self.config.algorithm,
-                "environment": asdict(self.env.config),
+                "environment": asdict(env.config),
             },
             weights=weights,
             optimiser=rest,
-            normaliser=market.normaliser,
+            normaliser=env.market.normaliser,
             hyperparameters=self.hyperparameters(p),
             samples=self.samples[p],
             data_sha256=data_sha256,
@@ -139,7 +140,8 @@ class Learner:
             state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
             state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
         state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.streams())}
-        state |= {f"world.{name}": x.cpu().clone() for name, x in _world(self.worker).items()}
+        self.worker  # noqa: B018  resets the environments the first time
+        state |= {f"world.{name}": x.cpu().clone() for name, x in _resumable(self.env).checkpoint().items()}
         return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
@@ -151,7 +153,7 @@ class Learner:
             for i, stream in enumerate(self.algorithm.streams()):
                 stream.set_state(state[f"stream.{i}"])
             self.algorithm.load_slot_state(_part(state, "slot."))
-            worker.observation = _resumed(worker, _part(state, "world."))
+            worker.observation = _resumable(self.env).resume(_part(state, "world."))
             self.samples = [int(n) for n in state["samples"]]
             self.algorithm.alive.copy_(state["alive"])
         except (KeyError, RuntimeError) as error:
@@ -192,7 +194,7 @@ class Learner:
                 f"snapshot {snapshot.id} does not fit this agent: what it keeps for training differs, {min(odds)} is "
                 "on one side alone; use the optimiser and the settings it was trained with"
             )
-        here = self._market().normaliser.feature_names
+        here = self._market_env().market.normaliser.feature_names
         if snapshot.normaliser.feature_names != here:
             raise RunError(
                 f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
@@ -201,38 +203,23 @@ class Learner:
         self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
         self.samples[p] = snapshot.samples
 
-    def _market(self) -> Any:
-        if not hasattr(self.env, "market"):
+    def _market_env(self) -> MarketVecEnv:
+        if not isinstance(self.env, MarketVecEnv):
             raise RunError(
-                f"a snapshot holds an agent of a market, and {type(self.env).__name__} is none; use checkpoint() and "
+                f"snapshots support market environments only, not {type(self.env).__name__}; use checkpoint() and "
                 "resume()"
             )
-        return self.env.market
+        return self.env
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
 
 
-def _world(worker: Worker) -> dict[str, Tensor]:
-    """The environments' state, and the observation that is to be answered. Raises RunError where there is none."""
-    if hasattr(worker.env, "checkpoint"):  # an environment that knows how it is continued
-        return dict(worker.env.checkpoint())
-    state = getattr(worker.env, "state", None)
-    if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
-        raise RunError(f"{type(worker.env).__name__} does not show its state, so it cannot be continued exactly")
-    now = worker.observation
-    parts = now if isinstance(now, tuple) else (now,)
-    fields = {name: x for name, x in state._asdict().items() if x is not None}
-    return {**fields, **{f"observation.{i}": x for i, x in enumerate(parts)}}
-
-
-def _resumed(worker: Worker, saved: Mapping[str, Tensor]) -> Any:
-    """Put the environments back to what `_world` said; returns the observation that is to be answered."""
-    if hasattr(worker.env, "resume"):
-        return worker.env.resume(saved)
-    world = {name: saved[name].to(x) for name, x in _world(worker).items()}
-    worker.env.state = worker.env.state._replace(**{name: world.get(name) for name in worker.env.state._fields})
-    seen = [x for name, x in world.items() if name.startswith("observation.")]
-    now = worker.observation
-    return type(now)(*seen) if isinstance(now, tuple) else seen[0]
+def _resumable(env: VecEnv) -> ResumableVecEnv:
+    if not isinstance(env, ResumableVecEnv):
+        raise RunError(
+            f"{type(env).__name__} cannot be continued exactly: it has no checkpoint() and resume(); implement "
+            "finrl_pod.protocols.ResumableVecEnv"
+        )
+    return env

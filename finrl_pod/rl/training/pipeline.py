@@ -24,6 +24,7 @@ import torch.multiprocessing as mp
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
 from finrl_pod.process import STOPS, Parent, belong_to, this_one
+from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.buffers.replay import Replay
@@ -36,12 +37,12 @@ WAIT = 2e-4  # seconds between two looks
 START_SECONDS, END_SECONDS = 120.0, 10.0
 SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # of the shared counts
 
-MakeEnv = Callable[[], Any]
+MakeEnv = Callable[[], VecEnv]
 
 
 class Figures(NamedTuple):
     """What a pipeline has done. ratio: updates a sample since the warm-up. staleness: updates that the learner had done
-    beyond the weights that a sample was collected with, when it arrived; mean and most. losses: workers of the
+    beyond the weights that a sample was collected with, when it arrived; mean and most. worker_restarts: workers of the
     environment that were replaced."""
 
     samples: int
@@ -50,7 +51,7 @@ class Figures(NamedTuple):
     ratio: float
     staleness: float
     most_stale: int
-    losses: int
+    worker_restarts: int
 
 
 class SharedReplay(Replay):
@@ -230,13 +231,13 @@ class Pipeline:
             )
 
 
-def _made(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
+def _made(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
     algorithm = make_algorithm(config, env, seed=seed)
     assert isinstance(algorithm, OffPolicy)
     return algorithm
 
 
-def _with_room_for_a_batch(config: OffPolicyConfig, env: Any, seed: int) -> OffPolicy:
+def _with_room_for_a_batch(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
     """For who is given another replay."""
     return _made(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
@@ -271,7 +272,7 @@ def _collect(
     except (FinrlPodError, ValueError, RuntimeError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
     finally:
-        if hasattr(env, "close"):
+        if isinstance(env, PooledVecEnv):
             env.close()
 
 
@@ -281,6 +282,7 @@ def _work(
     config, replay = algorithm.config, algorithm.replay
     round_ = algorithm.steps * worker.env.envs
     ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
+    pool = worker.env if isinstance(worker.env, PooledVecEnv) else None
     own = algorithm.trained.parts[algorithm.acting].parameters.flat
     version, told = 0, time.monotonic()
     while not counts[STOP]:
@@ -297,10 +299,12 @@ def _work(
             torch.cuda.synchronize(algorithm.device)  # the items are there before they are counted
         versions[torch.arange(start, replay.written) % replay.capacity] = version
         counts[WRITTEN], counts[SEEN] = replay.written, algorithm.seen
-        counts[LOST] = getattr(worker.env, "losses", 0)
-        if time.monotonic() - told > 0.05 and hasattr(worker.env, "episodes"):
+        if pool is None:
+            continue
+        counts[LOST] = pool.worker_restarts
+        if time.monotonic() - told > 0.05:
             told = time.monotonic()
-            if episodes := list(_plain(worker.env.episodes())):
+            if episodes := list(_plain(pool.episodes())):
                 pipe.send(("episodes", episodes))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.normalisation import AsItIs
 from finrl_pod.types import EnvStep, Observation, Tensor
@@ -36,8 +37,9 @@ AS_IT_IS = AsItIs()
 class Worker:
     """Keeps the current observation of P x G x A environments and collects rollouts of H steps."""
 
-    def __init__(self, env: Any, seed: int) -> None:
+    def __init__(self, env: VecEnv, seed: int) -> None:
         self.env = env
+        self.shape = group_shape(env)  # (P, G, A)
         self.observation: Any = env.reset(seed)
 
     @torch.no_grad()
@@ -48,11 +50,12 @@ class Worker:
         environment's. view: rows and rewards are kept as it shows them.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
-        shape = (env.members, env.groups, env.accounts)
+        shape = self.shape
         room: list[Tensor] = []
         view.begin(self.observation)
-        ends = _Ends(env, as_pair(view.show(self.observation)))
-        env.recycles = True  # whatever is kept is copied
+        ends = _Ends(self, as_pair(view.show(self.observation)))
+        if isinstance(env, MarketVecEnv):
+            env.reuse_buffers(True)  # whatever is kept is copied
         try:
             for h in range(horizon):
                 day, account = as_pair(view.show(self.observation))
@@ -78,7 +81,8 @@ class Worker:
                     kept[h] = x
                 self.observation = out.observation
         finally:
-            env.recycles = False
+            if isinstance(env, MarketVecEnv):
+                env.reuse_buffers(False)
             self.observation = _own(self.observation)
         now = as_pair(view.show(self.observation))
         last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *ends.rounds))
@@ -108,10 +112,10 @@ def as_pair(observation: Any) -> Observation:
 class _Ends:
     """The final observations of groups whose time is over, in rounds: the first of every group, the second, ..."""
 
-    def __init__(self, env: Any, like: Observation) -> None:
-        self._shape, self.rounds = (env.members, env.groups, env.accounts), [like]
+    def __init__(self, worker: Worker, like: Observation) -> None:
+        self._shape, self.rounds = worker.shape, [like]
         # A market's windows are as long as a rollout at least: there one round is enough, and nothing is counted.
-        self._count = None if hasattr(env, "market") else torch.zeros_like(like.day)
+        self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.day)
 
     def keep(self, over: Tensor, final: Observation) -> None:
         """over: [P, G] bool."""
