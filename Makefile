@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard screenshots check browser test legacy test-legacy soak soak-short clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test legacy test-legacy soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -51,7 +51,7 @@ paper-demo: setup ## trade a simulated month with the daemon against a fake brok
 dashboard: setup ## see runs, compare them, train and watch paper trading in a browser
 	$(BIN)/finrl-pod dashboard $(ARGS)
 
-check: setup ## ruff, mypy strict, and who may import whom
+check: setup ## ruff, mypy strict, import layers and cycles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -68,8 +68,14 @@ browser: setup ## the browser that tests drive: Chromium is installed where none
 	  echo "make: no Chromium is here and none could be installed: the browser tests will FAIL until there is one" >&2; \
 	fi
 
+# pytest-xdist: a worker a core; tests of one file stay on one worker, so that they share what they set up.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+
+test-fast: check ## check, then the tests that are neither slow nor drive a browser; before every commit
+	$(PYTEST) -m "not slow and not browser" --ignore tests/test_layers.py $(ARGS)
+
 test: check browser ## check, then every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) --ignore tests/test_layers.py $(ARGS)
 
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
 	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
