@@ -1,8 +1,8 @@
-"""The whole line in a handful of lines, for notebooks and scripts.
+"""Python API: prepare a market, train, save, load and backtest in a few lines.
 
 from finrl_pod_app import api
 
-setup = api.prepare()                                     # the sample, its splits, features and market
+setup = api.prepare()                                     # built-in sample: prices, splits, features, market
 agent = api.train(setup, samples=500_000, callback=lambda a, m: print(a.samples[0], float(m["reward"][0])))
 api.save(agent, "agents/first", setup)
 strategy = api.load("agents/first")
@@ -39,7 +39,7 @@ from finrl_pod_app.services.trial_log import log_look, strategy_identity
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """A config with what it names: prices, splits, and the market made of them."""
+    """A config with its prices, splits and market."""
 
     config: RunConfig
     panel: Panel
@@ -47,12 +47,15 @@ class Setup:
     market: MarketTensor
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
-        """The training environments: decisions inside the training split, the last reward two bars before its end."""
+        """Return environments on the training split for the given population members."""
         return training_env(self.config, self.market, self.splits, members)
 
 
 def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
-    """Load prices, split them, compute features, normalise on the training split. Raises what these raise."""
+    """Load prices, split them, compute features and normalise them on the training split.
+
+    config: default settings if None. device: "auto", "cpu" or "cuda". Raises DataError, FeatureError or ConfigError.
+    """
     config = config or RunConfig()
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
@@ -68,10 +71,10 @@ def train(
     warm_start: str | Path | None = None,
     threads: int | None = None,
 ) -> Learner:
-    """Train one agent on `samples` environment steps; see `Learner` for what it can do after.
+    """Train one agent for `samples` environment steps and return its `Learner`.
 
-    callback(learner, metrics) runs after every iteration; returning False stops. warm_start: an agent that `save`
-    wrote. threads: CPU threads; the config's unless given.
+    seed, threads: default to the config's. callback(learner, metrics) is called after every iteration; returning False
+    stops the training. warm_start: path of an agent written by `save`.
     """
     config = setup.config
     learner = Learner(
@@ -87,7 +90,7 @@ def train(
 
 
 def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> Path:
-    """Write one agent as `path`.json and `path`.safetensors."""
+    """Write one member as `path`.json and `path`.safetensors and return the path of the JSON file."""
     target = Path(path)
     target = target.with_name(target.name.removesuffix(".json"))
     snapshot = learner.snapshot(member, id=target.name, data_sha256=setup.panel.sha256)
@@ -95,7 +98,7 @@ def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> P
 
 
 def load(*paths: str | Path) -> PolicyStrategy:
-    """Agents that `save` wrote, as one strategy: their target weights are averaged."""
+    """Load agents written by `save` as one strategy that averages their target weights."""
     return PolicyStrategy([_read(path) for path in paths], name="+".join(Path(path).stem for path in paths))
 
 
@@ -105,12 +108,11 @@ def backtest(
     split: str = "validation",
     execution: Literal["weights", "paper"] = "weights",
 ) -> BacktestResult:
-    """A strategy (an object with `target_weights`), or a baseline by name, over one split under the config's costs.
+    """Backtest a strategy (an object with `target_weights`, or the name of a baseline) on one split.
 
-    Look at "test" once, at the end: a strategy that looks is logged in the register, and the verdicts that come later
-    ask for more.
-
-    execution: "paper" sends the orders that the paper-trading daemon would, rounded and sized before their fill.
+    split: "train", "validation" or "test". Use "test" once, at the end: every look is recorded in the trial registry
+    and makes later promotions harder. execution: "weights" trades target weights directly; "paper" sizes and rounds
+    orders as the paper-trading daemon does. Raises InputError for an unknown split or execution.
     """
     spans: dict[str, Span] = {
         "train": setup.splits.train,
@@ -125,11 +127,11 @@ def backtest(
     market = setup.market
     if not isinstance(strategy, str):
         if not all(hasattr(strategy, name) for name in ("name", "feature_names")):
-            given = strategy
-            strategy = UserStrategy(lambda: given, type(given).__name__)
+            user_object = strategy
+            strategy = UserStrategy(lambda: user_object, type(user_object).__name__)
         if isinstance(strategy, PolicyStrategy):
             strategy.check_universe(setup.panel.symbols)
-        if not set(strategy.feature_names) <= set(market.feature_names):  # turbulence, or features of its own
+        if not set(strategy.feature_names) <= set(market.feature_names):  # turbulence, or features that the setup lacks
             market = build_market(
                 setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
             )
@@ -140,10 +142,11 @@ def backtest(
         chosen = make(strategy) if isinstance(strategy, str) else strategy
         paper, span = of_environment(environment, setup.panel), spans[split]
         return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
-    terms = (spans[split].first, spans[split].last, rules_of(environment), environment.cash)
+    period = (spans[split].first, spans[split].last)
+    account = (rules_of(environment), environment.cash)
     if isinstance(strategy, str):
-        return run_baseline(strategy, setup.panel, market, *terms)
-    return run_strategy(strategy, setup.panel, market, *terms)
+        return run_baseline(strategy, setup.panel, market, *period, *account)
+    return run_strategy(strategy, setup.panel, market, *period, *account)
 
 
 def _read(path: str | Path) -> AgentSnapshot:

@@ -1,15 +1,18 @@
-"""How far a run is, for whoever shows it."""
+"""Progress of a run, and the callback that receives it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Progress:
-    """stage: in words. samples, total_samples: environment steps over all pods. best: highest validation score yet.
+    """Progress of a training run.
 
-    seconds_left: an estimate for the training, None before there is one.
+    stage: what is being done. samples, total_samples: environment steps over all pods, so far and in total.
+    best: highest validation score so far. seconds_left: estimate for the training, None until there is one.
+    detail: further text for a person.
     """
 
     stage: str
@@ -19,3 +22,6 @@ class Progress:
     best: float | None
     seconds_left: float | None
     detail: str = ""
+
+
+ProgressCallback = Callable[[Progress], None]

@@ -22,13 +22,12 @@ from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
 from finrl_pod.tournament.generator import Birth, first_births, next_births
 from finrl_pod.tournament.leaderboard import Leaderboard, score_from_plain
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.settings import check
 from finrl_pod.types import Floats, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
-Report = Callable[[Progress], None]
 # Told of every generation before it counts: its number, the scores of its pods, their equity [T, pods] on validation.
 Record = Callable[[int, Sequence[Score], Floats], None]
 
@@ -64,7 +63,7 @@ class Tournament:
         validation: tuple[int, int],
         run: RunDirectory,
         data_sha256: str,
-        report: Report = lambda _: None,
+        report: ProgressCallback = lambda _: None,
         record: Record = lambda *_: None,
     ) -> None:
         """make_env(member ids) gives the training environments; validation: first and last bar of the scoring split.

@@ -67,7 +67,7 @@ def mine(tmp_path: Path) -> str:
 
 def test_a_folder_of_a_run_is_not_written_over(mine: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RunError, match="holds a run, which this would write over"):
+    with pytest.raises(RunError, match="holds a run, which would be overwritten"):
         run_backtest(mine, data="made", out=tmp_path, **SPAN)
 
 

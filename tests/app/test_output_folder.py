@@ -12,10 +12,10 @@ from finrl_pod_app.services.output_folder import (
     RUN,
     SWEEP,
     WALK_FORWARD,
-    Rewritten,
-    held,
+    RewritableResult,
+    locked_folder,
     refuse_other,
-    rewriting,
+    rewritable_folder,
 )
 
 from finrl_pod.errors import RunError
@@ -23,8 +23,8 @@ from finrl_pod.errors import RunError
 HOLDER = """
 import sys
 from pathlib import Path
-from finrl_pod_app.services.output_folder import RUN, held
-with held(Path(sys.argv[1]), RUN):
+from finrl_pod_app.services.output_folder import RUN, locked_folder
+with locked_folder(Path(sys.argv[1]), RUN):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -36,18 +36,18 @@ def test_another_process_is_kept_out_until_the_holder_ends(tmp_path: Path) -> No
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match="another process is writing into"), held(out, RUN):
+        with pytest.raises(RunError, match="another process is writing to"), locked_folder(out, RUN):
             pass
         holder.kill()
-    with held(out, RUN):
+    with locked_folder(out, RUN):
         (out / RUN).write_text("{}")
-    with held(out, RUN):
+    with locked_folder(out, RUN):
         pass
     assert out.exists()
 
 
 def test_a_folder_that_stayed_empty_is_not_left_behind(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing to do"), held(tmp_path / "one", RUN):
+    with pytest.raises(ValueError, match="nothing to do"), locked_folder(tmp_path / "one", RUN):
         raise ValueError("nothing to do")
     assert not (tmp_path / "one").exists()
 
@@ -56,7 +56,7 @@ def test_another_kind_of_result_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / WALK_FORWARD).write_text("{}")
     refuse_other(tmp_path, WALK_FORWARD)
     for own in (RUN, ""):
-        with pytest.raises(RunError, match="holds a walk-forward, which this would write over; name another folder"):
+        with pytest.raises(RunError, match="holds a walk-forward, which would be overwritten"):
             refuse_other(tmp_path, own)
 
 
@@ -64,25 +64,28 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"cannot write .*file/one: Not a directory"),
-        held(tmp_path / "file" / "one", RUN),
+        locked_folder(tmp_path / "file" / "one", RUN),
     ):
         pass
 
 
-@pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.what)
-def test_a_file_of_somebody_else_is_not_written_over(kind: Rewritten, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.description)
+def test_a_file_of_somebody_else_is_not_written_over(kind: RewritableResult, tmp_path: Path) -> None:
     theirs = tmp_path / kind.others[0]
     theirs.write_text("mine")
     with (
-        pytest.raises(RunError, match=f"holds a {theirs.name} that is not from {kind.what}"),
-        rewriting(tmp_path, kind),
+        pytest.raises(RunError, match=f"holds a {theirs.name} that was not written by {kind.description}"),
+        rewritable_folder(tmp_path, kind),
     ):
         pass
-    (tmp_path / kind.mark).write_text('{"something": "else"}')
-    with pytest.raises(RunError, match=f"holds a {kind.mark} that is not from"), rewriting(tmp_path, kind):
+    (tmp_path / kind.marker).write_text('{"something": "else"}')
+    with (
+        pytest.raises(RunError, match=f"holds a {kind.marker} that was not written by"),
+        rewritable_folder(tmp_path, kind),
+    ):
         pass
-    (tmp_path / kind.mark).write_text(f'{{"{kind.key}": []}}')
-    with rewriting(tmp_path, kind):
+    (tmp_path / kind.marker).write_text(f'{{"{kind.key}": []}}')
+    with rewritable_folder(tmp_path, kind):
         pass
     assert theirs.read_text() == "mine"
 
@@ -91,9 +94,15 @@ def test_a_folder_that_is_a_file_or_closed_is_told_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"file: it is a file; name another"), rewriting(tmp_path / "file", SWEEP):
+    with (
+        pytest.raises(RunError, match=r"file: it is a file"),
+        rewritable_folder(tmp_path / "file", SWEEP),
+    ):
         pass
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write into closed folders
-    with pytest.raises(RunError, match=r"closed: no permission; name another"), rewriting(tmp_path / "closed", SWEEP):
+    with (
+        pytest.raises(RunError, match=r"closed: no permission"),
+        rewritable_folder(tmp_path / "closed", SWEEP),
+    ):
         pass
     assert not (tmp_path / "closed").exists()

@@ -34,7 +34,7 @@ def progress(stage: str = "training", samples: int = 10, best: float | None = 1.
 
 
 def test_the_file_is_there_while_the_run_works(tmp_path: Path) -> None:
-    with progress_file.live(tmp_path) as tell:
+    with progress_file.live_progress(tmp_path) as tell:
         tell(progress())
         told = progress_file.read(tmp_path / progress_file.FILE)
         assert told is not None
@@ -47,13 +47,13 @@ def test_the_file_is_there_while_the_run_works(tmp_path: Path) -> None:
 
 
 def test_it_is_removed_after_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), progress_file.live(tmp_path):
+    with pytest.raises(KeyboardInterrupt), progress_file.live_progress(tmp_path):
         raise KeyboardInterrupt
     assert not (tmp_path / progress_file.FILE).exists()
 
 
 def test_it_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
-    with progress_file.live(tmp_path) as tell:
+    with progress_file.live_progress(tmp_path) as tell:
         tell(progress(samples=1))
         tell(progress(samples=2))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 1
@@ -62,14 +62,14 @@ def test_it_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> N
 
 
 def test_what_is_no_number_is_null(tmp_path: Path) -> None:
-    with progress_file.live(tmp_path) as tell:
+    with progress_file.live_progress(tmp_path) as tell:
         tell(progress(best=math.nan))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["best"] is None
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot write"), progress_file.live(tmp_path / "file"):
+    with pytest.raises(RunError, match="cannot write"), progress_file.live_progress(tmp_path / "file"):
         pass
 
 

@@ -116,7 +116,7 @@ def test_ctrl_c_is_one_sentence_and_the_run_goes_on_after(room: Path, whole: Pat
     shown, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert shown == ""
-    sentence = f"interrupted: the generations that were finished are kept in {out}; go on with --resume --out {out}"
+    sentence = f"interrupted; finished generations are kept in {out}. Resume with --resume --out {out}"
     assert err == f"finrl-pod: {sentence}\n"
     assert generation(out) < GENERATIONS - 1
     here(room, out, resume=True)

@@ -47,7 +47,7 @@ def walked(room: Path) -> tuple[Path, dict[str, Any]]:
             assert process.pid == os.getpid()  # whoever looks on sees which run is at work
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=r"kept in .*; go on with --resume"):
+    with pytest.raises(Interrupted, match=r"kept in .* --resume"):
         run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS, device="cpu", progress=stop)
     assert not (out / "walkforward.json").exists()
     assert list(out.rglob(progress_file.FILE)) == []

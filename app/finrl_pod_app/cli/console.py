@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from finrl_pod.tournament.progress import Progress
+    from finrl_pod.tournament.progress import Progress, ProgressCallback
     from finrl_pod_app.services.doctor import Finding
 
 PIPE_WIDTH = 160
@@ -22,11 +22,10 @@ PIPE_WIDTH = 160
 OPTIONAL_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
 SWEEP_COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
-Report = Callable[["Progress"], None]
 
 
 @contextmanager
-def progress_display(*, quiet: bool) -> Iterator[Report]:
+def progress_display(*, quiet: bool) -> Iterator[ProgressCallback]:
     """Yield a function that displays a `Progress`.
 
     On a terminal: one live line with stage, samples/s, best validation score and time left. Otherwise one line per
@@ -222,7 +221,7 @@ def step_display(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _live_line() -> Iterator[Report]:
+def _live_line() -> Iterator[ProgressCallback]:
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -248,7 +247,7 @@ def _live_line() -> Iterator[Report]:
         yield report
 
 
-def _line_per_stage() -> Report:
+def _line_per_stage() -> ProgressCallback:
     last_stage = ""
 
     def report(progress: Progress) -> None:

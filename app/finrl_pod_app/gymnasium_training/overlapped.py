@@ -17,17 +17,17 @@ from finrl_pod_envs.gymnasium_pool.env import ClassicEnv, Episode
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.training.pipeline import Figures, Pipeline
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod_app.gymnasium_training.config import Order, check
 from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.gymnasium_training.folder import WEIGHTS, RunFolder
 from finrl_pod_app.gymnasium_training.scores import Scores
-from finrl_pod_app.gymnasium_training.training import Report, stop_asked
-from finrl_pod_app.services.output_folder import RUN, held
+from finrl_pod_app.gymnasium_training.training import stop_asked
+from finrl_pod_app.services.output_folder import RUN, locked_folder
 
 
 def train_at_once(
-    order: Order, out: Path, *, evaluation: int = EPISODES, progress: Report = lambda _: None
+    order: Order, out: Path, *, evaluation: int = EPISODES, progress: ProgressCallback = lambda _: None
 ) -> dict[str, Any]:
     """As `training.train`, with figures of the pipeline in the result.
 
@@ -45,7 +45,7 @@ def train_at_once(
     )
     make_here = functools.partial(ClassicEnv, order.env, envs=order.envs, device=order.device)
     pipeline = Pipeline(make_env, order.agent, seed=order.seed, make_here=make_here)
-    with held(out, RUN), stop_asked() as asked:
+    with locked_folder(out, RUN), stop_asked() as asked:
         folder.begin(order.plain())
         ended = _learn(pipeline, order, scores, asked, progress)
         figures, algorithm = pipeline.figures, pipeline.algorithm
@@ -65,7 +65,9 @@ def train_at_once(
     return result
 
 
-def _learn(pipeline: Pipeline, order: Order, scores: Scores, asked: list[int], progress: Report) -> RunError | None:
+def _learn(
+    pipeline: Pipeline, order: Order, scores: Scores, asked: list[int], progress: ProgressCallback
+) -> RunError | None:
     """Until all steps are done or a stop is asked for; returns why it ended before, where something failed."""
     began = time.monotonic()
 

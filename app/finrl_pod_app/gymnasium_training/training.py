@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod_app.gymnasium_training.config import Order, check, order_of
 from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.gymnasium_training.folder import RunFolder
 from finrl_pod_app.gymnasium_training.scores import Scores
-from finrl_pod_app.services.output_folder import RUN, held
+from finrl_pod_app.services.output_folder import RUN, locked_folder
 
-Report = Callable[[Progress], None]
 SAVE_SECONDS = 60.0
 TELL_SECONDS = 0.2
 
@@ -35,7 +34,7 @@ def train(
     resume: bool = False,
     save_seconds: float = SAVE_SECONDS,
     evaluation: int = EPISODES,
-    progress: Report = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> dict[str, Any]:
     """Train as ordered, or go on with the run in `out`; returns the result that result.json keeps.
 
@@ -52,14 +51,16 @@ def train(
             return done
     with contextlib.closing(_make_env(order)) as env, stop_asked() as asked:
         learner = Learner(env, order.agent, seed=order.seed, threads=order.threads)
-        with held(out, RUN):
+        with locked_folder(out, RUN):
             if not resume:
                 folder.begin(order.plain())
             return _Run(order, folder, env, learner, progress).go(asked, save_seconds, evaluation)
 
 
 class _Run:
-    def __init__(self, order: Order, folder: RunFolder, env: ClassicEnv, learner: Learner, progress: Report) -> None:
+    def __init__(
+        self, order: Order, folder: RunFolder, env: ClassicEnv, learner: Learner, progress: ProgressCallback
+    ) -> None:
         self.order, self.folder, self.env, self.learner, self._tell = order, folder, env, learner, progress
         self.scores = Scores(order.members, order.steps)
         self.seconds = self.losses = 0.0

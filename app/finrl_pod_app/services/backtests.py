@@ -25,7 +25,7 @@ from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
-from finrl_pod_app.services.output_folder import BACKTEST, rewriting
+from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.prices import backtest_period, load_panel
 from finrl_pod_app.services.trial_log import champion_identity, log_look
@@ -95,7 +95,7 @@ def run_backtest(
     symbols = () if paper is None else paper.symbols
     if paper is not None and data is None:
         data = paper.broker.panel
-    with rewriting(out, BACKTEST):
+    with rewritable_folder(out, BACKTEST):
         asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
         looks = asked.log_look()
         if execution == "paper":

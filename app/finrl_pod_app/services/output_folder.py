@@ -1,4 +1,4 @@
-"""The folder that a command writes into: one kind of result each, and one process at a time."""
+"""Output folders of commands: each holds one kind of result and is locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from typing import NamedTuple
 from finrl_pod.errors import RunError
 
 RUN, WALK_FORWARD = "config.json", "plan.json"
-WHAT = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
+KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
 
 
-class Rewritten(NamedTuple):
-    """A result that may be written again in its folder. mark: the JSON file that every such folder has, key: what its
-    object has; others: the other files."""
+class RewritableResult(NamedTuple):
+    """A kind of result that may be overwritten in its folder.
 
-    what: str
-    mark: str
+    description: for messages. marker: JSON file that identifies it, with `key` at its top level. others: other files.
+    """
+
+    description: str
+    marker: str
     key: str
     others: tuple[str, ...]
 
 
-BACKTEST = Rewritten(
+BACKTEST = RewritableResult(
     "a backtest", "report.json", "test", ("report.html", "bars.parquet", "bars.csv", "weights.parquet", "weights.csv")
 )
-SWEEP = Rewritten("a sweep", "sweep.json", "rows", ("sweep.parquet", "sweep.csv"))
+SWEEP = RewritableResult("a sweep", "sweep.json", "rows", ("sweep.parquet", "sweep.csv"))
 
 
 def refuse_other(out: Path, own: str = "") -> None:
-    """Raises RunError where `out` holds another kind of result, which would be written over.
+    """Raise RunError if `out` holds another kind of result, which would be overwritten.
 
-    own: the file that says what is to be written, RUN or WALK_FORWARD; none for what may be written again.
+    own: RUN or WALK_FORWARD, the marker of the result to be written; empty for results that may be overwritten.
     """
-    for file, what in WHAT.items():
+    for file, what in KINDS.items():
         if file != own and (out / file).exists():
-            raise RunError(f"{out} holds {what}, which this would write over; name another folder with --out")
+            raise RunError(f"{out} holds {what}, which would be overwritten; choose another folder with --out")
 
 
 @contextlib.contextmanager
-def held(out: Path, own: str) -> Iterator[None]:
-    """The folder for this process alone, until the block is left or the process ends, however it does.
+def locked_folder(out: Path, own: str) -> Iterator[None]:
+    """Create and lock a folder for this process until the block or the process ends.
 
-    Raises RunError where another process holds it, where it holds another kind of result, and where it cannot be made.
+    Raises RunError if another process has locked it, if it holds another kind of result, or if it is not writable.
     """
     refuse_other(out, own)
     new = not out.exists()
@@ -54,44 +56,46 @@ def held(out: Path, own: str) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise RunError(f"cannot write {out}: {_reason(error)}; name another folder with --out") from None
+        raise RunError(f"cannot write {out}: {_reason(error)}; choose another folder with --out") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f"another process is writing into {out}; wait for it or stop it, or name another --out"
+                f"another process is writing to {out}; wait for it, stop it, or choose another --out"
             ) from None
-        if not os.access(out, os.W_OK | os.X_OK):  # noticed before the work, not after it
-            raise RunError(f"cannot write {out}: no permission; name another folder with --out")
+        if not os.access(out, os.W_OK | os.X_OK):  # checked before the work, not after it
+            raise RunError(f"cannot write {out}: no permission; choose another folder with --out")
         yield
     finally:
         os.close(handle)
         if new:
-            with contextlib.suppress(OSError):  # something was written
+            with contextlib.suppress(OSError):  # not empty
                 out.rmdir()
 
 
 @contextlib.contextmanager
-def rewriting(out: Path | None, kind: Rewritten) -> Iterator[None]:
-    """`held` for a result that may be written again; nothing for none. Raises RunError also where a file of such a
-    name lies in the folder that no such result wrote: it is somebody's."""
+def rewritable_folder(out: Path | None, kind: RewritableResult) -> Iterator[None]:
+    """Like `locked_folder`, for a result that may be overwritten; does nothing without a folder.
+
+    Raises RunError also if the folder holds a file of the same name that this kind of result did not write.
+    """
     if out is None:
         yield
         return
-    there = [file for file in (kind.mark, *kind.others) if (out / file).exists()]
-    if there and not _wrote(out / kind.mark, kind.key):
+    existing = [file for file in (kind.marker, *kind.others) if (out / file).exists()]
+    if existing and not _is_own_result(out / kind.marker, kind.key):
         raise RunError(
-            f"{out} holds a {there[0]} that is not from {kind.what}, and this would write over it; "
-            "name another folder with --out"
+            f"{out} holds a {existing[0]} that was not written by {kind.description} and would be overwritten; "
+            "choose another folder with --out"
         )
-    with held(out, ""):
+    with locked_folder(out, ""):
         yield
 
 
-def _wrote(mark: Path, key: str) -> bool:
+def _is_own_result(marker: Path, key: str) -> bool:
     try:
-        kept = json.loads(mark.read_text(encoding="utf-8"))
+        kept = json.loads(marker.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(kept, dict) and key in kept

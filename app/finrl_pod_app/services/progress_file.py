@@ -1,7 +1,7 @@
-"""What a run that is training says about itself: live.json in its folder, for whoever looks on from another process.
+"""live.json in the folder of a running training: its progress and its process, for other processes to read.
 
-The file is there while the process works and is removed when it ends in order. One that was left behind by a kill is
-told by its process, which is named by number and by when it began: a number alone is used again by the system.
+The file exists while the process runs and is removed when it exits normally. A file left behind by a kill is recognised
+by its process, which is identified by PID and start time, because PIDs are reused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from finrl_pod.files import read_json, to_plain, write_json
 from finrl_pod.tournament.progress import Progress
 
 FILE = "live.json"
-EVERY = 1.0  # seconds between two writings of one stage
+WRITE_SECONDS = 1.0  # between two writes within a stage
 
 
 @contextlib.contextmanager
-def live(folder: Path) -> Iterator[_Writer]:
-    """A function to call with every `Progress`, which keeps `folder`/live.json. Raises RunError when it cannot be
-    written at first; later a full disk does not end a training for this file's sake."""
+def live_progress(folder: Path) -> Iterator[_Writer]:
+    """Yield a callback that writes each `Progress` to `folder`/live.json.
+
+    Raises RunError if the first write fails; later failures (a full disk) are ignored and do not stop the training.
+    """
     writer = _Writer(folder)
     try:
         yield writer
@@ -46,7 +48,7 @@ class _Writer:
         now = time.monotonic()
         if progress.stage == self._stage and now < self._due:
             return
-        self._stage, self._due = progress.stage, now + EVERY
+        self._stage, self._due = progress.stage, now + WRITE_SECONDS
         with contextlib.suppress(RunError):
             write_json(
                 self._file,
@@ -55,8 +57,7 @@ class _Writer:
 
 
 def read(file: Path) -> dict[str, Any] | None:
-    """What is in a file that names a process (live.json, or another of its form), or None where there is none that
-    can be read: it may go at any moment."""
+    """Read live.json, or another file with a "process" entry. None if it is missing or unreadable."""
     try:
         return read_json(file)
     except RunError:
@@ -64,12 +65,12 @@ def read(file: Path) -> dict[str, Any] | None:
 
 
 def identity(pid: int) -> dict[str, float]:
-    """A process by its number and its start, in seconds since 1970. Raises psutil.Error where there is none."""
+    """Return PID and start time (seconds since 1970) of a process. Raises psutil.Error if it does not exist."""
     return {"pid": pid, "began": psutil.Process(pid).create_time()}
 
 
 def process_of(values: Mapping[str, Any] | None) -> psutil.Process | None:
-    """The process that `read` names, if it still runs (or is paused)."""
+    """Return the process that the result of `read` identifies if it is still running or paused, else None."""
     try:
         named = (values or {})["process"]
         process = psutil.Process(int(named["pid"]))
@@ -80,7 +81,7 @@ def process_of(values: Mapping[str, Any] | None) -> psutil.Process | None:
 
 
 def is_paused(process: psutil.Process) -> bool:
-    """Whether the process is stopped by a signal and waits."""
+    """Return whether the process is stopped by a signal (SIGSTOP)."""
     try:
         return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,17 @@ from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod_app.report.document import rule_sentences, write_json
 from finrl_pod_app.services.backtests import PreparedBacktest, prepare, with_seed
-from finrl_pod_app.services.output_folder import SWEEP, rewriting
+from finrl_pod_app.services.output_folder import SWEEP, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 
 Period = tuple[str | None, str | None]
 KEYS = ("strategy", "seed", "start", "end", "cost_bps", "in_sample")
 MOST = 100_000  # combinations: beyond it a slip of the pen is likelier than a purpose
 KEPT_BYTES = 2**27  # of decisions at a time, before their books are kept and they are let go
-Report = Callable[[Progress], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ def run_sweep(
     cash: float | None = None,
     settings: Sequence[str] = (),
     out: Path | None = None,
-    progress: Report = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> dict[str, Any]:
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
@@ -80,14 +79,14 @@ def run_sweep(
         raise InputError("a run's champion takes no seed: leave the seeds out, or name a strategy that takes one")
     base = _config_of_first_run(targets)
     done = _Done(costs)
-    with rewriting(out, SWEEP):
+    with rewritable_folder(out, SWEEP):
         try:
             for prepared, seed in _each(targets, periods, seeds, data, cash, settings, base):
                 progress(done.told(count))
                 done.take(ask(prepared, seed))
         except KeyboardInterrupt:
             plain = done.document(count)
-            if out is None or not done.rows or (out / SWEEP.mark).exists():
+            if out is None or not done.rows or (out / SWEEP.marker).exists():
                 raise
             _write(out, plain)
             raise Interrupted(f"interrupted: {len(done.rows):,} of {count:,} rows are kept in {out}") from None

@@ -1,4 +1,4 @@
-"""From a config to a report: what `finrl-pod demo`, `tournament` and `train` do, as functions."""
+"""Run a tournament from a config to its report: what `finrl-pod demo`, `tournament` and `train` do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import check as check_agent
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.settings import check as check_tournament
 from finrl_pod.tournament.tournament import Outcome, Tournament
@@ -28,40 +28,43 @@ from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.doctor import installed_versions, pick_device
-from finrl_pod_app.services.output_folder import RUN, held
+from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.progress_file import live
+from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.trial_log import TrialLog
 
-Report = Callable[[Progress], None]
-
 
 def run_tournament(
-    config: RunConfig, out: Path, *, resume: bool = False, device: str = "auto", progress: Report = lambda _: None
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    progress: ProgressCallback = lambda _: None,
 ) -> dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
-    Returns the object of report.json. Raises Interrupted when the user stopped it: what was reached is on disk.
+    Returns the contents of report.json. Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     _stages(progress)("reading prices and features")
-    chosen = pick_device(device)
+    torch_device = pick_device(device)
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
-    opener = RunDirectory.resume if resume else RunDirectory.create
+    open_run = RunDirectory.resume if resume else RunDirectory.create
     context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
     try:
-        with held(out, RUN):
-            run = opener(out, config, panel.sha256)
-            with live(out) as onlookers:
-                told = both(progress, onlookers)
-                outcome, members, evaluation = compete(context, run, TrialRegistry(), chosen, told)
-                _stages(told)("writing the report", outcome)
+        with locked_folder(out, RUN):
+            run = open_run(out, config, panel.sha256)
+            with live_progress(out) as write_progress:
+                callback = both_callbacks(progress, write_progress)
+                outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback)
+                _stages(callback)("writing the report", outcome)
                 document = build_document(
                     config=config,
                     panel=panel,
@@ -71,7 +74,7 @@ def run_tournament(
                     champion=_described(config, members, outcome),
                     leaderboard=outcome.leaderboard.scores,
                     verdict=evaluation.judged,
-                    timing=_timing(outcome, time.perf_counter() - began),
+                    timing=_timing(outcome, time.perf_counter() - start),
                     cost_curve=evaluation.cost_curve,
                 )
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
@@ -82,8 +85,7 @@ def run_tournament(
                 write_report(out, document, evaluation.test)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted: the generations that were finished are kept in {out}; "
-            f"go on with --resume --out {shlex.quote(str(out))}"
+            f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
         ) from None
     return document
 
@@ -93,9 +95,9 @@ def compete(
     run: RunDirectory,
     registry: TrialRegistry,
     device: torch.device,
-    progress: Report = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
-    """Train a population, every trial counted in the register, and judge its champion."""
+    """Train a population, record every trial in the registry, and evaluate its champion."""
     stage = _stages(progress)
     outcome, members, log = train(context, run, registry, device, progress)
     return outcome, members, evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
@@ -106,17 +108,14 @@ def train(
     run: RunDirectory,
     registry: TrialRegistry,
     device: torch.device,
-    progress: Report = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> tuple[Outcome, ChampionMembers, TrialLog]:
-    """The first half of `compete`: who is to be champion, not judged yet."""
+    """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
     log = TrialLog(registry, run, config, context.panel, context.market, splits)
     tournament = tournament_of(config, context.market, splits, run, context.panel.sha256, device, progress, log)
     outcome = tournament.run()
     return outcome, choose(outcome.leaderboard, config.tournament), log
-
-
-# ---------------------------------------------------------------------- the pieces
 
 
 def tournament_of(
@@ -126,10 +125,10 @@ def tournament_of(
     run: RunDirectory,
     data_sha256: str,
     device: torch.device,
-    progress: Report,
+    progress: ProgressCallback,
     log: TrialLog,
 ) -> Tournament:
-    """Trains on the training split and scores on the validation split of a market, which is moved to the device."""
+    """Return a tournament that trains on the training split and scores on the validation split, on a device."""
     moved = to_device(market, device)
     return Tournament(
         config,
@@ -144,7 +143,7 @@ def tournament_of(
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
-    """Features normalised on the training split alone."""
+    """Return the market of a panel, its features normalised by statistics of the training split only."""
     environment = config.environment
     return build_market(
         panel,
@@ -156,21 +155,22 @@ def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor
 
 
 def training_env(config: RunConfig, market: MarketTensor, splits: Splits, members: Sequence[int]) -> MarketEnv:
-    """Environments whose last decision fills and is rewarded inside the training split: two bars before its end."""
+    """Return environments on the training split. The last decision is two bars before its end, so that its fill and
+    its reward lie inside the split."""
     window = {"first": splits.train.first, "last": splits.train.last - 2}
     return make_env(market, config.environment, members=members, **window)
 
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
-    """Raises ConfigError for a setting that a tournament would stumble over, before anything is written."""
+    """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
     check_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
     for agent in (config.agent, *config.cohorts):
         check_agent(agent, env)
 
 
-def both(first: Report, second: Report) -> Report:
-    """One listener that tells two."""
+def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:
+    """Return a callback that calls two."""
 
     def report(progress: Progress) -> None:
         first(progress)
@@ -195,8 +195,8 @@ def _timing(outcome: Outcome, total: float) -> Timing:
     return Timing(outcome.samples, outcome.train_seconds, rate, total)
 
 
-def _stages(progress: Report) -> Callable[..., None]:
-    """A function that reports a stage other than training, with what is known so far."""
+def _stages(progress: ProgressCallback) -> Callable[..., None]:
+    """Return a function that reports a stage other than training, with the best score so far."""
 
     def stage(name: str, outcome: Outcome | None = None) -> None:
         best = outcome.leaderboard.best if outcome else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,19 @@ from finrl_pod.files import read_json, write_json
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import MOST_SEED, RunConfig, SplitConfig
 from finrl_pod.tournament.leaderboard import choose
-from finrl_pod.tournament.progress import Progress
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app.services.doctor import pick_device
-from finrl_pod_app.services.output_folder import WALK_FORWARD, held
+from finrl_pod_app.services.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.progress_file import live
+from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
-from finrl_pod_app.services.training import both, check_settings, make_market, tournament_of, training_env
+from finrl_pod_app.services.training import both_callbacks, check_settings, make_market, tournament_of, training_env
 from finrl_pod_app.services.trial_log import TrialLog
 from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
 FOLDS, SEEDS = 6, 3
-Report = Callable[[Progress], None]
 
 
 def run_walkforward(
@@ -50,7 +48,7 @@ def run_walkforward(
     seeds: int = SEEDS,
     resume: bool = False,
     device: str = "auto",
-    progress: Report = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
     registry: TrialRegistry | None = None,
 ) -> dict[str, Any]:
     """Train folds x seeds runs, test each on its fold, and judge the stitched curve. Returns walkforward.json's object.
@@ -69,7 +67,7 @@ def run_walkforward(
     chosen = pick_device(device)
     registry = registry or TrialRegistry()
     try:
-        with held(out, WALK_FORWARD):
+        with locked_folder(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)
             fold_runs = []
             for fold in planned:
@@ -79,8 +77,7 @@ def run_walkforward(
             return report_walkforward(config, panel, fold_runs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted: the generations that were finished are kept in {out}; "
-            f"go on with --resume --out {shlex.quote(str(out))}"
+            f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
         ) from None
 
 
@@ -121,7 +118,7 @@ def _train(
     out: Path,
     registry: TrialRegistry,
     device: torch.device,
-    progress: Report,
+    progress: ProgressCallback,
 ) -> FoldRun:
     """One fold by one seed: trained anew, gone on with, or finished already."""
     own = fold_config(config, panel, fold, seed)
@@ -132,8 +129,8 @@ def _train(
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, own, panel.sha256)
     log = TrialLog(registry, run, own, panel, market, splits)
-    with live(folder) as onlookers:
-        watched = both(progress, onlookers)
+    with live_progress(folder) as onlookers:
+        watched = both_callbacks(progress, onlookers)
         tournament = tournament_of(own, market, splits, run, panel.sha256, device, watched, log)
         board = tournament.run().leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
@@ -160,7 +157,7 @@ def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *,
             raise RunError(f"the walk-forward in {out} was begun with other {what}; resume it with those it began with")
 
 
-def _prefixed(progress: Report, where: str) -> Report:
+def _prefixed(progress: ProgressCallback, where: str) -> ProgressCallback:
     return lambda told: progress(dataclasses.replace(told, stage=f"{where}: {told.stage}"))
 
 
