@@ -1,4 +1,4 @@
-"""Tables for other programs: Parquet, and CSV in which no spreadsheet finds a formula."""
+"""Export to other programs: backtest results as Parquet and CSV, with CSV cells that no spreadsheet executes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,55 @@ import numpy as np
 
 from finrl_pod.errors import EnvironmentLacks
 from finrl_pod.files import write_bytes, write_text
+from finrl_pod.types import BacktestResult
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet may take for the start of a formula (OWASP)
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet may read as the start of a formula (OWASP)
 
 Column = Sequence[Any] | np.ndarray[Any, Any]
+
+
+def write_results(out: Path, results: Mapping[str, BacktestResult]) -> None:
+    """Write bars.parquet, bars.csv, weights.parquet and weights.csv into a folder. Raises RunError."""
+    write_table(out / "bars", bars_table(results))
+    write_table(out / "weights", weights_table(results))
+
+
+def bars_table(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
+    """Columns of a table with one row per strategy and bar.
+
+    strategy, time, equity (currency), turnover (share of equity), costs (currency), and one column "cost: NAME" for
+    every kind of cost, 0.0 where a strategy has none of it.
+    """
+    columns: dict[str, list[Any]] = {"strategy": [], "time": [], "equity": [], "turnover": [], "costs": []}
+    parts = list(dict.fromkeys(part for result in results.values() for part in result.cost_parts))
+    columns |= {f"cost: {part}": [] for part in parts}
+    for name, result in results.items():
+        columns["strategy"].append(np.full(len(result.times), name, dtype=object))
+        columns["time"].append(result.times)
+        for field in ("equity", "turnover", "costs"):
+            columns[field].append(getattr(result, field))
+        for part in parts:
+            columns[f"cost: {part}"].append(result.cost_parts.get(part, np.zeros(len(result.times))))
+    return {name: np.concatenate(values) for name, values in columns.items()}
+
+
+def weights_table(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
+    """Columns strategy, time, symbol, weight: one row per holding after each bar's fills, zero weights left out."""
+    columns: dict[str, list[Any]] = {"strategy": [], "time": [], "symbol": [], "weight": []}
+    for name, result in results.items():
+        bars, assets = np.nonzero(result.weights)
+        columns["strategy"].append(np.full(len(bars), name, dtype=object))
+        columns["time"].append(result.times[bars])
+        columns["symbol"].append(np.array(result.symbols, dtype=object)[assets])
+        columns["weight"].append(result.weights[bars, assets])
+    return {name: np.concatenate(values) for name, values in columns.items()}
 
 
 def write_table(stem: Path, columns: Mapping[str, Column]) -> tuple[Path, Path]:
     """Write columns of equal length as `stem`.parquet and `stem`.csv and return both paths. Raises RunError.
 
-    Times become ISO text in the CSV. Its text cells and headings that begin like a formula get a leading apostrophe;
-    numbers stay numbers. Parquet holds everything as it is.
+    In the CSV, times are ISO text, and text cells and headings that begin like a formula get a leading apostrophe.
+    Parquet holds the values unchanged.
     """
     return (
         write_bytes(stem.with_name(f"{stem.name}.parquet"), parquet_bytes(columns)),
@@ -43,7 +81,7 @@ def parquet_bytes(columns: Mapping[str, Column]) -> bytes:
 
 
 def csv_text(columns: Mapping[str, Column]) -> str:
-    """The table as CSV (RFC 4180): quotes where needed, NaN as an empty cell, floats in full."""
+    """The table as CSV (RFC 4180): quotes where needed, NaN as an empty cell, floats in full precision."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\r\n")
     writer.writerow([escape_formula(name) for name in columns])
@@ -52,7 +90,7 @@ def csv_text(columns: Mapping[str, Column]) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Text that no spreadsheet executes: an apostrophe stands before one that begins like a formula."""
+    """Prefix text that begins like a formula with an apostrophe, so that no spreadsheet executes it."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 

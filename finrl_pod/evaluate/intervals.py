@@ -1,7 +1,8 @@
-"""Bootstrap intervals of what an account earned and risked: Sharpe ratio, return a year, deepest drawdown.
+"""Confidence intervals: bootstrap intervals of growth, Sharpe ratio, return and drawdown, and of a proportion.
 
-The stationary bootstrap (Politis and Romano 1994) keeps the order of returns within blocks, so that a drawdown, which
-lives on runs of bad days, is resampled with them.
+Returns of successive bars are not independent, so they are resampled in blocks by the stationary bootstrap (Politis and
+Romano 1994), with the mean block length chosen from the data (Politis and White 2004, corrected 2009; from `arch`).
+Blocks also keep runs of bad days together, which a drawdown depends on.
 """
 
 from __future__ import annotations
@@ -12,28 +13,42 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.metrics import BARS_PER_YEAR
-from finrl_pod.evaluate.sharpe import series
-from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, block_length
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR, check_returns
 from finrl_pod.types import Floats
 
-AT_ONCE = 2**25  # bars of histories: a quarter of a GiB for each array of them
+DRAWS = 2_000  # bootstrap samples
+MIN_BARS = 20  # below this neither a block length nor an interval is meaningful
+MAX_SAMPLED_BARS = 2**25  # drawn at a time: 256 MiB for each array
 
 
 class Interval(NamedTuple):
-    """The value of the sample itself, and both ends of a percentile interval."""
+    """A statistic of the sample and the two ends of its percentile interval."""
 
     value: float
     low: float
     high: float
 
 
-class Intervals(NamedTuple):
-    """sharpe: a year. annual_return: compound. max_drawdown: 0 or negative."""
+class AccountIntervals(NamedTuple):
+    """sharpe: annualised. annual_return: compound. max_drawdown: 0 or negative."""
 
     sharpe: Interval
     annual_return: Interval
     max_drawdown: Interval
+
+
+def growth_interval(
+    log_returns: ArrayLike, level: float = 0.90, *, seed: int = 0, draws: int = DRAWS
+) -> tuple[float, float]:
+    """Two-sided percentile interval (low, high) of the mean log growth per bar.
+
+    log_returns: [T] of one series, or the difference of the log returns of two. level: coverage; 0.90 leaves 5% on each
+    side. Raises InputError for fewer than `MIN_BARS` bars, values that are not finite, and a level outside (0, 1).
+    """
+    check_level(level)
+    means = bootstrap_means(log_returns, seed=seed, draws=draws)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def account_intervals(
@@ -44,48 +59,112 @@ def account_intervals(
     draws: int = DRAWS,
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
-) -> Intervals:
-    """Intervals of simple returns [T], all three from the same resampled histories.
+) -> AccountIntervals:
+    """Percentile intervals of Sharpe ratio, annual return and maximum drawdown of simple returns [T].
 
-    risk_free: [T], what cash earned; the Sharpe ratio is of what exceeds it on the same days.
-
-    The drawdown of a resampled history is biased towards the middle: its interval says what other orders of the same
-    days would have done. Raises InputError: fewer than `MIN_BARS` returns, NaN, constant, one of -100% or less, a
-    level outside (0, 1).
+    All three come from the same resampled histories. risk_free: [T], return of cash, which the Sharpe ratio is in
+    excess of. The drawdown of a resampled history is biased towards the middle: its interval shows what other orders of
+    the same days would have done. Raises InputError for fewer than `MIN_BARS` returns, NaN, constant returns, a return
+    of -100% or less, and a level outside (0, 1).
     """
-    values = series(returns, MIN_BARS, "a bootstrap interval")
-    if not 0 < level < 1:
-        raise InputError(f"the level of an interval must lie between 0 and 1, got {level}")
+    values = check_returns(returns, MIN_BARS, "a bootstrap interval")
+    check_level(level)
     if values.min() <= -1:
-        raise InputError(f"a return of {values.min():.0%} leaves nothing: an account that was ruined has no interval")
+        raise InputError(f"an account that was ruined has no interval: one return is {values.min():.0%}")
     cash = np.zeros_like(values) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
     if cash.shape != values.shape:
         raise InputError(f"{len(values)} returns need as many returns of cash, got {cash.shape}")
+    check_draws(draws)
+    rng, block, chunk = np.random.default_rng(seed), block_length(values), max(MAX_SAMPLED_BARS // len(values), 1)
+    parts = []
+    for start in range(0, draws, chunk):
+        bars = resample_bars(len(values), block, min(chunk, draws - start), rng)
+        parts.append(_account_statistics(values[bars], cash[bars], periods_per_year))
+    samples = np.concatenate(parts)
+    own = _account_statistics(values[None], cash[None], periods_per_year)
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return AccountIntervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
+
+
+def binomial_interval(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper-Pearson interval of a proportion: k successes in n trials.
+
+    Raises InputError unless 0 <= k <= n and n > 0, and for a level outside (0, 1).
+    """
+    from scipy.stats import binomtest
+
+    check_level(level)
+    if n <= 0 or not 0 <= k <= n:
+        raise InputError(f"an interval of a proportion needs 0 <= successes <= trials and trials > 0, got {k} of {n}")
+    interval = binomtest(k, n).proportion_ci(confidence_level=level, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+# ---------------------------------------------------------------------- stationary bootstrap
+
+
+def block_length(series: ArrayLike) -> float:
+    """Mean block length in bars for the stationary bootstrap of the mean of a series [T]; at least 1."""
+    from arch.bootstrap import optimal_block_length
+
+    values = _checked_series(series)
+    if np.ptp(values) == 0:
+        return 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):  # a series with long flat parts has no autocorrelation
+        length = float(optimal_block_length(values)["stationary"].iloc[0])
+    return max(length, 1.0) if np.isfinite(length) else float(len(values)) ** (1 / 3)
+
+
+def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Bar indices [draws, bars] of a stationary bootstrap.
+
+    Blocks start anywhere, have a geometric length of `block` bars on average (at least 1), and wrap around the end.
+    """
+    starts_block = rng.random((draws, bars)) < 1 / max(block, 1.0)
+    starts_block[:, 0] = True
+    starts = rng.integers(0, bars, (draws, bars))
+    places = np.arange(bars)
+    block_start = np.maximum.accumulate(np.where(starts_block, places, 0), axis=1)  # of the block of each bar
+    return np.asarray((np.take_along_axis(starts, block_start, 1) + places - block_start) % bars, dtype=np.int64)
+
+
+def bootstrap_means(series: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> Floats:
+    """Means [draws] of resampled histories of a series [T].
+
+    Raises InputError for fewer than `MIN_BARS` bars and values that are not finite.
+    """
+    from arch.bootstrap import StationaryBootstrap
+
+    values = _checked_series(series)
+    check_draws(draws)
+    bootstrap = StationaryBootstrap(block_length(values), values, seed=np.random.default_rng(seed))
+    return np.asarray(bootstrap.apply(np.mean, draws), dtype=np.float64)[:, 0]
+
+
+def check_level(level: float) -> None:
+    """Raises InputError for a confidence level outside (0, 1)."""
+    if not 0 < level < 1:
+        raise InputError(f"the level of an interval must lie between 0 and 1, got {level}")
+
+
+def check_draws(draws: int) -> None:
+    """Raises InputError for fewer than one bootstrap sample."""
     if draws < 1:
         raise InputError(f"a bootstrap needs at least one draw, got {draws}")
-    rng, parts, most = np.random.default_rng(seed), [], max(AT_ONCE // len(values), 1)
-    for first in range(0, draws, most):
-        days = resampled_days(values, rng, min(most, draws - first))
-        parts.append(_measures(values[days], cash[days], periods_per_year))
-    samples = np.concatenate(parts)
-    own = _measures(values[None], cash[None], periods_per_year)
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Intervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
 
 
-def resampled_days(returns: Floats, rng: np.random.Generator, draws: int) -> NDArray[np.int64]:
-    """[draws, T] days of histories by the stationary bootstrap; each block wraps around at the end."""
-    bars = len(returns)
-    fresh = rng.random((draws, bars)) < 1 / block_length(returns)
-    fresh[:, 0] = True
-    starts = rng.integers(0, bars, (draws, bars))
-    bar = np.arange(bars)
-    begun = np.maximum.accumulate(np.where(fresh, bar, 0), axis=1)  # where each bar's block began
-    return np.asarray((np.take_along_axis(starts, begun, 1) + bar - begun) % bars)
+def _checked_series(series: ArrayLike) -> Floats:
+    values = np.asarray(series, dtype=np.float64)
+    if values.ndim != 1 or len(values) < MIN_BARS:
+        raise InputError(f"a bootstrap needs one series of at least {MIN_BARS} bars, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        bar = int(np.argmin(np.isfinite(values)))
+        raise InputError(f"log returns must be finite, bar {bar} is {values[bar]}")
+    return values
 
 
-def _measures(returns: Floats, cash: Floats, periods_per_year: float) -> Floats:
-    """[D, T] -> [D, 3]."""
+def _account_statistics(returns: Floats, cash: Floats, periods_per_year: float) -> Floats:
+    """Sharpe ratio, annual return and maximum drawdown [D, 3] of D histories of returns [D, T]."""
     excess = returns - cash
     deviation = excess.std(1, ddof=1)
     still = deviation <= 0

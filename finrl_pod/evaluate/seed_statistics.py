@@ -1,7 +1,8 @@
-"""What several seeds say together: interquartile mean, probability of improvement, both with stratified bootstrap.
+"""Statistics over several seeds: interquartile mean and probability of improvement, with bootstrap intervals.
 
-Agarwal and others (2021), "Deep reinforcement learning at the edge of the statistical precipice". Scores are
-[runs, tasks]: a row a seed, a column a task (here a fold or a market).
+Agarwal et al. (2021), "Deep reinforcement learning at the edge of the statistical precipice". Scores are
+[runs, tasks]: one row per seed, one column per task (a fold or a market). Intervals are percentile intervals of a
+stratified bootstrap: runs are resampled within each task.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import Interval
-from finrl_pod.evaluate.statistics import DRAWS
+from finrl_pod.evaluate.intervals import DRAWS, Interval, check_draws, check_level
 from finrl_pod.types import Floats
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
-    """Mean of the middle half of all scores: the lowest and the highest quarter (rounded down) are left out."""
-    values = np.sort(_scores(scores), axis=None)
+    """Mean of the middle half of all scores; the lowest and the highest quarter (rounded down) are left out."""
+    values = np.sort(_checked_scores(scores), axis=None)
     cut = values.size // 4
     return float(values[cut : values.size - cut].mean())
 
@@ -27,63 +27,63 @@ def interquartile_mean(scores: ArrayLike) -> float:
 def interquartile_mean_interval(
     scores: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """Interquartile mean of scores [runs, tasks] with its percentile interval: runs are redrawn within each task.
+    """Interquartile mean of scores [runs, tasks] with its interval.
 
-    Raises InputError for fewer than two runs (one run says nothing of others), NaN, and a level outside (0, 1).
+    Raises InputError for fewer than two runs, NaN, and a level outside (0, 1).
     """
-    values = _scores(scores)
-    low, high = _bootstrap(lambda rng: interquartile_mean(_redrawn(values, rng)), level, seed, draws, values)
+    values = _checked_scores(scores)
+    low, high = _bootstrap(lambda rng: interquartile_mean(_resample(values, rng)), level, seed, draws, values)
     return Interval(interquartile_mean(values), low, high)
 
 
 def difference_interval(
     ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """Interquartile mean of ours minus that of theirs, with its percentile interval: runs are redrawn on both sides.
+    """Interquartile mean of `ours` minus that of `theirs`, with its interval.
 
-    ours: [runs, tasks]; theirs: [other runs, tasks].
-    Raises InputError as `interquartile_mean_interval`, and for other tasks.
+    ours: [runs, tasks]; theirs: [other runs, tasks]. Runs are resampled on both sides. Raises InputError as
+    `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
-    a, b = _scores(ours), _scores(theirs)
-    _same_tasks(a, b)
+    a, b = _checked_scores(ours), _checked_scores(theirs)
+    _check_same_tasks(a, b)
 
     def draw(rng: np.random.Generator) -> float:
-        return interquartile_mean(_redrawn(a, rng)) - interquartile_mean(_redrawn(b, rng))
+        return interquartile_mean(_resample(a, rng)) - interquartile_mean(_resample(b, rng))
 
     low, high = _bootstrap(draw, level, seed, draws, a if len(a) < len(b) else b)
     return Interval(interquartile_mean(a) - interquartile_mean(b), low, high)
 
 
-def improvement(
+def probability_of_improvement(
     ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """Probability that a run of ours scores above one of theirs, mean over tasks; ties count a half (Mann-Whitney).
+    """Probability that a run of `ours` scores above one of `theirs`, averaged over tasks; ties count one half.
 
-    ours: [runs, tasks]; theirs: [other runs, tasks], a single run where they draw no random numbers. Raises InputError
-    as `interquartile_mean_interval`, and for other tasks.
+    ours: [runs, tasks]; theirs: [other runs, tasks], one row for a deterministic baseline. Mann-Whitney statistic.
+    Raises InputError as `interquartile_mean_interval`, and if the numbers of tasks differ.
     """
-    a, b = _scores(ours), _scores(theirs)
-    _same_tasks(a, b)
+    a, b = _checked_scores(ours), _checked_scores(theirs)
+    _check_same_tasks(a, b)
 
     def draw(rng: np.random.Generator) -> float:
-        return _above(_redrawn(a, rng), _redrawn(b, rng))
+        return _share_above(_resample(a, rng), _resample(b, rng))
 
     low, high = _bootstrap(draw, level, seed, draws, a)
-    return Interval(_above(a, b), low, high)
+    return Interval(_share_above(a, b), low, high)
 
 
-def _same_tasks(a: Floats, b: Floats) -> None:
+def _check_same_tasks(a: Floats, b: Floats) -> None:
     if a.shape[1] != b.shape[1]:
-        raise InputError(f"both must have run the same tasks, got {a.shape[1]} and {b.shape[1]} of them")
+        raise InputError(f"both sides must have run the same tasks, got {a.shape[1]} and {b.shape[1]}")
 
 
-def _above(a: Floats, b: Floats) -> float:
+def _share_above(a: Floats, b: Floats) -> float:
     difference = a[:, None, :] - b[None, :, :]
     return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
-def _redrawn(values: Floats, rng: np.random.Generator) -> Floats:
-    """[R, K]: each task's runs drawn with replacement from its own."""
+def _resample(values: Floats, rng: np.random.Generator) -> Floats:
+    """Scores [R, K] with the runs of each task drawn with replacement."""
     rows = rng.integers(0, len(values), values.shape)
     return np.asarray(np.take_along_axis(values, rows, axis=0), dtype=np.float64)
 
@@ -91,22 +91,22 @@ def _redrawn(values: Floats, rng: np.random.Generator) -> Floats:
 def _bootstrap(
     draw: Callable[[np.random.Generator], float], level: float, seed: int, draws: int, scores: Floats
 ) -> tuple[float, float]:
-    if not 0 < level < 1:
-        raise InputError(f"the level of an interval must lie between 0 and 1, got {level}")
-    if draws < 1:
-        raise InputError(f"a bootstrap needs at least one draw, got {draws}")
+    check_level(level)
+    check_draws(draws)
     if len(scores) < 2:
-        raise InputError("an interval over seeds needs two runs at least: one says nothing of the others")
+        raise InputError(f"an interval over seeds needs at least two runs, got {len(scores)}")
     rng = np.random.default_rng(seed)
     low, high = np.quantile([draw(rng) for _ in range(draws)], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _scores(scores: ArrayLike) -> Floats:
+def _checked_scores(scores: ArrayLike) -> Floats:
     values = np.asarray(scores, dtype=np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not values.size:
-        raise InputError(f"scores are runs x tasks and not empty, got an array of shape {values.shape}")
+        raise InputError(f"scores must be a non-empty array of runs x tasks, got shape {values.shape}")
     if not np.isfinite(values).all():
-        raise InputError(f"scores must be finite, that of run {int(np.argwhere(~np.isfinite(values))[0][0])} is not")
+        raise InputError(
+            f"scores must be finite, run {int(np.argwhere(~np.isfinite(values))[0][0])} has one that is not"
+        )
     return values

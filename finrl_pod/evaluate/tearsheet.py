@@ -1,6 +1,6 @@
-"""What a tear sheet shows of one account: drawdowns, months, rolling ratios, the returns' distribution, costs.
+"""Tear sheet of one account: drawdowns, monthly returns, rolling Sharpe ratio, return distribution, costs, equity band.
 
-Pure functions of equity curves and of what was recorded with them; plain values out, as JSON holds them.
+Pure functions of equity curves and backtest results; they return plain values that JSON can hold.
 """
 
 from __future__ import annotations
@@ -9,24 +9,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.metrics import BARS_PER_YEAR, NO_RISK, bars_per_year, drawdown, excess_returns, simple_returns
+from finrl_pod.evaluate.intervals import resample_bars
+from finrl_pod.evaluate.metrics import (
+    BARS_PER_YEAR,
+    RISK_EPSILON,
+    bars_per_year,
+    drawdown,
+    excess_returns,
+    simple_returns,
+)
 from finrl_pod.random import key
 from finrl_pod.types import BacktestResult, Floats, Times
 
-WORST = 5  # drawdowns listed
-TAIL = 0.05  # of the returns: the level of value at risk
-ROLLING_BARS = 126  # bars, half a year of days
-MIN_BAND_RETURNS = 20  # returns, for a band
+LISTED_DRAWDOWNS = 5
+TAIL = 0.05  # level of value at risk and expected shortfall
+ROLLING_BARS = 126  # half a year of daily bars
+MIN_BAND_RETURNS = 20
 BAND_LEVEL, BAND_DRAWS, BAND_MARKS = 0.90, 1_000, 200
 
 
 @dataclass(frozen=True)
 class Drawdown:
-    """A fall from a peak. depth: 0 to -1. recovered: the first bar back at the peak's equity, None where there is none.
-    bars: from the peak to the recovery, or to the end."""
+    """A fall from a peak. depth: 0 to -1. recovered: first bar back at the peak, None if there is none.
+
+    bars: from the peak to the recovery or to the end.
+    """
 
     peak: str
     trough: str
@@ -35,13 +45,13 @@ class Drawdown:
     bars: int
 
 
-def drawdowns(times: Times, equity: ArrayLike, most: int = WORST) -> list[Drawdown]:
-    """The deepest drawdowns, deepest first. times, equity: [T]."""
+def drawdowns(times: Times, equity: ArrayLike, limit: int = LISTED_DRAWDOWNS) -> list[Drawdown]:
+    """The `limit` deepest drawdowns, deepest first. times, equity: [T]."""
     falls = drawdown(equity)
     days = times.astype("datetime64[D]")
     below = np.concatenate([[False], falls < 0, [False]])
     starts = np.flatnonzero(below[1:] & ~below[:-1])  # first bar below a peak
-    ends = np.flatnonzero(below[:-1] & ~below[1:])  # first bar back at it, T where there is none
+    ends = np.flatnonzero(below[:-1] & ~below[1:])  # first bar back at the peak, T if there is none
     found = []
     for start, end in zip(starts, ends, strict=True):
         trough = start + int(np.argmin(falls[start:end]))
@@ -55,17 +65,20 @@ def drawdowns(times: Times, equity: ArrayLike, most: int = WORST) -> list[Drawdo
                 int((end if back else len(days) - 1) - (start - 1)),
             )
         )
-    return sorted(found, key=lambda one: one.depth)[:most]
+    return sorted(found, key=lambda item: item.depth)[:limit]
 
 
 def longest_drawdown(times: Times, equity: ArrayLike) -> int:
-    """Bars of the longest time between a peak and its recovery, or the end; 0 for a curve that never falls."""
-    return max((one.bars for one in drawdowns(times, equity, most=len(times))), default=0)
+    """Bars of the longest time from a peak to its recovery or to the end; 0 for a curve that never falls."""
+    return max((item.bars for item in drawdowns(times, equity, limit=len(times))), default=0)
 
 
 def monthly_returns(times: Times, equity: ArrayLike) -> dict[str, dict[str, float]]:
-    """{year: {month "1".."12": simple return}}, each month's last mark over that of the month before (at first: the
-    first mark). The first and the last month may be parts."""
+    """Simple return of each calendar month: {year: {month "1".."12": return}}.
+
+    Each month's last mark over that of the month before (for the first month: the first mark). The first and the last
+    month may be partial.
+    """
     marks = np.asarray(equity, dtype=np.float64)
     months = times.astype("datetime64[M]").astype(np.int64)
     lasts = np.append(np.flatnonzero(np.diff(months)), len(months) - 1)
@@ -77,34 +90,38 @@ def monthly_returns(times: Times, equity: ArrayLike) -> dict[str, dict[str, floa
     return table
 
 
-def yearly_return(months: Mapping[str, float]) -> float:
-    """Return of a year whose months, or those of them that were traded, returned these: compounded."""
+def compound_return(months: Mapping[str, float]) -> float:
+    """Compound return of a year from the returns of its months."""
     return float(np.prod([1 + value for value in months.values()]) - 1)
 
 
 def rolling_sharpe(
     equity: ArrayLike, risk_free: ArrayLike | None = None, window: int = ROLLING_BARS, periods: float = BARS_PER_YEAR
 ) -> Floats:
-    """[T] Sharpe ratio of the last `window` excess returns at each mark; NaN before there are as many, and where they
-    have no spread."""
+    """Annualised Sharpe ratio [T] of the last `window` excess returns at each mark of equity [T].
+
+    NaN before `window` returns exist, and where they are constant. periods: bars per year.
+    """
     returns = excess_returns(equity, risk_free)
     ratios = np.full(len(returns) + 1, np.nan)
     if len(returns) < window:
         return ratios
     views = np.lib.stride_tricks.sliding_window_view(returns, window)
     spread = views.std(-1, ddof=1)
-    safe = np.where(spread > NO_RISK, spread, np.nan)
+    safe = np.where(spread > RISK_EPSILON, spread, np.nan)
     ratios[window:] = views.mean(-1) / safe * np.sqrt(periods)
     return ratios
 
 
-def distribution(equity: ArrayLike) -> dict[str, float | None]:
-    """Moments and tails of the simple returns: mean, standard deviation (n - 1), skewness, kurtosis (3 for a normal),
-    value at risk and expected shortfall at 5% (as returns, so negative), best, worst, share above zero. Skewness and
-    kurtosis are None for returns without spread."""
+def return_distribution(equity: ArrayLike) -> dict[str, float | None]:
+    """Moments and tails of the simple returns of equity [T].
+
+    mean, deviation (n - 1), skewness, kurtosis (3 for a normal; None for constant returns), value_at_risk and
+    expected_shortfall at 5% (as returns, so negative), best, worst, and positive: the share of returns above zero.
+    """
     returns = simple_returns(equity)
     mean, spread = float(returns.mean()), float(returns.std())
-    scaled = (returns - mean) / spread if spread > NO_RISK else None
+    scaled = (returns - mean) / spread if spread > RISK_EPSILON else None
     at_risk = float(np.quantile(returns, TAIL))
     return {
         "mean": mean,
@@ -120,7 +137,7 @@ def distribution(equity: ArrayLike) -> dict[str, float | None]:
 
 
 def cost_summary(result: BacktestResult) -> dict[str, object]:
-    """Costs in currency by kind, and their share of the equity on average a year; interest less fees in currency."""
+    """Costs of a backtest: currency by kind (parts), mean annual share of equity (drag), net interest (carry)."""
     years = max(len(result.times) - 1, 1) / bars_per_year(result.times)
     parts: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
@@ -131,30 +148,18 @@ def cost_summary(result: BacktestResult) -> dict[str, object]:
 
 
 def equity_band(equity: ArrayLike, seed: int = 0, level: float = BAND_LEVEL) -> dict[str, list[float] | list[int]]:
-    """What else the curve might have been: quantiles of equity over its start under the stationary bootstrap of Politis
-    and Romano (1994), with mean blocks of T^(1/3) bars.
+    """Pointwise bootstrap band of an equity curve [T] under the stationary bootstrap, mean blocks of T^(1/3) bars.
 
-    Returns places (bars, at most about 200), low and high (multiples of the first mark) at `level`. Each quantile is of
-    one bar on its own, over whole resampled histories. Raises InputError for an account that was ruined.
+    Returns places (bar indices, at most about 200), low and high (multiples of the first mark): at each bar the
+    quantiles of resampled histories at `level`. Raises InputError for an account that was ruined.
     """
     marks = np.asarray(equity, dtype=np.float64)
     if (marks <= 0).any():
-        raise InputError("an account that was ruined has no band: its log returns have no end")
+        raise InputError("an account that was ruined has no equity band: its log returns are infinite")
     returns = np.diff(np.log(marks))
     places = np.unique(np.linspace(0, len(marks) - 1, BAND_MARKS).astype(int))
     rng = np.random.default_rng(key(seed, 0, "equity band"))
-    drawn = returns[resampled_bars(len(returns), len(returns) ** (1 / 3), BAND_DRAWS, rng)].cumsum(1)
+    drawn = returns[resample_bars(len(returns), len(returns) ** (1 / 3), BAND_DRAWS, rng)].cumsum(1)
     grown = np.exp(np.concatenate([np.zeros((BAND_DRAWS, 1)), drawn], 1)[:, places])
     low, high = np.quantile(grown, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {"places": places.tolist(), "low": low.tolist(), "high": high.tolist()}
-
-
-def resampled_bars(bars: int, block: float, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """[draws, bars] places of a stationary bootstrap: blocks of geometric length, `block` >= 1 bars on average, that
-    start anywhere and wrap around the end."""
-    begins = rng.random((draws, bars)) < 1 / max(block, 1.0)
-    begins[:, 0] = True
-    places = np.arange(bars)
-    began = np.maximum.accumulate(np.where(begins, places, 0), axis=1)  # where the block of each bar began
-    starts = rng.integers(0, bars, (draws, bars))
-    return np.asarray((np.take_along_axis(starts, began, 1) + places - began) % bars, dtype=np.int64)

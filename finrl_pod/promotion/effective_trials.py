@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.sharpe import NO_RISK
+from finrl_pod.evaluate.metrics import RISK_EPSILON
 
 MOST = 1_500  # trials that are clustered; of more, so many evenly spaced ones
 SAME = 0.01  # a distance below it (a correlation above 0.9998) is no difference
@@ -29,7 +29,7 @@ def effective_trial_count(returns: ArrayLike) -> int:
         raise InputError(f"clusters are found among returns of bars x trials, got an array of shape {values.shape}")
     sound = np.isfinite(values).all(0)
     moving = np.zeros_like(sound)
-    moving[sound] = values[:, sound].std(0) > NO_RISK
+    moving[sound] = values[:, sound].std(0) > RISK_EPSILON
     rest = int(not moving.all())
     chosen = np.flatnonzero(moving)
     if len(chosen) > MOST:
@@ -83,5 +83,5 @@ def _silhouette(distance: np.ndarray, labels: np.ndarray, k: int) -> float:
     means = sums / sizes
     means[np.arange(len(labels)), labels] = np.inf
     nearest = means.min(1)
-    widest = np.maximum(np.maximum(within, nearest), NO_RISK)
+    widest = np.maximum(np.maximum(within, nearest), RISK_EPSILON)
     return float(np.where(own > 1, (nearest - within) / widest, 0.0).mean())

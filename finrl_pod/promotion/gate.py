@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import bars_per_year, max_drawdown, sharpe, simple_returns
-from finrl_pod.evaluate.overfitting import MOST_BLOCKS
-from finrl_pod.evaluate.sharpe import (
-    is_constant,
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, account_intervals, growth_interval
+from finrl_pod.evaluate.metrics import bars_per_year, is_constant, max_drawdown, sharpe, simple_returns
+from finrl_pod.evaluate.overfitting import MAX_BLOCKS
+from finrl_pod.evaluate.significance import (
     minimum_track_record,
     moments,
     probabilistic_sharpe,
+    reality_check,
+    superior_predictive_ability,
 )
 from finrl_pod.evaluate.simulate import RUINED
-from finrl_pod.evaluate.snooping import reality_check, superior_ability
-from finrl_pod.evaluate.statistics import DRAWS, MIN_BARS, growth_interval
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.rules import Rule, check_selection, rule_on, spoken
 from finrl_pod.promotion.trial_registry import TrialCounts
@@ -42,7 +41,7 @@ RANGES = {
     "min_dsr": from_to_below(0, 1),
     "max_pbo": above_to(0, 1),
     "max_pbo_loss_probability": between(0, 0.5),
-    "pbo_blocks": Range(f"an even 2 to {MOST_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MOST_BLOCKS),
+    "pbo_blocks": Range(f"an even 2 to {MAX_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MAX_BLOCKS),
     "min_psr": from_to_below(0.5, 1),
     "superiority_confidence": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
     "min_excess_bps": FINITE,
@@ -200,7 +199,7 @@ def _superior(evidence: PromotionEvidence, gate: GateConfig, best: str, figures:
         for name, result in evidence.test.items():
             theirs = simple_returns(result.equity)
             if name != CHAMPION and not is_constant(ours - theirs):
-                p_values[name] = superior_ability(theirs, ours, seed=evidence.seed, draws=draws)
+                p_values[name] = superior_predictive_ability(theirs, ours, seed=evidence.seed, draws=draws)
         figures["superior_ability"] = p_values
         theirs = simple_returns(evidence.test[REFERENCE].equity)
         others = [simple_returns(result.equity) for result in evidence.test.values()]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.overfitting import Overfitting, overfitting
-from finrl_pod.evaluate.sharpe import deflated_sharpe, is_constant, moments, sharpe_deviation
+from finrl_pod.evaluate.metrics import is_constant
+from finrl_pod.evaluate.overfitting import Overfitting, backtest_overfitting
+from finrl_pod.evaluate.significance import deflated_sharpe, moments, sharpe_standard_error
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
@@ -105,7 +106,7 @@ def _overfitted(trials: Floats, gate: GateConfig, where: str, figures: dict[str,
     trials = moving(trials)
 
     def value() -> float:
-        found = overfitting(trials, gate.pbo_blocks)
+        found = backtest_overfitting(trials, gate.pbo_blocks)
         figures["overfitting"] = _overfitting_figures(found)
         return found.pbo
 
@@ -133,7 +134,7 @@ def luck(trials: Floats) -> float:
     values = moving(trials)
     if values.shape[1] < 2:
         return 0.0
-    error = float(np.mean([sharpe_deviation(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
+    error = float(np.mean([sharpe_standard_error(moments(values[:, n])) ** 2 for n in range(values.shape[1])]))
     return min(float(np.var(trial_sharpes(trials), ddof=1)), error)
 
 
@@ -154,7 +155,7 @@ def _overfitting_figures(found: Overfitting) -> dict[str, Any]:
     counts, edges = np.histogram(found.logits, LOGIT_BINS, (-edge, edge))
     return {
         "pbo": found.pbo,
-        "loss": found.loss,
+        "loss": found.loss_probability,
         "splits": len(found.logits),
         "blocks": found.blocks,
         "trials": found.trials,

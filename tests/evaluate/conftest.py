@@ -28,6 +28,15 @@ def build(
     return panel, build_market(panel, features, (0, len(close) - 1), fill)
 
 
+def ar1(seed: int, bars: int, coefficient: float) -> Floats:
+    """First-order autoregressive series [bars]."""
+    noise = np.random.default_rng(seed).normal(0, 0.01, bars)
+    values = np.zeros(bars)
+    for t in range(1, bars):
+        values[t] = coefficient * values[t - 1] + noise[t]
+    return values
+
+
 @pytest.fixture(scope="session")
 def market_of() -> MarketOf:
     """The builder above."""

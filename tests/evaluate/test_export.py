@@ -1,4 +1,4 @@
-"""Tables for other programs: nothing lost in Parquet, nothing executed by a spreadsheet."""
+"""Exported tables: Parquet is lossless, CSV holds nothing that a spreadsheet executes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DANGEROUS = ["=1+1", "+1", "-cmd", "@SUM(A1)", "\tx", "\r=x", '=HYPERLINK("http:
 
 
 @pytest.mark.parametrize("text", DANGEROUS)
-def test_text_that_begins_like_a_formula_is_neutralised_in_cells_and_headings(text: str) -> None:
+def test_formulas_are_escaped_in_cells_and_headings(text: str) -> None:
     cells = list(csv.reader(io.StringIO(csv_text({text: [text, "plain"], "n": [1, 2]}), newline="")))
     assert cells == [[f"'{text}", "n"], [f"'{text}", "1"], ["plain", "2"]]
     assert escape_formula("safe=1") == "safe=1"
 
 
-def test_a_line_break_inside_a_cell_begins_no_cell() -> None:
+def test_line_breaks_inside_a_cell_are_quoted() -> None:
     for text in ("x\r=1+1", "x\n=1+1", "x\r\n=1+1"):
         assert csv_text({"a": [text]}).splitlines()[1].startswith('"x')
         assert list(csv.reader(io.StringIO(csv_text({"a": [text]}), newline=""))) == [["a"], [text]]
 
 
-def test_numbers_stay_numbers_and_times_are_iso_text(tmp_path: Path) -> None:
+def test_numbers_are_unchanged_and_times_are_iso_text(tmp_path: Path) -> None:
     values = np.array([-0.1, 1 / 3, np.nan])
     times = np.array(["2020-01-02", "2020-01-03", "2020-01-06"], "datetime64[ns]")
     table = {"time": times, "symbol": np.array(["=A", "B", "C"], object), "weight": values, "count": [1, 2, 3]}

@@ -1,4 +1,4 @@
-"""The bars of a walk-forward: none is used before its time, none is tested twice."""
+"""Walk-forward folds: no bar is used early, none is tested twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from skfolio.model_selection import WalkForward
 
 from finrl_pod.errors import DataError
-from finrl_pod.evaluate.folds import walk_forward
+from finrl_pod.evaluate.folds import walk_forward_folds
 
 
 @given(
@@ -19,8 +19,10 @@ from finrl_pod.evaluate.folds import walk_forward
     validation=st.integers(1, 60),
     embargo=st.integers(0, 10),
 )
-def test_order_gaps_and_lengths(start: int, bars: int, folds: int, validation: int, embargo: int) -> None:
-    made = walk_forward(3, start, start + bars - 1, folds, validation, embargo)
+def test_spans_are_ordered_separated_and_equally_long(
+    start: int, bars: int, folds: int, validation: int, embargo: int
+) -> None:
+    made = walk_forward_folds(3, start, start + bars - 1, folds, validation, embargo)
     tested = [bar for fold in made for bar in range(fold.test.first, fold.test.last + 1)]
     assert tested == list(range(start, start + bars))
     lengths = [len(fold.test) for fold in made]
@@ -32,9 +34,9 @@ def test_order_gaps_and_lengths(start: int, bars: int, folds: int, validation: i
         assert fold.test.first - fold.validation.last == embargo + 1
 
 
-def test_skfolio_cuts_the_same_tests() -> None:
-    """Its expanding walk-forward, purged by what lies between train and test here."""
-    made = walk_forward(0, 600, 1199, 6, 50, 5)
+def test_spans_equal_those_of_skfolio() -> None:
+    """Its expanding walk-forward, purged by validation and embargoes."""
+    made = walk_forward_folds(0, 600, 1199, 6, 50, 5)
     theirs = WalkForward(test_size=100, train_size=540, expand_train=True, purged_size=60)
     splits = list(theirs.split(np.zeros((1200, 1))))
     assert len(splits) == len(made)
@@ -46,14 +48,14 @@ def test_skfolio_cuts_the_same_tests() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((0, 100, 199, 0, 10, 2), "needs 1 fold at least, got 0"),
-        ((0, 100, 199, 51, 10, 2), "cannot be cut into 51 tests"),
-        ((0, 100, 199, 2, 0, 2), "bars to choose on"),
-        ((0, 100, 199, 2, 10, -1), "embargo of 0 or more, got 10 and -1"),
+        ((0, 100, 199, 0, 10, 2), "needs at least 1 fold, got 0"),
+        ((0, 100, 199, 51, 10, 2), "cut into 51 tests"),
+        ((0, 100, 199, 2, 0, 2), "got 0 and 2"),
+        ((0, 100, 199, 2, 10, -1), "got 10 and -1"),
         ((0, 100, 199, 2, 98, 1), "fold 1 has no bars to train on: 100 bars before its test are fewer than"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(arguments: tuple[int, ...], words: str) -> None:
+def test_invalid_folds_are_refused(arguments: tuple[int, ...], words: str) -> None:
     with pytest.raises(DataError) as caught:
-        walk_forward(*arguments)
+        walk_forward_folds(*arguments)
     assert words in str(caught.value)

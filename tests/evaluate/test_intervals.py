@@ -1,4 +1,4 @@
-"""Intervals of Sharpe ratio, return and drawdown: own values against empyrical, resampling against arch, coverage."""
+"""Intervals against theory, scipy, empyrical and arch, and their coverage where the truth is known."""
 
 from __future__ import annotations
 
@@ -6,18 +6,89 @@ import empyrical
 import numpy as np
 import pytest
 from arch.bootstrap import StationaryBootstrap
+from scipy import stats
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate import intervals
-from finrl_pod.evaluate.intervals import account_intervals, resampled_days
-from finrl_pod.evaluate.statistics import binomial_interval, block_length
+from finrl_pod.evaluate.intervals import (
+    account_intervals,
+    binomial_interval,
+    block_length,
+    growth_interval,
+    resample_bars,
+)
+from tests.evaluate.conftest import ar1
+
+
+def test_growth_interval_of_independent_returns_follows_the_central_limit_theorem():
+    x = np.random.default_rng(3).normal(0.0005, 0.01, 4000)
+    low, high = growth_interval(x, 0.90, seed=1, draws=4000)
+    half = stats.norm.ppf(0.95) * x.std(ddof=1) / np.sqrt(len(x))
+    assert (low, high) == pytest.approx((x.mean() - half, x.mean() + half), abs=0.12 * half)
+
+
+def test_growth_interval_widens_with_autocorrelation():
+    x = ar1(5, 6000, 0.6)
+    low, high = growth_interval(x, 0.90, seed=1, draws=2000)
+    independent = 2 * stats.norm.ppf(0.95) * x.std() / np.sqrt(len(x))
+    # The variance of the mean of an AR(1) is (1 + a) / (1 - a) = 4 times that of independent draws.
+    assert (high - low) / independent == pytest.approx(2.0, rel=0.2)
+    assert block_length(x) > 3 * block_length(np.random.default_rng(0).normal(size=6000))
+
+
+def test_growth_interval_is_reproducible_by_seed():
+    x = np.random.default_rng(0).normal(size=200)
+    assert growth_interval(x, seed=7, draws=200) == growth_interval(x, seed=7, draws=200)
+    assert growth_interval(x, seed=7, draws=200) != growth_interval(x, seed=8, draws=200)
+
+
+def test_interval_of_a_constant_series_has_no_width():
+    assert growth_interval(np.full(30, 0.25), draws=50) == (0.25, 0.25)
+
+
+def test_interval_of_a_series_that_moves_once_exists():
+    x = np.zeros(300)
+    x[150] = 0.01
+    low, high = growth_interval(x, draws=200)
+    assert 0.0 <= low <= high
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 20), (1, 20), (20, 20), (7, 300)])
+def test_binomial_interval_inverts_the_binomial_tails(k, n):
+    low, high = binomial_interval(k, n, 0.95)
+    if k > 0:
+        assert stats.binom.sf(k - 1, n, low) == pytest.approx(0.025, rel=1e-6)
+    else:
+        assert low == 0.0
+    if k < n:
+        assert stats.binom.cdf(k, n, high) == pytest.approx(0.025, rel=1e-6)
+    else:
+        assert high == 1.0
+
+
+@pytest.mark.parametrize("bad", [np.zeros(5), np.zeros((30, 2)), np.full(30, np.nan), np.r_[np.zeros(30), np.inf]])
+def test_invalid_series_are_refused(bad):
+    with pytest.raises(InputError):
+        growth_interval(bad)
+
+
+def test_invalid_levels_draws_and_counts_are_refused():
+    for call in (
+        lambda: growth_interval(np.zeros(30), 1.0),
+        lambda: growth_interval(np.zeros(30), draws=0),
+        lambda: binomial_interval(3, 2),
+        lambda: binomial_interval(0, 0),
+        lambda: binomial_interval(-1, 5),
+    ):
+        with pytest.raises(InputError):
+            call()
 
 
 def returns_of(seed: int, bars: int = 1000) -> np.ndarray:
     return np.random.default_rng(seed).normal(6e-4, 0.011, bars)
 
 
-def test_the_values_are_those_of_empyrical() -> None:
+def test_values_equal_those_of_empyrical() -> None:
     returns = returns_of(1)
     found = account_intervals(returns, draws=20)
     assert found.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns))
@@ -25,7 +96,7 @@ def test_the_values_are_those_of_empyrical() -> None:
     assert found.max_drawdown.value == pytest.approx(empyrical.max_drawdown(returns))
 
 
-def test_a_sharpe_ratio_is_of_what_exceeds_cash_on_the_same_days() -> None:
+def test_sharpe_ratio_is_in_excess_of_cash() -> None:
     returns = returns_of(1)
     cash = 2e-4 + 1e-4 * np.sin(np.arange(len(returns)))
     plain, found = account_intervals(returns, draws=200), account_intervals(returns, draws=200, risk_free=cash)
@@ -36,11 +107,11 @@ def test_a_sharpe_ratio_is_of_what_exceeds_cash_on_the_same_days() -> None:
         account_intervals(returns, risk_free=cash[1:])
 
 
-def test_long_histories_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A year of minutes would take gigabytes at once. Parts have draws of their own, and the same distribution."""
+def test_long_histories_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year of minute bars would take gigabytes at once. Chunks use other draws from the same distribution."""
     returns = returns_of(2)
     whole = account_intervals(returns, draws=1001)
-    monkeypatch.setattr(intervals, "AT_ONCE", 100 * len(returns))
+    monkeypatch.setattr(intervals, "MAX_SAMPLED_BARS", 100 * len(returns))
     parts = account_intervals(returns, draws=1001)
     assert parts == account_intervals(returns, draws=1001)
     assert parts.sharpe.value == whole.sharpe.value
@@ -49,7 +120,7 @@ def test_long_histories_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
         assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=0.15)
 
 
-def test_the_ends_are_those_of_another_bootstrap() -> None:
+def test_interval_agrees_with_the_bootstrap_of_arch() -> None:
     returns = returns_of(2)
     found = account_intervals(returns, seed=1, draws=3000)
 
@@ -60,15 +131,15 @@ def test_the_ends_are_those_of_another_bootstrap() -> None:
     assert (found.sharpe.low, found.sharpe.high) == pytest.approx(np.quantile(other, [0.05, 0.95]), abs=0.06)
 
 
-def test_blocks_have_the_length_that_was_asked_for() -> None:
-    """Where a resampled bar is not the successor of the one before, a block began."""
-    series = np.cumsum(np.random.default_rng(0).normal(size=2000))  # a walk: its blocks are long
-    index = resampled_days(series, np.random.default_rng(0), 200)
+def test_blocks_have_the_chosen_mean_length() -> None:
+    """A block starts where a resampled bar does not follow the one before."""
+    series = np.cumsum(np.random.default_rng(0).normal(size=2000))  # a random walk has long blocks
+    index = resample_bars(len(series), block_length(series), 200, np.random.default_rng(0))
     broken = (index[:, 1:] != (index[:, :-1] + 1) % len(series)).mean()
     assert broken == pytest.approx(1 / block_length(series), rel=0.1)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_sharpe_interval_has_its_nominal_coverage() -> None:
     truth = 6e-4 / 0.011 * np.sqrt(252)
     hits = 0
     for seed in range(150):
@@ -78,7 +149,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert low <= 0.9 <= high
 
 
-def test_order_and_seed() -> None:
+def test_account_intervals_are_ordered_and_reproducible() -> None:
     found = account_intervals(returns_of(3), seed=2, draws=200)
     for interval in found:
         assert interval.low <= interval.high
@@ -90,14 +161,23 @@ def test_order_and_seed() -> None:
 @pytest.mark.parametrize(
     ("returns", "level", "words"),
     [
-        (np.zeros(10), 0.9, "needs 20 returns at least, got 10"),
-        (np.zeros(40), 0.9, "needs returns that differ"),
-        (np.r_[np.zeros(30), np.nan], 0.9, "that of bar 30 is nan"),
+        (np.zeros(10), 0.9, "at least 20 returns, got 10"),
+        (np.zeros(40), 0.9, "returns that vary"),
+        (np.r_[np.zeros(30), np.nan], 0.9, "bar 30 is nan"),
         (np.r_[np.full(30, 0.01), -1.2], 0.9, "an account that was ruined has no interval"),
         (np.arange(30.0), 1.0, "must lie between 0 and 1, got 1.0"),
     ],
 )
-def test_what_has_no_interval_is_refused(returns: np.ndarray, level: float, words: str) -> None:
+def test_invalid_returns_are_refused(returns: np.ndarray, level: float, words: str) -> None:
     with pytest.raises(InputError) as caught:
         account_intervals(returns, level)
     assert words in str(caught.value)
+
+
+def test_blocks_are_geometric_and_wrap_around() -> None:
+    places = resample_bars(200, 8.0, 400, np.random.default_rng(0))
+    follows = np.diff(places, axis=1) % 200 == 1
+    # A bar follows the one before unless a block begins (1 in 8) at another place than the next.
+    assert follows.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
+    assert np.bincount(places.ravel(), minlength=200).min() > 200  # of 400 expected: every bar is drawn alike
+    assert (resample_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped

@@ -1,4 +1,4 @@
-"""Metrics against empyrical, against closed forms, and at the edges where ratios have no risk to divide by."""
+"""Metrics against empyrical and closed forms, and at the edge cases where the risk is zero."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_metrics_equal_those_of_empyrical(seed, periods):
         assert ours[name] == pytest.approx(float(value), rel=1e-9), name
 
 
-def test_summary_has_exactly_the_published_metrics():
+def test_summary_has_exactly_the_declared_metrics():
     assert tuple(metrics.summary(curve(0))) == metrics.METRICS
 
 
-def test_accounts_side_by_side_equal_accounts_alone():
+def test_batched_accounts_equal_single_accounts():
     equity = np.stack([curve(s) for s in range(3)], 1)
     for f in (metrics.sharpe, metrics.sortino, metrics.calmar, metrics.max_drawdown, metrics.annual_return):
         np.testing.assert_allclose(f(equity), [f(equity[:, i]) for i in range(3)], rtol=1e-12)
@@ -58,11 +58,11 @@ def test_metrics_do_not_depend_on_the_currency(scale, seed):
         assert f(equity * scale) == pytest.approx(f(equity), rel=1e-6)
 
 
-def test_an_account_in_cash_scores_zero_everywhere():
+def test_metrics_of_cash_are_zero():
     assert set(metrics.summary(np.full(10, 5.0)).values()) == {0.0}
 
 
-def test_growth_without_risk_has_no_ratio_and_json_says_null():
+def test_ratios_without_risk_are_nan_and_null_in_json():
     found = metrics.summary(1.001 ** np.arange(300))
     assert np.isnan(found["sharpe"])
     assert np.isnan(found["sortino"])
@@ -73,24 +73,24 @@ def test_growth_without_risk_has_no_ratio_and_json_says_null():
     assert json.loads(json.dumps(written, allow_nan=False))["cumulative_return"] == pytest.approx(1.001**299 - 1)
 
 
-def test_ruin_is_a_loss_of_everything():
+def test_metrics_after_ruin():
     found = metrics.summary(np.array([100.0, 50.0, -1.0, -1.0]))
     assert found["annual_return"] == -1.0
     assert found["max_drawdown"] == pytest.approx(-1.01)
     assert np.isfinite(found["sharpe"])
 
 
-def test_turnover_counts_one_side_a_year():
-    # The whole portfolio is sold and bought anew at every one of 4 decisions, 12 a year: replaced 12 times a year.
+def test_turnover_is_one_sided_and_annual():
+    # The whole portfolio is sold and bought again at each of 4 decisions, 12 per year: replaced 12 times a year.
     assert metrics.annual_turnover([0.0, 2.0, 2.0, 2.0, 2.0], periods_per_year=12) == pytest.approx(12.0)
 
 
-def test_costs_add_up():
+def test_costs_are_summed():
     assert metrics.summary(curve(0, 2), costs=np.array([1.0, 2.5, 0.0]))["costs_paid"] == 3.5
 
 
 @pytest.mark.parametrize("equity", [[], [1.0], [1.0, np.nan], [0.0, 1.0], [np.inf, 1.0]])
-def test_equity_that_cannot_be_measured_is_refused(equity):
+def test_invalid_equity_is_refused(equity):
     with pytest.raises(InputError):
         metrics.summary(np.array(equity))
 
@@ -109,7 +109,7 @@ def test_ratios_in_excess_of_cash_agree_with_empyrical():
         metrics.summary(equity, risk_free=cash[:-1])
 
 
-def test_the_bars_of_a_year_are_those_of_its_sessions():
+def test_bars_per_year_of_an_exchange():
     every = np.arange("2024-01-01", "2025-01-01", dtype="datetime64[D]")
     days = every[np.is_busday(every)]
     assert metrics.bars_per_year(days.astype("datetime64[ns]")) == 252
@@ -128,11 +128,11 @@ def test_the_bars_of_a_year_are_those_of_its_sessions():
         (np.arange("2024-01-01T00", "2024-03-01T00", 4, dtype="datetime64[h]"), 6 * 365.25),
     ],
 )
-def test_the_calendar_counts_bars_that_are_not_of_an_exchanges_days(times, expected):
+def test_bars_per_year_of_other_calendars(times, expected):
     assert metrics.bars_per_year(times.astype("datetime64[ns]")) == pytest.approx(expected, rel=0.01)
 
 
-def test_sessions_over_midnight_in_utc_are_no_days_of_their_own():
+def test_bars_per_year_of_sessions_across_midnight_utc():
     days = np.arange("2022-01-01", "2024-01-01", dtype="datetime64[D]")
     days = days[np.is_busday(days)]
     opens = days.astype("datetime64[h]") + np.timedelta64(22, "h")  # 22:00 to 03:00
@@ -140,7 +140,7 @@ def test_sessions_over_midnight_in_utc_are_no_days_of_their_own():
     assert metrics.bars_per_year(bars) == pytest.approx(6 * 260.9, rel=0.01)
 
 
-def test_the_samples_periods_are_of_252_bars_a_year():
+def test_bars_per_year_of_the_sample():
     times = load_sample().times
     for bars in (5, 21, 63, 252, 1000, len(times)):
         for first in range(0, len(times) - bars + 1, 97):

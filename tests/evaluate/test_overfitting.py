@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.overfitting import overfitting
+from finrl_pod.evaluate.overfitting import backtest_overfitting
 
 WORST = [[1, 2, 3], [4, 1.1, 0], [2, 2.5, 1.3], [0.2, 3, 5]]
 MIXED = [[3, 1, 2], [2.5, 1.1, 0], [1.2, 2.5, 1.3], [2.2, 0.4, 2.7]]
 
 
-def plain(returns: np.ndarray, blocks: int) -> tuple[list[float], list[int]]:
+def plain_cscv(returns: np.ndarray, blocks: int) -> tuple[list[float], list[int]]:
     """Logits and choices by the definition, a split at a time, by the Sharpe ratio."""
     parts = np.array_split(np.arange(len(returns)), blocks)
-    logits, chosen = [], []
+    logits, selected = [], []
     for ways in combinations(range(blocks), blocks // 2):
         inside = np.concatenate([parts[b] for b in range(blocks) if b in ways])
         outside = np.concatenate([parts[b] for b in range(blocks) if b not in ways])
@@ -28,59 +28,59 @@ def plain(returns: np.ndarray, blocks: int) -> tuple[list[float], list[int]]:
         rank = int((ratio[1] <= ratio[1][best]).sum())
         share = rank / (returns.shape[1] + 1)
         logits.append(float(np.log(share / (1 - share))))
-        chosen.append(best)
-    return logits, chosen
+        selected.append(best)
+    return logits, selected
 
 
-def test_the_worked_examples() -> None:
-    assert overfitting(WORST, 4, "mean").pbo == 1.0
-    assert overfitting(MIXED, 4, "mean").pbo == pytest.approx(1 / 3)
+def test_worked_examples() -> None:
+    assert backtest_overfitting(WORST, 4, "mean").pbo == 1.0
+    assert backtest_overfitting(MIXED, 4, "mean").pbo == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(("blocks", "splits"), [(8, 70), (16, 12870)])
-def test_the_number_of_splits(blocks: int, splits: int) -> None:
-    found = overfitting(np.random.default_rng(0).normal(size=(64, 3)), blocks)
+def test_number_of_splits(blocks: int, splits: int) -> None:
+    found = backtest_overfitting(np.random.default_rng(0).normal(size=(64, 3)), blocks)
     assert len(found.logits) == splits == comb(blocks, blocks // 2)
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 10])
-def test_it_is_what_a_plain_loop_says(blocks: int) -> None:
+def test_pbo_equals_a_plain_loop_over_the_splits(blocks: int) -> None:
     returns = np.random.default_rng(blocks).normal(3e-4, 0.01, (30 * blocks, 9))
-    found = overfitting(returns, blocks)
-    logits, chosen = plain(returns, blocks)
+    found = backtest_overfitting(returns, blocks)
+    logits, selected = plain_cscv(returns, blocks)
     assert found.logits == pytest.approx(logits)
-    assert found.chosen.tolist() == chosen
+    assert found.selected.tolist() == selected
     assert found.pbo == pytest.approx(np.mean([x <= 0 for x in logits]))
 
 
-def test_under_the_null_it_is_about_a_half() -> None:
-    values = [overfitting(np.random.default_rng(i).normal(size=(1000, 100)), 8).pbo for i in range(40)]
+def test_pbo_is_about_one_half_under_the_null() -> None:
+    values = [backtest_overfitting(np.random.default_rng(i).normal(size=(1000, 100)), 8).pbo for i in range(40)]
     # One matrix has a deviation of 0.16, the mean of 40 has 0.025.
     assert np.mean(values) == pytest.approx(0.5, abs=0.1)
     assert np.std(values) == pytest.approx(0.16, abs=0.06)
 
 
-def test_a_trial_with_an_edge_is_found_again() -> None:
+def test_a_trial_with_an_edge_has_low_pbo() -> None:
     returns = np.random.default_rng(1).normal(0, 0.01, (1000, 50))
     returns[:, 7] += 0.002
-    found = overfitting(returns, 8)
+    found = backtest_overfitting(returns, 8)
     assert found.pbo < 0.01
-    assert found.loss < 0.05
-    assert (found.chosen == 7).mean() > 0.95
+    assert found.loss_probability < 0.05
+    assert (found.selected == 7).mean() > 0.95
 
 
-def test_what_alternates_is_overfitted() -> None:
+def test_alternating_trials_are_overfitted() -> None:
     """Each trial is good in one half of the blocks: what is best in sample is worst out of it."""
     rng = np.random.default_rng(2)
     returns = rng.normal(0, 0.001, (400, 8))
     for n in range(8):
         returns[n * 50 : (n + 1) * 50, n] += 0.01
-    assert overfitting(returns, 8).pbo > 0.9
+    assert backtest_overfitting(returns, 8).pbo > 0.9
 
 
 def test_equal_trials_share_their_rank() -> None:
     one = np.random.default_rng(3).normal(size=(80, 1))
-    found = overfitting(np.repeat(one, 3, axis=1), 4)
+    found = backtest_overfitting(np.repeat(one, 3, axis=1), 4)
     assert found.logits == pytest.approx(np.zeros(6))  # the middle of three: not above the median
     assert found.pbo == 1.0
 
@@ -89,7 +89,7 @@ def test_equal_trials_share_their_rank() -> None:
 def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
     returns = np.random.default_rng(4).normal(0, 0.01, (2500, 1000))
     began = time.process_time()
-    found = overfitting(returns, 16)
+    found = backtest_overfitting(returns, 16)
     assert len(found.logits) == 12870
     assert time.process_time() - began < 20
 
@@ -97,21 +97,21 @@ def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
 @pytest.mark.parametrize(
     ("returns", "blocks", "words"),
     [
-        (np.zeros((40, 1)), 4, "two trials at least to choose from, got 1"),
+        (np.zeros((40, 1)), 4, "at least two trials, got 1"),
         (np.random.default_rng(0).normal(size=(40, 3)), 5, "an even number of blocks from 2 to 20, got 5"),
         (np.random.default_rng(0).normal(size=(40, 3)), 22, "an even number of blocks from 2 to 20, got 22"),
-        (np.random.default_rng(0).normal(size=(7, 3)), 4, "needs 8 bars at least, got 7"),
-        (np.c_[np.arange(40.0), np.full(40, 0.1)], 4, "trial 1 has a constant 0.1"),
-        (np.c_[np.arange(40.0), np.r_[np.arange(39.0), np.nan]], 4, "that of bar 39 of trial 1 is nan"),
+        (np.random.default_rng(0).normal(size=(7, 3)), 4, "at least 8 bars, got 7"),
+        (np.c_[np.arange(40.0), np.full(40, 0.1)], 4, "trial 1 is constant at 0.1"),
+        (np.c_[np.arange(40.0), np.r_[np.arange(39.0), np.nan]], 4, "bar 39 of trial 1 is nan"),
         (np.zeros(40), 4, "bars x trials"),
     ],
 )
-def test_what_cannot_be_split_is_refused(returns: np.ndarray, blocks: int, words: str) -> None:
+def test_invalid_returns_are_refused(returns: np.ndarray, blocks: int, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        overfitting(returns, blocks)
+        backtest_overfitting(returns, blocks)
     assert words in str(caught.value)
 
 
 def test_an_unknown_metric_is_refused() -> None:
-    with pytest.raises(InputError, match="sharpe or mean, got 'luck'"):
-        overfitting(np.random.default_rng(0).normal(size=(40, 3)), 4, "luck")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="sharpe or mean, got 'alpha'"):
+        backtest_overfitting(np.random.default_rng(0).normal(size=(40, 3)), 4, "alpha")  # type: ignore[arg-type]

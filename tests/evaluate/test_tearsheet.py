@@ -1,4 +1,4 @@
-"""Drawdowns, months and tails against pandas, scipy and empyrical; the band against what it promises."""
+"""Drawdowns, monthly returns and tails against pandas, scipy and empyrical; the equity band against theory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def curve(seed: int = 0, bars: int = 500) -> np.ndarray:
     return 1e5 * np.exp(np.random.default_rng(seed).normal(3e-4, 0.01, bars).cumsum())
 
 
-def test_drawdowns_by_hand() -> None:
+def test_drawdowns_of_a_worked_example() -> None:
     equity = [100, 110, 99, 105, 110, 120, 60, 90]
     times = days(8)
     deep, shallow = tearsheet.drawdowns(times, equity)
@@ -32,15 +32,15 @@ def test_drawdowns_by_hand() -> None:
     assert tearsheet.longest_drawdown(times, np.arange(1.0, 9.0)) == 0
 
 
-def test_the_deepest_drawdown_is_that_of_the_metric() -> None:
+def test_deepest_drawdown_equals_the_metric() -> None:
     equity = curve(3)
     worst = tearsheet.drawdowns(days(500), equity)
     assert worst[0].depth == pytest.approx((equity / np.maximum.accumulate(equity) - 1).min())
     assert [d.depth for d in worst] == sorted(d.depth for d in worst)
-    assert len(worst) == tearsheet.WORST
+    assert len(worst) == tearsheet.LISTED_DRAWDOWNS
 
 
-def test_monthly_returns_agree_with_pandas_and_multiply_to_the_whole() -> None:
+def test_monthly_returns_agree_with_pandas_and_compound_to_the_total() -> None:
     equity, times = curve(1), days(500)
     got = tearsheet.monthly_returns(times, equity)
     lasts = pd.Series(equity, pd.DatetimeIndex(times)).resample("ME").last()
@@ -51,7 +51,7 @@ def test_monthly_returns_agree_with_pandas_and_multiply_to_the_whole() -> None:
     assert np.prod([1 + value for value in flat]) == pytest.approx(equity[-1] / equity[0])
     marks = pd.Series(equity, pd.DatetimeIndex(times)).resample("YE").last()
     years = marks / marks.shift(1).fillna(equity[0]) - 1
-    assert [tearsheet.yearly_return(months) for months in got.values()] == pytest.approx(list(years))
+    assert [tearsheet.compound_return(months) for months in got.values()] == pytest.approx(list(years))
 
 
 def test_rolling_sharpe_agrees_with_pandas() -> None:
@@ -71,25 +71,25 @@ def test_moments_and_tails_agree_with_scipy_and_empyrical() -> None:
 
     equity = curve(5)
     returns = equity[1:] / equity[:-1] - 1
-    got = tearsheet.distribution(equity)
+    got = tearsheet.return_distribution(equity)
     assert got["skewness"] == pytest.approx(stats.skew(returns))
     assert got["kurtosis"] == pytest.approx(stats.kurtosis(returns, fisher=False))
     assert got["value_at_risk"] == pytest.approx(empyrical.value_at_risk(returns, 0.05))
     assert got["expected_shortfall"] == pytest.approx(empyrical.conditional_value_at_risk(returns, 0.05), rel=0.02)
     assert got["deviation"] == pytest.approx(returns.std(ddof=1))
     assert (got["worst"], got["best"]) == (returns.min(), returns.max())
-    flat = tearsheet.distribution(np.full(30, 5.0))
+    flat = tearsheet.return_distribution(np.full(30, 5.0))
     assert (flat["skewness"], flat["mean"]) == (None, 0.0)
 
 
-def test_costs_by_kind_and_their_drag() -> None:
+def test_cost_summary_by_kind_and_drag() -> None:
     ones = np.ones(253)
     result = BacktestResult("x", days(253), ("A",), 100 * ones, ones[:, None], 0 * ones, 0.01 * ones, {})
     assert tearsheet.cost_summary(result)["parts"] == {"commission": pytest.approx(2.53)}
     assert tearsheet.cost_summary(result)["drag"] == pytest.approx(0.0253)
 
 
-def test_the_band_begins_at_one_repeats_itself_and_covers_a_lognormal_walk() -> None:
+def test_equity_band_starts_at_one_is_reproducible_and_covers_a_lognormal_walk() -> None:
     equity = curve(7, 1000)
     band = tearsheet.equity_band(equity, seed=1)
     again = tearsheet.equity_band(equity, seed=1)
@@ -104,12 +104,3 @@ def test_the_band_begins_at_one_repeats_itself_and_covers_a_lognormal_walk() -> 
     assert np.log(band["high"][-1]) == pytest.approx(r.sum() + half, abs=0.15 * half)
     with pytest.raises(InputError, match="ruined"):
         tearsheet.equity_band([1.0, 0.0, 1.0])
-
-
-def test_blocks_are_geometric_and_wrap_around() -> None:
-    places = tearsheet.resampled_bars(200, 8.0, 400, np.random.default_rng(0))
-    follows = np.diff(places, axis=1) % 200 == 1
-    # A bar follows the one before unless a block begins (1 in 8) at another place than the next.
-    assert follows.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
-    assert np.bincount(places.ravel(), minlength=200).min() > 200  # of 400 expected: every bar is drawn alike
-    assert (tearsheet.resampled_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped

@@ -13,7 +13,7 @@ from finrl_pod_app.bench.worlds import prices
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, leaked_return
-from finrl_pod.evaluate.statistics import growth_interval
+from finrl_pod.evaluate.intervals import growth_interval
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Panel

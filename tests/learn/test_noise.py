@@ -11,7 +11,7 @@ from finrl_pod_app.bench.noise import TOURNAMENT, champion_excess, noise_panel
 from finrl_pod_app.bench.worlds import prices
 
 from finrl_pod.data.panel import make_panel
-from finrl_pod.evaluate.statistics import excess_p_value
+from finrl_pod.evaluate.significance import excess_p_value
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, SplitConfig
 
 CONFIG = RunConfig(

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.evaluate.intervals import growth_interval
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
-from finrl_pod.evaluate.overfitting import overfitting
-from finrl_pod.evaluate.sharpe import deflated_sharpe, moments, probabilistic_sharpe
-from finrl_pod.evaluate.snooping import superior_ability
-from finrl_pod.evaluate.statistics import growth_interval
+from finrl_pod.evaluate.overfitting import backtest_overfitting
+from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
 from finrl_pod.promotion.gate import (
     Judgement,
     PromotionEvidence,
@@ -118,11 +117,11 @@ def test_values_are_those_of_the_statistics() -> None:
     assert judgement.statistics["deflated_sharpe_whole_spread"] == deflated_sharpe(moments(excess), spread, 40)
     assert rule(judgement, "deflated_sharpe").value == deflated_sharpe(moments(excess), variance, 40)
     assert judgement.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(excess), variance, 6)
-    assert rule(judgement, "overfitting").value == overfitting(given.trials, 8).pbo
+    assert rule(judgement, "overfitting").value == backtest_overfitting(given.trials, 8).pbo
     assert rule(judgement, "probabilistic_sharpe").value == probabilistic_sharpe(moments(excess_returns(given.test)))
     best = best_baseline(given.validation)
     ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", best))
-    assert rule(judgement, "superior_ability").value == superior_ability(theirs, ours, seed=3, draws=WANTED)
+    assert rule(judgement, "superior_ability").value == superior_predictive_ability(theirs, ours, seed=3, draws=WANTED)
     low, high = growth_interval(
         log_returns(given.test["champion"]) - log_returns(given.test[best]), 0.9, seed=3, draws=WANTED
     )
@@ -139,15 +138,15 @@ def test_a_choice_among_equals_is_no_fault_while_all_are_ahead() -> None:
     for edge, met in ((6e-4, True), (0.0, False)):
         trials = rng.normal(edge, 0.003, (BARS - 1, 12))  # all alike: who is best is luck
         judgement = judged(evidence(trials=trials), dataclasses.replace(GATE, max_pbo=0.05))
-        found = overfitting(trials, 8)
+        found = backtest_overfitting(trials, 8)
         assert found.pbo > 0.05
         chosen = rule(judgement, "overfitting")
         assert (chosen.value, chosen.passed) == (found.pbo, met)
-        assert (found.loss <= GATE.max_pbo_loss_probability) == met
+        assert (found.loss_probability <= GATE.max_pbo_loss_probability) == met
         assert ("falls behind equal weight in" in chosen.sentence) == met
     strict = dataclasses.replace(GATE, max_pbo=0.05, max_pbo_loss_probability=0.0)
     some = rng.normal(1.5e-4, 0.003, (BARS - 1, 12))
-    assert overfitting(some, 8).loss > 0
+    assert backtest_overfitting(some, 8).loss_probability > 0
     assert "overfitting" in failed(judged(evidence(trials=some), strict))
 
 
@@ -222,7 +221,7 @@ def test_a_ruined_champion_is_refused_and_not_an_error() -> None:
 
 def test_one_trial_is_refused_in_words() -> None:
     judgement = judged(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
-    assert "two trials at least" in rule(judgement, "overfitting").sentence
+    assert "at least two trials" in rule(judgement, "overfitting").sentence
     assert rule(judgement, "deflated_sharpe").passed  # one trial deflates nothing
     many = judged(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(9, 1, 1)), GATE)
     assert "needs two of them" in rule(many, "deflated_sharpe").sentence

@@ -23,7 +23,7 @@ import torch
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.evaluate.statistics import binomial_interval
+from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
 from finrl_pod.types import Panel

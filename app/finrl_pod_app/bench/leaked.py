@@ -19,7 +19,7 @@ from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
 from finrl_pod.evaluate.backtest import backtest, simulate
-from finrl_pod.evaluate.statistics import growth_interval
+from finrl_pod.evaluate.intervals import growth_interval
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig

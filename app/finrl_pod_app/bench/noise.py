@@ -26,7 +26,8 @@ from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.statistics import binomial_interval, excess_p_value
+from finrl_pod.evaluate.intervals import binomial_interval
+from finrl_pod.evaluate.significance import excess_p_value
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.leaderboard import choose

@@ -16,11 +16,11 @@ from finrl_pod.evaluate.tearsheet import (
     MIN_BAND_RETURNS,
     ROLLING_BARS,
     cost_summary,
-    distribution,
     drawdowns,
     equity_band,
     longest_drawdown,
     monthly_returns,
+    return_distribution,
     rolling_sharpe,
 )
 from finrl_pod.files import to_plain
@@ -197,7 +197,7 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
     """The tear sheet's numbers.
 
     of: the strategy that the report is about, whose drawdowns and monthly returns are listed. Rolling Sharpe ratio,
-    distribution, costs and longest drawdown (in bars) are given for every strategy.
+    return_distribution, costs and longest drawdown (in bars) are given for every strategy.
     """
     subject = subject_of(results)
     result = results[subject]
@@ -207,7 +207,7 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
         "longest_drawdown": {name: longest_drawdown(other.times, other.equity) for name, other in results.items()},
         "monthly": monthly_returns(result.times, result.equity),
         "rolling_sharpe": {name: _rolling_sharpe_range(other) for name, other in results.items()},
-        "distribution": {name: distribution(other.equity) for name, other in results.items()},
+        "distribution": {name: return_distribution(other.equity) for name, other in results.items()},
         "costs": {name: cost_summary(other) for name, other in results.items()},
     }
 

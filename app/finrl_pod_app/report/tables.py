@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finrl_pod.evaluate.tearsheet import yearly_return
+from finrl_pod.evaluate.tearsheet import compound_return
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
@@ -77,7 +77,7 @@ def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
     rows = []
     for year, months in monthly.items():
         cells = "".join(_shaded_cell(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
-        total = f"<td><strong>{_percent(yearly_return(months))}</strong></td>"
+        total = f"<td><strong>{_percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
     return _table(heads, rows)
 

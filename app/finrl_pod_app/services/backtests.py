@@ -173,8 +173,8 @@ def _written(
 ) -> None:
     """Into a folder, where one was named."""
     if out is not None:
+        from finrl_pod.evaluate.export import write_results
         from finrl_pod_app.report.html import write_report
-        from finrl_pod_app.services.results import write_results
 
         document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, asked.config.seed)
         write_report(out, document, results)

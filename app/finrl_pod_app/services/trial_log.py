@@ -23,8 +23,7 @@ from finrl_pod import __version__
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Span, Splits
 from finrl_pod.errors import RunError
-from finrl_pod.evaluate.metrics import simple_returns
-from finrl_pod.evaluate.sharpe import is_constant
+from finrl_pod.evaluate.metrics import is_constant, simple_returns
 from finrl_pod.files import write_bytes
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import REFERENCE

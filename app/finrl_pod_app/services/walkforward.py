@@ -20,7 +20,7 @@ import torch
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import InputError, Interrupted, RunError
-from finrl_pod.evaluate.folds import Fold, walk_forward
+from finrl_pod.evaluate.folds import Fold, walk_forward_folds
 from finrl_pod.files import read_json, write_json
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import MOST_SEED, RunConfig, SplitConfig
@@ -84,7 +84,7 @@ def run_walkforward(
 def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
     """The bars of each fold, from the config's splits."""
     splits = make_splits(panel.times, config.splits)
-    return walk_forward(
+    return walk_forward_folds(
         splits.train.first,
         splits.validation.first,
         splits.test.last,

@@ -21,7 +21,11 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_of
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
-from finrl_pod.evaluate.seed_statistics import improvement, interquartile_mean, interquartile_mean_interval
+from finrl_pod.evaluate.seed_statistics import (
+    interquartile_mean,
+    interquartile_mean_interval,
+    probability_of_improvement,
+)
 from finrl_pod.evaluate.variations import recorded
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
@@ -241,7 +245,8 @@ def _document(
     together: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
     if len(alone) > 1:
         together["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
-        together["improvement_over_equal_weight"] = improvement(scores, equal, seed=config.seed)._asdict()
+        improvement = probability_of_improvement(scores, equal, seed=config.seed)
+        together["improvement_over_equal_weight"] = improvement._asdict()
     return {
         "config_sha256": config.sha256,
         "data": {"name": panel.name, "sha256": panel.sha256},

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown
-from finrl_pod.evaluate.tearsheet import ROLLING_BARS, monthly_returns, rolling_sharpe, yearly_return
+from finrl_pod.evaluate.tearsheet import ROLLING_BARS, compound_return, monthly_returns, rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.queries.comparison import Curve
@@ -73,7 +73,7 @@ def months(times: Times, marks: Floats) -> Any:
     for row, year in enumerate(years):
         for month, value in table[year].items():
             values[row, int(month) - 1] = value
-        values[row, -1] = yearly_return(table[year])
+        values[row, -1] = compound_return(table[year])
     text = np.array([["" if np.isnan(value) else f"{100 * value:.1f}" for value in row] for row in values])
     far = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # a year's return is the deepest colour beyond it
     across = len(years) <= YEARS_ACROSS

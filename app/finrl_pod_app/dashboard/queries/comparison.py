@@ -14,7 +14,7 @@ import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
 from finrl_pod.evaluate.backtest import backtest_result
-from finrl_pod.evaluate.export import csv_text
+from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
@@ -24,7 +24,6 @@ from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.services.backtests import prepare
-from finrl_pod_app.services.results import bars_of, weights_of
 from finrl_pod_app.services.sweeps import DecisionTable, ask, group_by_market, record_decisions, replay_job
 
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
@@ -155,7 +154,7 @@ def table_csv(table: pd.DataFrame) -> str:
 def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
     """Bars and holdings as CSV that no spreadsheet takes for formulas."""
     named = {result.name: result for result in results}
-    return csv_text(bars_of(named)), csv_text(weights_of(named))
+    return csv_text(bars_table(named)), csv_text(weights_table(named))
 
 
 def export_html(results: Sequence[BacktestResult], asked: DecisionTable, cost_bps: float | None) -> str:

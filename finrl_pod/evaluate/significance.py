@@ -1,0 +1,184 @@
+"""Tests of significance: probabilistic and deflated Sharpe ratio, excess growth, and tests against data snooping.
+
+Sharpe ratios in this module are those of one period (a day, a month), never annualised. Kurtosis is the fourth
+standardised moment (3 for a normal variable), not the excess. The variance of a Sharpe ratio is taken at the ratio
+itself, as in the original papers (Mertens 2002; Bailey and Lopez de Prado 2012), not at the ratio of the null
+hypothesis, as in some later ones.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, block_length, bootstrap_means, check_draws
+from finrl_pod.evaluate.metrics import RISK_EPSILON, check_returns
+from finrl_pod.types import Floats
+
+MIN_OBSERVATIONS = 20  # below this skewness and kurtosis are meaningless
+EULER_MASCHERONI = 0.5772156649015329
+_NORMAL = NormalDist()
+
+
+class Moments(NamedTuple):
+    """Moments of one-period returns. sharpe: mean over standard deviation (n - 1). observations: their number."""
+
+    sharpe: float
+    skewness: float = 0.0
+    kurtosis: float = 3.0
+    observations: int = MIN_OBSERVATIONS
+
+
+# ---------------------------------------------------------------------- Sharpe ratio
+
+
+def moments(returns: ArrayLike) -> Moments:
+    """Moments of returns [T]; skewness and kurtosis without small-sample correction.
+
+    Raises InputError for fewer than `MIN_OBSERVATIONS` returns, NaN, and constant returns.
+    """
+    values = check_returns(returns, MIN_OBSERVATIONS, "a Sharpe ratio test")
+    centred = values - values.mean()
+    deviation = float(values.std())
+    skewness, kurtosis = (float((centred**k).mean() / deviation**k) for k in (3, 4))
+    return Moments(float(values.mean() / values.std(ddof=1)), skewness, kurtosis, len(values))
+
+
+def sharpe_standard_error(of: Moments) -> float:
+    """Standard error of a Sharpe ratio: sqrt((1 - g3 SR + (g4 - 1)/4 SR^2) / (T - 1)) (Mertens 2002)."""
+    if of.observations < 2:
+        raise InputError(f"a standard error needs at least 2 observations, got {of.observations}")
+    return math.sqrt(_variance_factor(of) / (of.observations - 1))
+
+
+def probabilistic_sharpe(of: Moments, benchmark: float = 0.0) -> float:
+    """PSR: probability that the true one-period ratio exceeds `benchmark` (Bailey and Lopez de Prado 2012)."""
+    return _NORMAL.cdf((of.sharpe - benchmark) / sharpe_standard_error(of))
+
+
+def expected_maximum(trials: float) -> float:
+    """Expected maximum of `trials` independent standard normal variables; 0 for a single one.
+
+    (1 - g) Z(1 - 1/N) + g Z(1 - 1/(N e)), g the Euler-Mascheroni constant (Bailey and Lopez de Prado 2014). Raises
+    InputError for less than one trial.
+    """
+    if not trials >= 1:
+        raise InputError(f"the number of trials must be at least 1, got {trials}")
+    if trials == 1:
+        return 0.0
+    upper, lower = _NORMAL.inv_cdf(1 - 1 / trials), _NORMAL.inv_cdf(1 - 1 / (trials * math.e))
+    return (1 - EULER_MASCHERONI) * upper + EULER_MASCHERONI * lower
+
+
+def deflated_sharpe(of: Moments, variance: float, trials: float) -> float:
+    """DSR: the PSR against the ratio expected from the best of `trials` trials without skill.
+
+    variance: of the trials' one-period Sharpe ratios. Raises InputError if it is negative or not finite.
+    """
+    if not 0 <= variance < math.inf:
+        raise InputError(f"the variance of the trials' Sharpe ratios must be at least 0 and finite, got {variance}")
+    return probabilistic_sharpe(of, math.sqrt(variance) * expected_maximum(trials))
+
+
+def minimum_track_record(of: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
+    """MinTRL: observations after which PSR(benchmark) reaches `confidence` if the moments stay the same.
+
+    1 + (1 - g3 SR + (g4 - 1)/4 SR^2) (Z(confidence) / (SR - benchmark))^2; infinite for a ratio that does not exceed
+    the benchmark (Bailey and Lopez de Prado 2012). Raises InputError for a confidence outside (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise InputError(f"a confidence must lie between 0 and 1, got {confidence}")
+    if of.sharpe <= benchmark:
+        return math.inf
+    return 1 + _variance_factor(of) * (_NORMAL.inv_cdf(confidence) / (of.sharpe - benchmark)) ** 2
+
+
+def _variance_factor(of: Moments) -> float:
+    """1 - g3 SR + (g4 - 1)/4 SR^2. Raises InputError for moments that no distribution has."""
+    value = 1 - of.skewness * of.sharpe + (of.kurtosis - 1) / 4 * of.sharpe**2
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(
+            f"skewness {of.skewness:g} and kurtosis {of.kurtosis:g} cannot occur together; kurtosis is 3 for a normal "
+            "variable, not the excess kurtosis"
+        )
+    return value
+
+
+# ---------------------------------------------------------------------- mean excess return
+
+
+def excess_p_value(excess: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
+    """One-sided bootstrap p-value in (0, 1] of the null hypothesis that the mean excess return is not positive.
+
+    excess: [T], log returns of one series minus those of another. The resampled means are centred on the observed one,
+    which makes them a sample of the mean's error under the null hypothesis; p = (1 + #{error >= observed}) /
+    (1 + draws) (Davison and Hinkley 1997, 4.2.1). Raises InputError as `bootstrap_means`.
+    """
+    means = bootstrap_means(excess, seed=seed, draws=draws)
+    observed = float(np.asarray(excess, dtype=np.float64).mean())
+    errors = means - observed
+    return (1 + int((errors >= observed).sum())) / (1 + draws)
+
+
+def reality_check(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
+    """p-value of White's (2000) Reality Check: no model has a larger mean return than the benchmark.
+
+    benchmark: [T] returns. models: [T] or [T, M] returns over the same bars. Not studentised; from `arch`, blocks by
+    Politis and White (2004) on the mean excess return. Raises InputError for fewer than `MIN_BARS` bars, lengths that
+    differ, NaN, and a model that differs from the benchmark by a constant.
+    """
+    return _snooping_p_value(benchmark, models, seed, draws, studentize=False, which="upper")
+
+
+def superior_predictive_ability(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
+    """p-value of Hansen's (2005) SPA test: no model has a larger mean return than the benchmark.
+
+    Studentised, with consistent centring, so that bad models cost no power. Arguments and errors of `reality_check`.
+    """
+    return _snooping_p_value(benchmark, models, seed, draws, studentize=True, which="consistent")
+
+
+def _snooping_p_value(
+    benchmark: ArrayLike, models: ArrayLike, seed: int, draws: int, *, studentize: bool, which: str
+) -> float:
+    from arch.bootstrap import SPA
+
+    check_draws(draws)
+    base, others = _checked_models(benchmark, models)
+    excess = others - base[:, None]
+    test = SPA(
+        -base,  # SPA compares losses
+        -others,
+        block_size=max(1, round(block_length(excess.mean(1)))),
+        reps=draws,
+        studentize=studentize,
+        seed=np.random.default_rng(seed),
+    )
+    test.compute()
+    # The sample itself counts as one of its resamples (Davison and Hinkley 1997, 4.2.1): no p-value is zero.
+    return (1 + draws * float(test.pvalues[which])) / (1 + draws)
+
+
+def _checked_models(benchmark: ArrayLike, models: ArrayLike) -> tuple[Floats, Floats]:
+    """Returns of the benchmark [T] and of the models [T, M] as float64."""
+    base, others = np.asarray(benchmark, dtype=np.float64), np.asarray(models, dtype=np.float64)
+    others = others[:, None] if others.ndim == 1 else others
+    if base.ndim != 1 or others.ndim != 2 or len(base) != len(others) or not others.shape[1]:
+        raise InputError(
+            f"benchmark [T] and models [T, M] must cover the same bars, got shapes {base.shape} and {others.shape}"
+        )
+    if len(base) < MIN_BARS:
+        raise InputError(f"a comparison of models needs at least {MIN_BARS} bars, got {len(base)}")
+    for name, values in (("benchmark", base), ("models", others)):
+        if not np.isfinite(values).all():
+            bar = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise InputError(f"returns of the {name} must be finite, bar {bar} is not")
+    for m, excess in enumerate((others - base[:, None]).T):
+        if excess.std() <= RISK_EPSILON:
+            raise InputError(f"model {m} differs from the benchmark by a constant {excess[0]:g}; leave it out")
+    return base, others
