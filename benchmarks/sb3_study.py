@@ -34,7 +34,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import to_action
 from kept import Row, append, read
 from zoo_settings import SOURCE, STAGES, Cell, linear, ours
@@ -143,9 +143,9 @@ def evaluate(act: Act, name: str) -> list[float]:
 def train_ours(cell: Cell, seed: int, **changes: Any) -> tuple[int, Act]:
     """changes: settings that replace those of the Zoo's entry."""
     name = f"gym:{cell.env}"
-    high = ClassicEnv(name).shapes.high
+    high = GymnasiumVecEnv(name).shapes.high
     agent, envs = ours(cell, half_range=high[0] if high else 1.0)
-    env = ClassicEnv(name, envs=envs)
+    env = GymnasiumVecEnv(name, envs=envs)
     learner = Learner(env, dataclasses.replace(agent, **changes), seed=seed, threads=1)
     learner.learn(cell.steps)
     env.close()

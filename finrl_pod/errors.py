@@ -1,20 +1,20 @@
-"""Every error this project raises on purpose.
+"""Exceptions raised by finrl_pod.
 
-FinrlPodError                 one clear sentence; the command line prints it and exits with `exit_code`
-├── InputError                2: bad input from a person, a file or a config
-│   ├── DataError             prices: what they hold, where they come from
-│   │   └── FetchError        a source did not deliver
-│   ├── FeatureError          a feature that is unknown or lacks its columns
-│   ├── ConfigError           a config key, value or file
-│   ├── RunError              a run directory, a snapshot
-│   ├── JournalError          the paper-trading journal: of another account, of a newer version, held by another daemon
-│   └── AddressRefused        a broker's address off the allow-list
-├── BrokerError               2: a broker's answer, or none
-│   ├── BrokerUnavailable     nothing is known: timeout, reset, 5xx, an answer that cannot be read
-│   ├── BrokerRefused         the broker answered no
-│   └── KeysRefused           the broker does not take the keys
-├── EnvironmentLacks          2: the machine lacks something (a device, an optional package)
-├── DaemonFailed              1: the paper-trading daemon met what it does not foresee
+FinrlPodError                 base; the command line prints the message and exits with `exit_code`
+├── InputError                2: invalid input from a user, a file or a config
+│   ├── DataError             invalid prices, or a problem with their source
+│   │   └── FetchError        a source could not deliver
+│   ├── FeatureError          unknown feature, or missing columns
+│   ├── ConfigError           invalid config key, value or file
+│   ├── RunError              run directory or snapshot missing, damaged or of another config
+│   ├── JournalError          paper-trading journal missing, in use, not writable, of another account or version
+│   └── AddressNotAllowed     broker address not on the allow-list
+├── BrokerError               2: problem between the client and a broker
+│   ├── BrokerUnavailable     outcome unknown: timeout, connection reset, 5xx, unreadable answer
+│   ├── BrokerRejected        the broker rejected the request
+│   └── AuthenticationError   the broker rejected the API keys
+├── SetupError                2: something on this machine is missing or unusable: a package, a device, a port, API keys
+├── DaemonError               1: unexpected failure of the paper-trading daemon
 └── Interrupted               130: stopped by the user, state saved
 """
 
@@ -22,13 +22,13 @@ from __future__ import annotations
 
 
 class FinrlPodError(Exception):
-    """Base of all errors raised on purpose: its text is one sentence naming the rule, the value and the mend."""
+    """Base of all errors raised by finrl_pod. The message gives the value, the rule and a fix."""
 
     exit_code = 2
 
 
 class InputError(FinrlPodError):
-    """Bad input from a person, a file or a config."""
+    """Invalid input from a user, a file or a config."""
 
 
 class DataError(InputError):
@@ -36,56 +36,56 @@ class DataError(InputError):
 
 
 class FetchError(DataError):
-    """A source that did not deliver what was asked."""
+    """A data source could not deliver the requested bars."""
 
 
 class FeatureError(InputError):
-    """A feature that is unknown, or whose columns the panel lacks."""
+    """Unknown feature, or a feature whose columns the panel lacks."""
 
 
 class ConfigError(InputError):
-    """A config key, value or file that cannot be used."""
+    """Invalid config key, value or file."""
 
 
 class RunError(InputError):
-    """A run directory or snapshot that is missing, corrupt, or of another config."""
+    """A run directory or snapshot is missing, corrupt, or belongs to another config."""
 
 
 class JournalError(InputError):
-    """The journal of paper trading: missing, of another account or version, in use, or not writable."""
+    """The paper-trading journal is missing, in use, not writable, or of another account or version."""
 
 
-class AddressRefused(InputError):
-    """A broker's address that is not on the allow-list; no key was sent to it."""
+class AddressNotAllowed(InputError):
+    """The broker's address is not on the allow-list; no key was sent to it."""
 
 
 class BrokerError(FinrlPodError):
-    """Something between us and a broker."""
+    """Problem between the client and a broker."""
 
 
 class BrokerUnavailable(BrokerError):
-    """Nothing is known: no answer in time, a broken connection, a server's fault, an answer that cannot be read."""
+    """Outcome unknown: timeout, broken connection, server error or unreadable answer."""
 
 
-class BrokerRefused(BrokerError):
-    """The broker understood and answered no."""
+class BrokerRejected(BrokerError):
+    """The broker rejected the request."""
 
 
-class KeysRefused(BrokerError):
-    """The broker does not take the keys: nothing may be sent with them any more."""
+class AuthenticationError(BrokerError):
+    """The broker rejected the API keys; no further order may be sent with them."""
 
 
-class EnvironmentLacks(FinrlPodError):
-    """Something this machine does not have: a device, an optional package."""
+class SetupError(FinrlPodError):
+    """Something on this machine is missing or unusable: a package, a device, a port, API keys."""
 
 
-class DaemonFailed(FinrlPodError):
-    """Something that the paper-trading daemon does not foresee ended it; starting it again may do."""
+class DaemonError(FinrlPodError):
+    """Unexpected failure of the paper-trading daemon; restarting it may help."""
 
     exit_code = 1
 
 
 class Interrupted(FinrlPodError):
-    """Stopped by the user; what was reached is saved and can be resumed."""
+    """Stopped by the user; progress is saved and can be resumed."""
 
     exit_code = 130

@@ -1,4 +1,4 @@
-"""Child processes that live and end with whoever started them. Needs the standard library alone."""
+"""Child processes that exit together with their parent. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import threading
 import time
 from typing import TypedDict
 
-STOPS = (signal.SIGINT, signal.SIGTERM)  # the parent hears them too, and says what happens
-LOOK_SECONDS = 1.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # children ignore these; the parent handles them
+POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
 class Parent(TypedDict):
-    """Who starts a child: a process, and whether it does so in its main thread."""
+    """The process that starts a child, and whether it does so in its main thread."""
 
     pid: int
     main_thread: bool
 
 
-def this_one() -> Parent:
-    """Who calls; to be handed to the child."""
+def this_process() -> Parent:
+    """The calling process, to be passed to a child for `die_with_parent`."""
     return {"pid": os.getpid(), "main_thread": threading.current_thread() is threading.main_thread()}
 
 
-def belong_to(parent: Parent) -> None:
-    """In a child: leave Ctrl-C and SIGTERM to the parent, and end when the parent has, whatever is being done then.
+def die_with_parent(parent: Parent) -> None:
+    """In a child process: ignore Ctrl-C and SIGTERM, and exit as soon as the parent has exited.
 
-    Linux ends a child with the thread that started it. Threads end before their process does, so where it was not the
-    main one, and on other systems, a thread of the child looks whether the parent is still there.
+    On Linux the kernel kills the child when the thread that started it ends. Where that was not the main thread, and
+    on other systems, a background thread polls for the parent instead.
     """
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    by_system = sys.platform == "linux" and parent["main_thread"]
-    if by_system:
+    by_kernel = sys.platform == "linux" and parent["main_thread"]
+    if by_kernel:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent["pid"]:  # it ended before that was asked for
+    if os.getppid() != parent["pid"]:  # the parent exited before prctl was called
         os._exit(1)
-    if not by_system:
-        threading.Thread(target=_watch, args=(parent["pid"],), daemon=True).start()
+    if not by_kernel:
+        threading.Thread(target=_exit_without_parent, args=(parent["pid"],), daemon=True).start()
 
 
-def _watch(pid: int) -> None:
+def _exit_without_parent(pid: int) -> None:
     while os.getppid() == pid:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     os._exit(1)

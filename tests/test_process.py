@@ -8,8 +8,8 @@ import sys
 
 CHILD = """
 import json, sys, time
-from finrl_pod.process import belong_to
-belong_to(json.loads(sys.argv[1]))
+from finrl_pod.process import die_with_parent
+die_with_parent(json.loads(sys.argv[1]))
 print("stays")
 """
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution import equity, within_gross
+from finrl_pod.market.execution import equity, limit_gross_exposure
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
@@ -262,8 +262,8 @@ class MarketEnv(ABC):
             trades, priority = self._delayed_trades(action, state, close)
         trades = self._allowed(trades, state, day)
         if self.rules.limited:  # what cannot fill is still held, and counts
-            trades = self.venue.within_volume(day, trades)
-            trades = within_gross(trades, state.cash, state.shares, close, self.rules.leverage)
+            trades = self.venue.limit_to_volume(day, trades)
+            trades = limit_gross_exposure(trades, state.cash, state.shares, close, self.rules.leverage)
         cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
         before = equity(cash, state.shares, fill)
         done = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.actions import number_of_choices, scores_to_weights, wanted_change
+from finrl_pod.market.actions import number_of_choices, scores_to_weights, weight_change
 from finrl_pod.market.execution import trades_to_weights
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Tensor
@@ -96,7 +96,7 @@ class DiscreteTradingEnv(MarketEnv):
         return super().step(action, rows)
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
-        change = wanted_change(action[..., 0], self.assets, self.config.trade_fraction).to(self.dtype)
+        change = weight_change(action[..., 0], self.assets, self.config.trade_fraction).to(self.dtype)
         worth = state.cash + (state.shares * close).sum(-1)
         shares = change * worth.unsqueeze(-1) / close
         return shares * tradable, None

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from finrl_pod.data.price_features import over_own_bars
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.types import Floats, Panel
 
 
@@ -78,6 +78,6 @@ def _talib() -> ModuleType:
     try:
         import talib
     except ImportError:
-        raise EnvironmentLacks("technical indicators need TA-Lib, which is not installed; pip install TA-Lib") from None
+        raise SetupError("technical indicators need TA-Lib, which is not installed; pip install TA-Lib") from None
     module: ModuleType = talib
     return module

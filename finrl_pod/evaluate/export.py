@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.files import write_bytes, write_text
 from finrl_pod.types import BacktestResult
 
@@ -69,12 +69,12 @@ def write_table(stem: Path, columns: Mapping[str, Column]) -> tuple[Path, Path]:
 
 
 def parquet_bytes(columns: Mapping[str, Column]) -> bytes:
-    """The table as a Parquet file. Raises EnvironmentLacks without pyarrow."""
+    """The table as a Parquet file. Raises SetupError without pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise EnvironmentLacks("Parquet files need pyarrow, which is missing: install pyarrow") from None
+        raise SetupError("Parquet files need pyarrow, which is missing: install pyarrow") from None
     sink = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()}), sink)
     return sink.getvalue()

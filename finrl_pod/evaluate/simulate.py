@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, trades_to_weights, within_gross
+from finrl_pod.market.execution import ExecutionRules, Fills, equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.venue import Venue
 from finrl_pod.types import MarketTensor, Tensor
 
@@ -119,8 +119,8 @@ def simulate(
                 sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
             if rules.limited:  # what cannot fill is still held, and counts
-                trades = venue.within_volume(first + i, trades)
-                trades = within_gross(trades, funds, shares, close, rules.leverage)
+                trades = venue.limit_to_volume(first + i, trades)
+                trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
             filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
         turnover = nothing
         if filled.traded is not nothing:

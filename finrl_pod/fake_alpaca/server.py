@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod.errors import InputError, SetupError
 from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
 from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
@@ -120,7 +120,7 @@ class FakeAlpaca:
         self._thread.join(timeout=_THREAD_TIMEOUT)
 
     async def serve(self, ready: Callable[[], None] = lambda: None, stop: asyncio.Event | None = None) -> None:
-        """Serve until `stop` is set and call `ready` once the port is open. Raises EnvironmentLacks if it is taken."""
+        """Serve until `stop` is set and call `ready` once the port is open. Raises SetupError if it is taken."""
         self._loop, self._stop, self._wake = asyncio.get_running_loop(), stop or asyncio.Event(), asyncio.Event()
         runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
@@ -129,7 +129,7 @@ class FakeAlpaca:
             await site.start()
         except OSError as error:
             await runner.cleanup()
-            raise EnvironmentLacks(
+            raise SetupError(
                 f"port {self._port} cannot be used ({error.strerror}); choose another one with --port"
             ) from None
         self._port = runner.addresses[0][1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from finrl_pod.market.execution import ExecutionRules, execute, within_gross
+from finrl_pod.market.execution import ExecutionRules, execute, limit_gross_exposure
 from finrl_pod.types import Tensor
 
 
@@ -46,7 +46,7 @@ def trades_as_weights(
     wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
     cash, units = 1 - held.sum(-1), torch.ones_like(held)  # an account of one unit of equity: shares are weights
     if rules.limited:
-        wanted = within_gross(wanted, cash, held, units, leverage)
+        wanted = limit_gross_exposure(wanted, cash, held, units, leverage)
     fractions = replace(rules, whole_shares=False)
     target = execute(cash, held, wanted, units, fractions, actions).shares
     gross = target.abs().sum(-1, keepdim=True)
@@ -59,7 +59,7 @@ def number_of_choices(assets: int) -> int:
     return 2 * assets + 1
 
 
-def wanted_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
+def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
     """Change of the weights of equity [..., N] (float64) that a choice [...] wants.
 
     0: none; 1 to N: `trade_fraction` more of asset n; N + 1 to 2 N: `trade_fraction` less of asset n.
@@ -75,7 +75,7 @@ def choices_as_weights(
 
     held: [..., N] weights. No more is sold than is held, no more bought than the cash pays for, costs included.
     """
-    change = torch.where(tradable, wanted_change(choice, held.shape[-1], trade_fraction), 0.0)
+    change = torch.where(tradable, weight_change(choice, held.shape[-1], trade_fraction), 0.0)
     change = torch.maximum(change, -held)
     fractions = replace(rules, whole_shares=False)
     return execute(1 - held.sum(-1), held, change, torch.ones_like(held), fractions).shares

@@ -14,7 +14,7 @@ import torch
 from finrl_pod.types import Tensor
 
 
-class Tape(NamedTuple):
+class BarLiquidity(NamedTuple):
     """What is known of the bar that a trade fills in, [..., N] each.
 
     volume: shares traded in it, infinite where a delisted ticker is paid out. volatility: standard deviation of a
@@ -36,14 +36,14 @@ class CostModel(Protocol):
 
     @property
     def needs_volume(self) -> bool:
-        """Whether it reads the tape."""
+        """Whether it reads the liquidity."""
         ...
 
-    def cost(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:
+    def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """Currency [..., N] for filling `amount` >= 0 shares [..., N]: zero at zero, convex above."""
         ...
 
-    def slope(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:
+    def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """The derivative [..., N] of `cost` by `amount`, on the right of zero at zero."""
         ...
 
@@ -56,10 +56,10 @@ class HalfSpread:
     name: str = "spread"
     needs_volume: bool = False
 
-    def cost(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:  # noqa: ARG002
+    def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:  # noqa: ARG002
         return self.share * amount * prices
 
-    def slope(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:  # noqa: ARG002
+    def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:  # noqa: ARG002
         return (self.share * prices).expand_as(amount)
 
 
@@ -72,10 +72,10 @@ class PerShare:
     name: str = "per share"
     needs_volume: bool = False
 
-    def cost(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:  # noqa: ARG002
+    def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:  # noqa: ARG002
         return torch.where(amount > 0, (self.rate * amount).clamp(min=self.minimum), torch.zeros_like(amount))
 
-    def slope(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:  # noqa: ARG002
+    def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:  # noqa: ARG002
         return self.rate * (self.rate * amount > self.minimum).to(amount)
 
 
@@ -92,18 +92,18 @@ class SquareRootImpact:
     name: str = "impact"
     needs_volume: bool = True
 
-    def cost(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:
-        return self._rate(prices, tape) * amount**1.5
+    def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+        return self._rate(prices, liquidity) * amount**1.5
 
-    def slope(self, amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:
-        return self._rate(prices, tape) * 1.5 * amount**0.5
+    def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+        return self._rate(prices, liquidity) * 1.5 * amount**0.5
 
-    def _rate(self, prices: Tensor, tape: Tape) -> Tensor:
+    def _rate(self, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
         """Cost over amount ** 1.5. Where nothing was traded the cap lets nothing fill, and the rate is not used."""
-        if tape.volume is None or tape.volatility is None:
+        if liquidity.volume is None or liquidity.volatility is None:
             raise ValueError("square-root impact reads the volume and the volatility of the bar")
-        traded = tape.volume.clamp(min=torch.finfo(prices.dtype).tiny)
-        return self.coefficient * tape.volatility * prices / traded**0.5
+        traded = liquidity.volume.clamp(min=torch.finfo(prices.dtype).tiny)
+        return self.coefficient * liquidity.volatility * prices / traded**0.5
 
 
 @dataclass(frozen=True)

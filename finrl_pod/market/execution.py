@@ -143,7 +143,7 @@ def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRul
     return torch.zeros_like(want).scatter(-1, order, torch.stack(fills, -1))
 
 
-def within_gross(trades: Tensor, cash: Tensor, shares: Tensor, prices: Tensor, leverage: float) -> Tensor:
+def limit_gross_exposure(trades: Tensor, cash: Tensor, shares: Tensor, prices: Tensor, leverage: float) -> Tensor:
     """Trades [..., N] after the limit on gross exposure: sum |shares * price| <= leverage * equity at these prices.
 
     What reduces a position is left as it is; what opens or adds to one is scaled down by one factor. An account that

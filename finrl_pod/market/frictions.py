@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, Tape
+from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, split_purchases
 from finrl_pod.types import Tensor
 
@@ -17,14 +17,14 @@ DUST = 1e-6  # of the equity: under a minimum fee, smaller changes (the rounding
 Total = Callable[[Tensor], Tensor]
 
 
-def settle(
+def execute_with_frictions(
     cash: Tensor,
     shares: Tensor,
     trades: Tensor,
     prices: Tensor,
     rules: ExecutionRules,
     frictions: Frictions,
-    tape: Tape,
+    liquidity: BarLiquidity,
 ) -> Fills:
     """Fill wanted share changes under every model of `frictions`; shapes and promises are those of `execute`.
 
@@ -33,8 +33,8 @@ def settle(
     Buys that the cash cannot pay for, costs included, are scaled by one factor; where the cash is below the minimum
     fees of all wanted buys, none is made.
     """
-    charge = proportional_and(rules.cost_rate, frictions.costs)
-    trades = within_volume(trades, frictions, tape)
+    charge = all_cost_models(rules.cost_rate, frictions.costs)
+    trades = limit_to_volume(trades, frictions, liquidity)
     if any(isinstance(model, PerShare) and model.minimum > 0 for model in frictions.costs):
         least = DUST * equity(cash, shares, prices).abs().unsqueeze(-1)
         dust = (trades.abs() * prices < least) & (trades != -shares)  # what closes a position is no rounding
@@ -45,46 +45,48 @@ def settle(
     if not rules.short:
         sell = torch.minimum(sell, shares)
     brought = sell * prices
-    sale_costs = torch.minimum(_summed(charge, sell, prices, tape), brought)
+    sale_costs = torch.minimum(_summed(charge, sell, prices, liquidity), brought)
     held = shares - sell
     funds = cash + (brought - sale_costs).sum(-1)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
     cover, want = split_purchases(trades, held, rules)
-    scale = _affordable(funds - floor, cover, want, prices, charge, tape)
+    scale = _affordable(funds - floor, cover, want, prices, charge, liquidity)
     buy = want * scale.unsqueeze(-1)
     if rules.whole_shares:
         buy = torch.floor(buy)
     paid = funds
     if cover is not None:
         buy = buy + cover
-        paid = funds - (cover * prices + _summed(charge, cover, prices, tape)).sum(-1)
-    spent, buy_costs = buy * prices, _summed(charge, buy, prices, tape)
+        paid = funds - (cover * prices + _summed(charge, cover, prices, liquidity)).sum(-1)
+    spent, buy_costs = buy * prices, _summed(charge, buy, prices, liquidity)
     left = funds - (spent + buy_costs).sum(-1)
     # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
     left = torch.maximum(left, torch.minimum(floor, paid))
     return Fills(left, held + buy, (sale_costs + buy_costs).sum(-1), (brought + spent).sum(-1))
 
 
-def within_volume(trades: Tensor, frictions: Frictions, tape: Tape) -> Tensor:
+def limit_to_volume(trades: Tensor, frictions: Frictions, liquidity: BarLiquidity) -> Tensor:
     """Trades [..., N] cut to their share of the bar's volume."""
-    if frictions.participation == 0 or tape.volume is None:
+    if frictions.participation == 0 or liquidity.volume is None:
         return trades
-    most = frictions.participation * tape.volume
+    most = frictions.participation * liquidity.volume
     return torch.minimum(torch.maximum(trades, -most), most)
 
 
-def proportional_and(cost_rate: float, costs: Sequence[CostModel]) -> tuple[CostModel, ...]:
+def all_cost_models(cost_rate: float, costs: Sequence[CostModel]) -> tuple[CostModel, ...]:
     """All cost models of a rule set: the proportional rate first, under the name "commission"."""
     return (HalfSpread(cost_rate, name="commission"), *costs)
 
 
-def by_model(change: Tensor, prices: Tensor, models: Sequence[CostModel], tape: Tape) -> dict[str, Tensor]:
+def costs_by_model(
+    change: Tensor, prices: Tensor, models: Sequence[CostModel], liquidity: BarLiquidity
+) -> dict[str, Tensor]:
     """What each model charged for fills of `change` shares [..., N]: currency [...] by name.
 
     Where a sale's costs were cut to its proceeds, each model's part is cut in proportion.
     """
     amount = change.abs()
-    parts = [model.cost(amount, prices, tape) for model in models]
+    parts = [model.cost(amount, prices, liquidity) for model in models]
     total = torch.stack(parts).sum(0)
     charged = torch.where(change < 0, torch.minimum(total, amount * prices), total)
     cut = torch.where(total > 0, charged / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
@@ -95,15 +97,20 @@ def by_model(change: Tensor, prices: Tensor, models: Sequence[CostModel], tape: 
     return named
 
 
-def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, tape: Tape) -> Tensor:
-    total = models[0].cost(amount, prices, tape)
+def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+    total = models[0].cost(amount, prices, liquidity)
     for model in models[1:]:
-        total = total + model.cost(amount, prices, tape)
+        total = total + model.cost(amount, prices, liquidity)
     return total
 
 
 def _affordable(
-    funds: Tensor, cover: Tensor | None, want: Tensor, prices: Tensor, models: Sequence[CostModel], tape: Tape
+    funds: Tensor,
+    cover: Tensor | None,
+    want: Tensor,
+    prices: Tensor,
+    models: Sequence[CostModel],
+    liquidity: BarLiquidity,
 ) -> Tensor:
     """The largest factor [...] in [0, 1] for `want` whose bill, with `cover` and costs, is at most `funds`.
 
@@ -119,13 +126,13 @@ def _affordable(
 
     def bill(factor: Tensor) -> Tensor:
         amount = amounts(factor)
-        return (amount * prices + _summed(models, amount, prices, tape)).sum(-1)
+        return (amount * prices + _summed(models, amount, prices, liquidity)).sum(-1)
 
     def steepness(factor: Tensor) -> Tensor:
         amount = amounts(factor)
         slopes = prices.expand_as(want)
         for model in models:
-            slopes = slopes + model.slope(amount, prices, tape)
+            slopes = slopes + model.slope(amount, prices, liquidity)
         return (slopes * want).sum(-1)
 
     one = torch.ones_like(funds)

@@ -1,6 +1,6 @@
-"""Where trades fill: what a rule set makes of one market. Environments and backtests fill through it and nowhere else.
+"""Execution venue: fills, overnight interest and fees of one market under a rule set, for environments and backtests.
 
-A rule set without frictions fills by `execute` and costs nothing more than that; one with frictions by `settle`.
+Rules without frictions fill through `execute`, others through `execute_with_frictions`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.costs import HalfSpread, Tape
+from finrl_pod.market.costs import BarLiquidity, HalfSpread
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
-from finrl_pod.market.frictions import by_model, proportional_and, settle, within_volume
+from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_A_YEAR = 365
@@ -22,7 +22,7 @@ WORTHLESS = 1e-6  # of the last close: an exit at nothing still has a price abov
 
 
 class Venue:
-    """Fill prices, the tape and the nights of a market under a rule set, in one dtype, on the market's device.
+    """Fill prices, the liquidity and the nights of a market under a rule set, in one dtype, on the market's device.
 
     fill: [T, N], `market.fill` with the exits of delisted tickers at their stated price. delay: bars to a fill.
     risk_free: [T] what one unit of cash earns from bar t to t+1, zero for the last; None where cash earns nothing.
@@ -75,16 +75,16 @@ class Venue:
         prices: Tensor,
         priority: Tensor | None = None,
     ) -> Fills:
-        """Fill the trades decided at bar t at `prices`, under all of the rules: see `execute` and `settle`."""
+        """Fill the trades decided at bar t at `prices`: see `execute` and `execute_with_frictions`."""
         frictions = self.rules.frictions
         if not self._general or frictions is None:
             return execute(cash, shares, trades, prices, self._plain, priority)
-        return settle(cash, shares, trades, prices, self.rules, frictions, self.tape(t))
+        return execute_with_frictions(cash, shares, trades, prices, self.rules, frictions, self.liquidity(t))
 
-    def within_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
+    def limit_to_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
         """Trades decided at bar t as far as the limit on the volume of the bar that they fill in lets them."""
         frictions = self.rules.frictions
-        return trades if frictions is None else within_volume(trades, frictions, self.tape(t))
+        return trades if frictions is None else limit_to_volume(trades, frictions, self.liquidity(t))
 
     def overnight(self, t: int | Tensor, cash: Tensor, shares: Tensor, close: Tensor) -> Tensor:
         """Cash [...] at the next bar before its fills: with interest on it, less the fee on shorts at these closes."""
@@ -104,18 +104,18 @@ class Venue:
         """Whether a night changes the cash at all."""
         return self.risk_free is not None or self._fees is not None
 
-    def tape(self, t: int | Tensor) -> Tape:
-        """The tape of the bar in which the decision of t fills."""
+    def liquidity(self, t: int | Tensor) -> BarLiquidity:
+        """The liquidity of the bar in which the decision of t fills."""
         if self._volume is None or self._volatility is None:
-            return Tape()
+            return BarLiquidity()
         if isinstance(t, int):
-            return Tape(self._volume[t], self._volatility[t])
-        return Tape(self._volume[t].unsqueeze(-2), self._volatility[t].unsqueeze(-2))
+            return BarLiquidity(self._volume[t], self._volatility[t])
+        return BarLiquidity(self._volume[t].unsqueeze(-2), self._volatility[t].unsqueeze(-2))
 
     def attribution(self, t: int, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
         """Costs [...] by the name of their model of fills that changed the holdings by `change` [..., N] at bar t."""
         costs = () if self.rules.frictions is None else self.rules.frictions.costs
-        return by_model(change, prices, proportional_and(self.rules.cost_rate, costs), self.tape(t))
+        return costs_by_model(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
 
     def _set_nights(self, market: MarketTensor, dtype: torch.dtype) -> None:
         frictions = self.rules.frictions

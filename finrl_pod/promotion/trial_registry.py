@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.promotion.dataset_fingerprint import DatasetFingerprint, dataset_fingerprint, same_market
 from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.types import Floats, Panel
@@ -93,7 +93,7 @@ class Look:
 class TrialRegistry:
     """The register in `path`; by default under the environment's FINRL_POD_HOME, else in the user's data folder.
 
-    Every method opens the file, waits for other processes that write, and raises EnvironmentLacks where the file cannot
+    Every method opens the file, waits for other processes that write, and raises SetupError where the file cannot
     be used: a trial that cannot be counted must not be made.
     """
 
@@ -210,7 +210,7 @@ class TrialRegistry:
             database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise EnvironmentLacks(
+            raise SetupError(
                 f"cannot use the register of trials {self.path}: {reason}; set {HOME_VARIABLE} to a folder of your own"
             ) from None
         finally:

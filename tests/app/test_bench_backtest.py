@@ -10,7 +10,7 @@ import pytest
 from finrl_pod_app.bench import main
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows, draw
 
-from finrl_pod.errors import ConfigError, EnvironmentLacks
+from finrl_pod.errors import ConfigError, SetupError
 
 SMALL = {"variations": 6, "assets": 5, "days": 40, "runs": 1}
 
@@ -50,9 +50,9 @@ def test_bad_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.Captu
     assert "--variations must be at least 1, got 0" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--days"):
         BacktestSettings(days=2).check()
-    with pytest.raises(EnvironmentLacks, match="cannot be run"):
+    with pytest.raises(SetupError, match="cannot be run"):
         backtest_rows(BacktestSettings(**SMALL, peer=str(tmp_path / "none")))
-    with pytest.raises(EnvironmentLacks, match="install vectorbt and bt there"):
+    with pytest.raises(SetupError, match="install vectorbt and bt there"):
         backtest_rows(BacktestSettings(**SMALL, peer=sys.executable))
 
 

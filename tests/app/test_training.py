@@ -16,7 +16,7 @@ from finrl_pod_app.services.sweeps import run_sweep
 from finrl_pod_app.services.training import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
-from finrl_pod.errors import ConfigError, DataError, EnvironmentLacks, InputError, Interrupted, RunError
+from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
@@ -310,7 +310,7 @@ def test_a_setting_that_cannot_be_leaves_no_folder(config: RunConfig, words: str
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match=r"no CUDA device .* --device cpu"):
+    with pytest.raises(SetupError, match=r"no CUDA device .* --device cpu"):
         run_tournament(made_config(), tmp_path / "run", device="cuda")
     with pytest.raises(InputError, match="device must be auto, cpu or cuda, got 'tpu'"):
         run_tournament(made_config(), tmp_path / "run", device="tpu")

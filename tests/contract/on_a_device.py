@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.training.learner import Learner
@@ -120,7 +120,7 @@ def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
 def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentConfig) -> None:
     def returns(device: str) -> dict[str, torch.Tensor]:
         def make() -> Learner:
-            return Learner(ClassicEnv(name, envs=2, device=device), agent, seed=3, dtype=torch.float64)
+            return Learner(GymnasiumVecEnv(name, envs=2, device=device), agent, seed=3, dtype=torch.float64)
 
         first, again = make(), make()
         first.learn(40)
@@ -135,7 +135,7 @@ def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentC
 
 
 def test_a_pipeline_with_its_learner_on_a_device() -> None:
-    make_env = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
+    make_env = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
     agent = SACConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=200, learning_starts=40, gradient_steps=2)
     with pretend_device() as device:
         make_here = functools.partial(make_env, device=device)

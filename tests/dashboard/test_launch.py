@@ -16,7 +16,7 @@ import pytest
 from finrl_pod_app.dashboard import access, launch
 from finrl_pod_app.dashboard.settings import HOSTS_VARIABLE, Settings
 
-from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod.errors import InputError, SetupError
 
 
 def free_port() -> int:
@@ -118,13 +118,13 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentLacks, match=f"port {port} on 127.0.0.1 cannot be used"):
+        with pytest.raises(SetupError, match=f"port {port} on 127.0.0.1 cannot be used"):
             launch.check_port("127.0.0.1", port)
 
 
 def test_a_missing_streamlit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "NEEDS", ("no_such_package",))
-    with pytest.raises(EnvironmentLacks, match=r"pip install 'finrl-pod\[dashboard\]'"):
+    with pytest.raises(SetupError, match=r"pip install 'finrl-pod\[dashboard\]'"):
         launch.serve(Settings(), "127.0.0.1", free_port())
 
 

@@ -15,7 +15,7 @@ from werkzeug import Request, Response
 
 from finrl_pod.data.sources.alpaca import AlpacaSource
 from finrl_pod.data.sources.retry import Retry
-from finrl_pod.errors import DataError, EnvironmentLacks, FetchError
+from finrl_pod.errors import DataError, FetchError, SetupError
 
 # alpaca-py's own imports, hidden from users as every DeprecationWarning of a library is.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
@@ -165,7 +165,7 @@ def test_an_answer_of_another_shape_is_one_sentence(alpaca: Alpaca, text: str) -
 
 def test_without_keys_nothing_is_asked(alpaca: Alpaca, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("APCA_API_SECRET_KEY")
-    with pytest.raises(EnvironmentLacks, match="APCA_API_SECRET_KEY: set") as caught:
+    with pytest.raises(SetupError, match="APCA_API_SECRET_KEY: set") as caught:
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
     assert KEY not in str(caught.value)
     assert not alpaca.seen

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from werkzeug import Request, Response
 
 from finrl_pod.data.store import Store, _encode
-from finrl_pod.errors import DataError, EnvironmentLacks, FetchError, FinrlPodError
+from finrl_pod.errors import DataError, FetchError, FinrlPodError, SetupError
 from tests.data.panels import random_panel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
@@ -209,7 +209,7 @@ def test_fetch_without_keys_says_which(call: Call, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
     monkeypatch.delenv("APCA_API_SECRET_KEY", raising=False)
     error = fault(call("fetch", *ALPACA, "--symbols", "A", "--name", "x"))
-    assert isinstance(error, EnvironmentLacks)
+    assert isinstance(error, SetupError)
     assert "APCA_API_KEY_ID and APCA_API_SECRET_KEY" in str(error)
 
 

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from finrl_pod.data import features, price_features
-from finrl_pod.errors import EnvironmentLacks, FeatureError
+from finrl_pod.errors import FeatureError, SetupError
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Floats, Panel
 from tests.data.panels import START, changed_after, panel, random_panel
@@ -273,5 +273,5 @@ def test_the_default_features_need_torch_numpy_and_pandas_alone() -> None:
 
 def test_the_absence_of_talib_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "talib", None)
-    with pytest.raises(EnvironmentLacks, match="pip install TA-Lib"):
+    with pytest.raises(SetupError, match="pip install TA-Lib"):
         value("rsi_30")

@@ -16,7 +16,7 @@ from finrl_pod.data.sources import SOURCES, open_source
 from finrl_pod.data.sources.files import FileSource
 from finrl_pod.data.sources.retry import Retry
 from finrl_pod.data.sources.sample import SampleSource, load_sample
-from finrl_pod.errors import DataError, EnvironmentLacks
+from finrl_pod.errors import DataError, SetupError
 from finrl_pod.protocols import DataSource
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -92,7 +92,7 @@ def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> Non
 
 def test_without_skfolio_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EnvironmentLacks, match="install skfolio"):
+    with pytest.raises(SetupError, match="install skfolio"):
         load_sample()
 
 

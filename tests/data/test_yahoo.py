@@ -17,7 +17,7 @@ from werkzeug import Request, Response
 
 from finrl_pod.data.sources.retry import Retry
 from finrl_pod.data.sources.yahoo import YahooSource
-from finrl_pod.errors import DataError, EnvironmentLacks, FetchError
+from finrl_pod.errors import DataError, FetchError, SetupError
 
 # yfinance's own calls into pandas, hidden from users as every DeprecationWarning of a library is.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
@@ -186,5 +186,5 @@ def test_an_unknown_bar_is_refused_before_anything_is_asked(yahoo: Yahoo, source
 
 def test_without_yfinance_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "yfinance", None)
-    with pytest.raises(EnvironmentLacks, match="pip install"):
+    with pytest.raises(SetupError, match="pip install"):
         YahooSource().fetch(("YL",), START, END, "1d")

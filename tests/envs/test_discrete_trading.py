@@ -13,7 +13,7 @@ from finrl_pod_envs.trading_envs import DiscreteTradingEnv
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.market.actions import choices_as_weights, number_of_choices, wanted_change
+from finrl_pod.market.actions import choices_as_weights, number_of_choices, weight_change
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
@@ -24,7 +24,7 @@ CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1, trade_fr
 
 def test_a_choice_picks_an_asset_and_a_move() -> None:
     assert number_of_choices(N) == 7
-    table = wanted_change(torch.arange(7), N, LOT)
+    table = weight_change(torch.arange(7), N, LOT)
     buys, sells = torch.eye(N, dtype=torch.float64) * LOT, -torch.eye(N, dtype=torch.float64) * LOT
     assert torch.equal(table, torch.cat([torch.zeros(1, N, dtype=torch.float64), buys, sells]))
 

@@ -205,8 +205,8 @@ def test_time_slows_down_while_somebody_asks(start: Start) -> None:
 
 
 def test_the_port_must_be_free(start: Start) -> None:
-    from finrl_pod.errors import EnvironmentLacks
+    from finrl_pod.errors import SetupError
 
     taken = int(start().server.url.rsplit(":", 1)[1])
-    with pytest.raises(EnvironmentLacks, match="port"):
+    with pytest.raises(SetupError, match="port"):
         start(port=taken)

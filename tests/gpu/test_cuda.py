@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import PortfolioEnv, StockTradingEnv, make_env
 from torch.utils._pytree import tree_map
 
@@ -106,7 +106,7 @@ def test_every_algorithm_learns_and_goes_on_from_a_checkpoint(name: str, policy:
 
 
 def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
-    make_env = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
+    make_env = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
     agent = SACConfig(policy="mlp", hidden=(16,), batch_size=16, buffer_size=400, learning_starts=40, gradient_steps=2)
     with Pipeline(make_env, agent, seed=1, make_here=functools.partial(make_env, device=DEVICE)) as pipeline:
         figures = pipeline.learn(600)

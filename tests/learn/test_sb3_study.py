@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.rl.training.learner import Learner
 
@@ -38,7 +38,7 @@ def test_every_entry_of_the_zoo_makes_a_learner_of_ours(study: ModuleType) -> No
     for cell in cells(study):
         assert cell.zoo.keys() <= TRANSLATED, cell
         agent, envs = study.ours(cell)
-        env = ClassicEnv(f"gym:{cell.env}", envs=envs)
+        env = GymnasiumVecEnv(f"gym:{cell.env}", envs=envs)
         learner = Learner(env, agent)
         assert learner.algorithm.alive.all()
         steps = cell.zoo.get("n_steps", cell.zoo.get("train_freq", {"ppo": 2048, "a2c": 5}.get(cell.against, 1)))
@@ -63,7 +63,7 @@ def test_our_networks_are_of_the_size_and_the_start_of_theirs(study: ModuleType)
         )
         half = 2.0 if name == "Pendulum-v1" else 1.0
         agent, envs = study.ours(cell, half_range=half)
-        ours = Learner(ClassicEnv(f"gym:{name}", envs=envs), agent).algorithm.member(0)[0]
+        ours = Learner(GymnasiumVecEnv(f"gym:{name}", envs=envs), agent).algorithm.member(0)[0]
         sizes = sum(x.numel() for key, x in ours.items() if not key.startswith("seen_"))
         assert sizes == sum(x.numel() for x in theirs.policy.parameters())
         assert ours["log_std"].shape == theirs.policy.log_std.shape

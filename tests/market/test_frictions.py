@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact, Tape
+from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute
-from finrl_pod.market.frictions import by_model, proportional_and, settle
+from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions
 from tests.market.plain_frictions import PlainCosts, plain_settle
 
 BATCH, ASSETS = 8, 4
@@ -67,8 +67,8 @@ def draw(seed: int, rules: ExecutionRules) -> dict[str, np.ndarray]:
 
 def run(case: dict[str, np.ndarray], rules: ExecutionRules, frictions: Frictions, dtype: torch.dtype) -> Fills:
     given = {name: torch.from_numpy(values).to(dtype) for name, values in case.items()}
-    tape = Tape(given.pop("volumes"), given.pop("volatility"))
-    return settle(**given, rules=rules, frictions=frictions, tape=tape)
+    liquidity = BarLiquidity(given.pop("volumes"), given.pop("volatility"))
+    return execute_with_frictions(**given, rules=rules, frictions=frictions, liquidity=liquidity)
 
 
 def rules_with(rules: ExecutionRules, costs: PlainCosts) -> ExecutionRules:
@@ -151,7 +151,7 @@ def test_with_proportional_costs_alone_it_is_execute(seed: int, rules: Execution
     rules = rules_with(rules, PlainCosts(rate=rate))
     case = {name: torch.from_numpy(values) for name, values in draw(seed, rules).items()}
     del case["volumes"], case["volatility"]
-    got = settle(**case, rules=rules, frictions=Frictions(), tape=Tape())
+    got = execute_with_frictions(**case, rules=rules, frictions=Frictions(), liquidity=BarLiquidity())
     want = execute(**case, rules=rules)
     size = case["cash"].abs() + (case["shares"].abs() * case["prices"]).sum(-1) + want.traded
     close = (got.shares - want.shares).abs() * case["prices"]
@@ -169,9 +169,9 @@ def test_the_parts_of_the_costs_add_up(seed: int, rules: ExecutionRules, costs: 
     case = draw(seed, rules)
     got = run(case, rules, Frictions(models(costs), 1.0), torch.float64)
     tensors = {name: torch.from_numpy(values) for name, values in case.items()}
-    tape = Tape(tensors["volumes"], tensors["volatility"])
-    parts = by_model(
-        got.shares - tensors["shares"], tensors["prices"], proportional_and(rules.cost_rate, models(costs)), tape
+    liquidity = BarLiquidity(tensors["volumes"], tensors["volatility"])
+    parts = costs_by_model(
+        got.shares - tensors["shares"], tensors["prices"], all_cost_models(rules.cost_rate, models(costs)), liquidity
     )
     assert set(parts) == {"commission", *(model.name for model in models(costs))}
     size = tensors["cash"].abs() + (tensors["shares"].abs() * tensors["prices"]).sum(-1) + got.traded
@@ -183,9 +183,9 @@ def test_known_bills() -> None:
     """Ten bp, five of spread, half a cent a share with a dollar at least, impact of one: by hand."""
     volume, volatility = torch.tensor([10_000.0, 10_000.0]), torch.tensor([0.02, 0.02])
     frictions = Frictions((HalfSpread(0.0005), PerShare(0.005, 1.0), SquareRootImpact(1.0)), participation=1.0)
-    fills = settle(
+    fills = execute_with_frictions(
         *(torch.tensor(100_000.0), torch.zeros(2), torch.tensor([100.0, 400.0]), torch.tensor([50.0, 20.0])),
-        *(ExecutionRules(0.001), frictions, Tape(volume, volatility)),
+        *(ExecutionRules(0.001), frictions, BarLiquidity(volume, volatility)),
     )
     first = 5000 * 0.0015 + 1.0 + 0.02 * 0.1 * 5000
     second = 8000 * 0.0015 + 2.0 + 0.02 * 0.2 * 8000
@@ -194,32 +194,32 @@ def test_known_bills() -> None:
 
 
 def test_a_large_order_fills_in_part_and_the_rest_lapses() -> None:
-    tape = Tape(torch.tensor([1000.0]), torch.tensor([0.02]))
-    fills = settle(
+    liquidity = BarLiquidity(torch.tensor([1000.0]), torch.tensor([0.02]))
+    fills = execute_with_frictions(
         *(torch.tensor(1e6), torch.zeros(1), torch.tensor([500.0]), torch.tensor([10.0])),
-        *(ExecutionRules(0.0), Frictions(participation=0.1), tape),
+        *(ExecutionRules(0.0), Frictions(participation=0.1), liquidity),
     )
     assert fills.shares.tolist() == [100.0]
 
 
 def test_without_the_money_for_the_minimum_fees_nothing_is_bought_and_a_sale_costs_no_more_than_it_brings() -> None:
     frictions = Frictions((PerShare(0.0, 10.0),))
-    poor = settle(
+    poor = execute_with_frictions(
         *(torch.tensor(15.0), torch.zeros(2), torch.tensor([1.0, 1.0]), torch.tensor([3.0, 3.0])),
-        *(ExecutionRules(0.0), frictions, Tape()),
+        *(ExecutionRules(0.0), frictions, BarLiquidity()),
     )
     assert (poor.cash.item(), poor.shares.tolist()) == (15.0, [0.0, 0.0])
-    sold = settle(
+    sold = execute_with_frictions(
         *(torch.tensor(0.0), torch.tensor([2.0]), torch.tensor([-2.0]), torch.tensor([3.0])),
-        *(ExecutionRules(0.0), frictions, Tape()),
+        *(ExecutionRules(0.0), frictions, BarLiquidity()),
     )
     assert (sold.cash.item(), sold.cost.item(), sold.shares.tolist()) == (0.0, 6.0, [0.0])
 
 
 def test_the_rounding_of_targets_pays_no_minimum_fee() -> None:
-    fills = settle(
+    fills = execute_with_frictions(
         *(torch.tensor(100.0), torch.tensor([1e4]), torch.tensor([1e-4]), torch.tensor([10.0])),
-        *(ExecutionRules(0.0), Frictions((PerShare(0.0, 1.0),)), Tape()),
+        *(ExecutionRules(0.0), Frictions((PerShare(0.0, 1.0),)), BarLiquidity()),
     )
     assert fills.cost.item() == 0.0
 
@@ -233,9 +233,11 @@ def test_gradients_match_finite_differences() -> None:
             for x in (rng.uniform(10, 1000, 3), rng.uniform(1, 9, (3, 4)), rng.normal(0, 6, (3, 4)))
         ]
         prices = torch.tensor(rng.uniform(20, 80, (3, 4)), requires_grad=True)
-        tape = Tape(torch.full((3, 4), 100.0).double(), torch.full((3, 4), 0.02).double())
+        liquidity = BarLiquidity(torch.full((3, 4), 100.0).double(), torch.full((3, 4), 0.02).double())
         assert torch.autograd.gradcheck(
-            lambda c, s, t, p, tape=tape: tuple(settle(c, s, t, p, ExecutionRules(0.003), frictions, tape)),
+            lambda c, s, t, p, liquidity=liquidity: tuple(
+                execute_with_frictions(c, s, t, p, ExecutionRules(0.003), frictions, liquidity)
+            ),
             (*inputs, prices),
             eps=1e-6,
             atol=1e-4,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.errors import BrokerUnavailable, KeysRefused
+from finrl_pod.errors import AuthenticationError, BrokerUnavailable
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
@@ -229,10 +229,10 @@ def test_refused_keys_end_the_daemon_with_an_alert(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     def refuse(true: Any, request: Any) -> Any:
-        raise KeysRefused("the keys were refused (401)")
+        raise AuthenticationError("the keys were refused (401)")
 
     world.broker.instead["submit"] = refuse
-    with pytest.raises(KeysRefused):
+    with pytest.raises(AuthenticationError):
         world.day(DAY)
     assert "keys" in world.kinds()
     assert not orders(world)

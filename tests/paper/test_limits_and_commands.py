@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.errors import DaemonFailed, JournalError
+from finrl_pod.errors import DaemonError, JournalError
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, answered, ask
@@ -120,7 +120,7 @@ def test_what_nobody_foresaw_ends_the_daemon_with_own_orders_cancelled(
     world.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     desk = world.daemon._p.desk
     monkeypatch.setattr(desk, "listen", functools.partial(first(times, lambda true: 1 // 0), desk.listen))
-    with pytest.raises(DaemonFailed, match="ZeroDivisionError") as failed:
+    with pytest.raises(DaemonError, match="ZeroDivisionError") as failed:
         world.day(DAY)
     assert failed.value.exit_code == 1
     assert ("own orders were cancelled" if times == 1 else "own orders may still be live") in str(failed.value)

@@ -17,7 +17,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from finrl_pod.errors import ConfigError, EnvironmentLacks
+from finrl_pod.errors import ConfigError, SetupError
 from finrl_pod.paper.monitoring import heartbeat as beating
 from finrl_pod.paper.monitoring.alerts import Alerts
 from finrl_pod.paper.monitoring.health import HealthServer
@@ -116,7 +116,7 @@ def test_a_loop_that_stalls_is_seen_from_outside(tmp_path: Path, monkeypatch: py
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health")
         assert refused.value.code == 503
         refused.value.close()
-        with pytest.raises(EnvironmentLacks, match="cannot be used"):
+        with pytest.raises(SetupError, match="cannot be used"):
             HealthServer(server.port, heart, dict)
     finally:
         server.close()

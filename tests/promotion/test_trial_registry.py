@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home
 from finrl_pod.types import Panel
 
@@ -162,8 +162,8 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_register_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"this is no database, but long enough to be taken for a damaged one" * 20)
-    with pytest.raises(EnvironmentLacks, match=r"cannot use the register of trials .*; set FINRL_POD_HOME to"):
+    with pytest.raises(SetupError, match=r"cannot use the register of trials .*; set FINRL_POD_HOME to"):
         TrialRegistry(tmp_path / FILE).counts(DATA)
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentLacks, match="cannot use the register"):
+    with pytest.raises(SetupError, match="cannot use the register"):
         TrialRegistry(tmp_path / "file" / FILE).counts(DATA)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.learner import Learner
@@ -74,7 +74,7 @@ def as_ours(policy: Any) -> dict[str, torch.Tensor]:
 )
 def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig) -> None:
     model = theirs_of(env, config)
-    learner = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
+    learner = Learner(GymnasiumVecEnv(f"gym:{env}", envs=ENVS), config, seed=2)
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
     before = as_ours(model.policy)

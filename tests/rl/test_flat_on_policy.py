@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
@@ -46,7 +46,7 @@ def test_choices_are_drawn_by_the_softmax() -> None:
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
 def test_members_on_flat_rows_are_single_runs(name: str, record: type[Any]) -> None:
     def learned(members: tuple[int, ...]) -> Learner:
-        learner = Learner(ClassicEnv(name, envs=3, members=members), record(**SMALL), seed=2, dtype=DOUBLE)
+        learner = Learner(GymnasiumVecEnv(name, envs=3, members=members), record(**SMALL), seed=2, dtype=DOUBLE)
         learner.learn(5 * learner.iteration_samples)
         return learner
 
@@ -59,7 +59,7 @@ def test_members_on_flat_rows_are_single_runs(name: str, record: type[Any]) -> N
 
 def test_behind_a_cut_off_stands_the_value_of_the_final_observation() -> None:
     """Several in one rollout, each at another step: against the critic on what the environment said."""
-    env = ClassicEnv(PENDULUM, envs=2)
+    env = GymnasiumVecEnv(PENDULUM, envs=2)
     config = PPOConfig(**{**SMALL, "horizon": 450, "minibatches": 2})
     learner = Learner(env, config, dtype=DOUBLE)
     worker = learner.worker
@@ -100,7 +100,7 @@ def test_a_discrete_market_is_driven_by_plain_networks_alone() -> None:
 
 @pytest.mark.slow
 def test_ppo_learns_to_balance_the_pole() -> None:
-    env = ClassicEnv(CARTPOLE, envs=8)
+    env = GymnasiumVecEnv(CARTPOLE, envs=8)
     config = PPOConfig(
         policy="mlp", hidden=(64, 64), horizon=32, epochs=20, minibatches=1, gamma=0.98, gae_lambda=0.8,
         learning_rate=1e-3, target_kl=1e9, group_baseline=False, scale_rewards=False,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
@@ -87,7 +87,7 @@ def test_rows_and_rewards_are_those_of_vec_normalize() -> None:
 
 
 def make(record: type[Any], name: str, members: tuple[int, ...], **settings: Any) -> Learner:
-    return Learner(ClassicEnv(name, envs=2, members=members), record(**SMALL, **settings), seed=3, dtype=DOUBLE)
+    return Learner(GymnasiumVecEnv(name, envs=2, members=members), record(**SMALL, **settings), seed=3, dtype=DOUBLE)
 
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])

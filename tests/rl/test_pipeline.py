@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.training.pipeline import AHEAD, Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import PPOConfig, SACConfig
 
-PENDULUM = functools.partial(ClassicEnv, "gym:Pendulum-v1", envs=2)
+PENDULUM = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
 SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch_size": 16, "buffer_size": 200, "learning_starts": 40}
 
 
@@ -111,7 +111,7 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:
-    broken = functools.partial(ClassicEnv, "gym:tests.envs.gymnasium_pool.odd_gym:Short-v0")
+    broken = functools.partial(GymnasiumVecEnv, "gym:tests.envs.gymnasium_pool.odd_gym:Short-v0")
     with (
         Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
         pytest.raises(RunError, match=r"observation of shape \(2,\), and its space says \(3,\)"),

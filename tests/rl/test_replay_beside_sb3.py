@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.algorithms.sac import SAC
@@ -110,7 +110,7 @@ def given_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) -> None:
     env, config = CASES[name]
     model = theirs_of(name, env, config)
-    learner = Learner(ClassicEnv(f"gym:{env}", envs=ENVS), config, seed=2)
+    learner = Learner(GymnasiumVecEnv(f"gym:{env}", envs=ENVS), config, seed=2)
     learner.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
     ours = learner.algorithm
     assert isinstance(ours, OffPolicy)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
@@ -93,7 +93,7 @@ def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, A
         config = record(
             **SMALL, **extra, log_std_init=-1.0, sde_sample_freq=4, orthogonal_init=False, activation="relu"
         )
-        learner = Learner(ClassicEnv(PENDULUM, envs=2, members=members), config, seed=1, dtype=DOUBLE)
+        learner = Learner(GymnasiumVecEnv(PENDULUM, envs=2, members=members), config, seed=1, dtype=DOUBLE)
         learner.learn(4 * learner.iteration_samples)
         return learner
 
@@ -108,7 +108,7 @@ def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, A
 def test_it_goes_on_from_a_checkpoint_to_the_last_bit() -> None:
     def made() -> Learner:
         config = A2CConfig(**SMALL, optimiser="rmsprop", learning_rate_schedule="constant")
-        return Learner(ClassicEnv(PENDULUM, envs=2), config, seed=1)
+        return Learner(GymnasiumVecEnv(PENDULUM, envs=2), config, seed=1)
 
     whole = made()
     whole.learn(3 * whole.iteration_samples)
@@ -124,7 +124,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_last_bit() -> None:
 def test_a_plain_network_begins_as_it_is_told() -> None:
     def begun(**settings: Any) -> dict[str, torch.Tensor]:
         config = PPOConfig(policy="mlp", hidden=(64,), horizon=8, minibatches=2, **settings)
-        return Learner(ClassicEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
+        return Learner(GymnasiumVecEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
 
     usual, uniform = begun(), begun(orthogonal_init=False, log_std_init=-2.0)
     products = usual["actor_own_w"] @ usual["actor_own_w"].T  # 3 orthogonal rows of norm sqrt(2)
@@ -140,7 +140,7 @@ def test_a_plain_network_begins_as_it_is_told() -> None:
 
 def test_rectifiers_are_torchs() -> None:
     config = PPOConfig(policy="mlp", hidden=(8, 6), horizon=8, minibatches=2, activation="relu")
-    learner = Learner(ClassicEnv(PENDULUM), config, seed=1, dtype=DOUBLE)
+    learner = Learner(GymnasiumVecEnv(PENDULUM), config, seed=1, dtype=DOUBLE)
     views, _ = learner.algorithm.member(0)
     row = torch.randn(4, 3, generator=generator(0, 0, "row"), dtype=DOUBLE)
     x = torch.relu(row @ views["actor_own_w"] + views["actor_b0"])
@@ -153,7 +153,7 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
     config = PPOConfig(
         policy="mlp", hidden=(8,), horizon=8, minibatches=2, clip_range=0.4, clip_range_schedule="linear", target_kl=1e9
     )
-    learner = Learner(ClassicEnv(PENDULUM), config)
+    learner = Learner(GymnasiumVecEnv(PENDULUM), config)
     clips: list[float] = []
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
@@ -182,4 +182,4 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None
 
 def test_choices_have_no_such_noise() -> None:
     with pytest.raises(ConfigError, match="this environment takes choices"):
-        Learner(ClassicEnv("gym:CartPole-v1"), PPOConfig(**{**SMALL, "minibatches": 2}))
+        Learner(GymnasiumVecEnv("gym:CartPole-v1"), PPOConfig(**{**SMALL, "minibatches": 2}))

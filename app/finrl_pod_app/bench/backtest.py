@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finrl_pod.errors import ConfigError, EnvironmentLacks
+from finrl_pod.errors import ConfigError, SetupError
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, ReplayResult, kernel_for, replay
 from finrl_pod.market.execution import ExecutionRules
@@ -60,7 +60,7 @@ class BacktestSettings:
 
 def backtest_rows(settings: BacktestSettings) -> list[Row]:
     """Milliseconds for all variations, the rates of kernel and plain torch, and where the peers are installed theirs,
-    the ratio, and how far the final wealths differ. Raises EnvironmentLacks for a --peer that does not run."""
+    the ratio, and how far the final wealths differ. Raises SetupError for a --peer that does not run."""
     settings.check()
     market = make_market(SpeedSettings(assets=settings.assets, days=settings.days, features=0), "same_close")
     say(f"drawing weights: {settings.variations} x {settings.days} x {settings.assets}")
@@ -172,9 +172,9 @@ def _ask(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[st
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EnvironmentLacks(f"--peer {peer} cannot be run: {error}") from None
+            raise SetupError(f"--peer {peer} cannot be run: {error}") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise EnvironmentLacks(f"--peer {peer} failed: {said}; install vectorbt and bt there, or name another")
+        raise SetupError(f"--peer {peer} failed: {said}; install vectorbt and bt there, or name another")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.training.learner import Learner
@@ -46,7 +46,7 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
         learning_starts=WARMUP, gradient_steps=settings.envs, scale_rewards=False, max_grad_norm=1e9,
         gamma=0.99, learning_rate_schedule="constant",
     )  # fmt: skip
-    make_env = functools.partial(ClassicEnv, settings.env, envs=settings.envs)
+    make_env = functools.partial(GymnasiumVecEnv, settings.env, envs=settings.envs)
     make_here = functools.partial(make_env, device=device)
     each: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
     figures: list[Figures] = []
@@ -71,7 +71,7 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
     return rows
 
 
-def _in_turn(make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int) -> tuple[float, float]:
+def _in_turn(make_env: Callable[[], GymnasiumVecEnv], config: SACConfig, steps: int, seed: int) -> tuple[float, float]:
     with contextlib.closing(make_env()) as env:
         learner = Learner(env, config, seed=seed)
         learner.learn(WARMUP)
@@ -83,7 +83,11 @@ def _in_turn(make_env: Callable[[], ClassicEnv], config: SACConfig, steps: int, 
 
 
 def _at_once(
-    make_env: Callable[[], ClassicEnv], make_here: Callable[[], ClassicEnv], config: SACConfig, steps: int, seed: int
+    make_env: Callable[[], GymnasiumVecEnv],
+    make_here: Callable[[], GymnasiumVecEnv],
+    config: SACConfig,
+    steps: int,
+    seed: int,
 ) -> tuple[tuple[float, float], Figures]:
     with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
         first = pipeline.learn(WARMUP + config.gradient_steps)

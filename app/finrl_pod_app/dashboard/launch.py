@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod.errors import InputError, SetupError
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.settings import Settings
 
@@ -24,12 +24,12 @@ NEEDS = ("streamlit", "plotly", "argon2")
 def serve(settings: Settings, address: str, port: int) -> None:
     """Become the server, which SIGINT and SIGTERM end with 0. It does not return.
 
-    Raises EnvironmentLacks without Streamlit or where the port is taken, InputError for an address that may not be
+    Raises SetupError without Streamlit or where the port is taken, InputError for an address that may not be
     used or a journal that is not there.
     """
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise EnvironmentLacks(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
+        raise SetupError(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
     check_address(address, settings.hosts)
     if settings.journal is not None and not settings.journal.is_file():
         raise InputError(f"--journal {settings.journal} is no file; leave it out to have the journal looked for")
@@ -118,13 +118,13 @@ def _reached_at(address: str) -> list[str]:
 
 
 def check_port(address: str, port: int) -> None:
-    """Raises EnvironmentLacks where nothing can listen there."""
+    """Raises SetupError where nothing can listen there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise EnvironmentLacks(
+            raise SetupError(
                 f"port {port} on {address} cannot be used: {error.strerror}; name another with --port"
             ) from None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finrl_pod.errors import EnvironmentLacks, InputError
+from finrl_pod.errors import InputError, SetupError
 from finrl_pod.files import replace_file
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Password:
         return self.file.is_file()
 
     def set(self, text: str) -> None:
-        """Take a new one. Raises InputError for a short or endless one, EnvironmentLacks where it cannot be kept."""
+        """Take a new one. Raises InputError for a short or endless one, SetupError where it cannot be kept."""
         if not SHORTEST <= len(text) <= LONGEST:
             raise InputError(
                 f"a password must have {SHORTEST} to {LONGEST} characters, this one has {len(text)}: choose another"
@@ -54,7 +54,7 @@ class Password:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.file, _hasher().hash(text).encode() + b"\n", MODE)
         except OSError as error:
-            raise EnvironmentLacks(
+            raise SetupError(
                 f"cannot keep the password in {self.file}: {error.strerror}; set FINRL_POD_HOME to a folder of your own"
             ) from None
 

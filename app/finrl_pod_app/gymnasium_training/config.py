@@ -118,7 +118,7 @@ def _parts(items: int) -> int:
 
 
 def check(order: Order) -> None:
-    """Raises ConfigError for a number that cannot be, EnvironmentLacks for a device that is not there."""
+    """Raises ConfigError for a number that cannot be, SetupError for a device that is not there."""
     pick_device(order.device)
     for flag, value, least in (
         ("--steps", order.steps, 1), ("--envs", order.envs, 1), ("--members", order.members, 1),

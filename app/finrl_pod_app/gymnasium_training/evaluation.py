@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.files import to_plain
@@ -67,7 +67,7 @@ def _returns(act: Act, order: Order, episodes: int, stopped: Callable[[], object
     """[P, episodes] float64"""
     lanes = order.members * episodes
     workers = max((n for n in range(1, order.workers + 1) if lanes % n == 0), default=None)
-    env = ClassicEnv(
+    env = GymnasiumVecEnv(
         order.env, envs=episodes, members=range(order.members), workers=workers, seconds=order.worker_timeout,
         device=order.device,
     )  # fmt: skip

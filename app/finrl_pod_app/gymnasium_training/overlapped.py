@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv, Episode
+from finrl_pod_envs.gymnasium_pool.env import Episode, GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.training.pipeline import Figures, Pipeline
@@ -41,9 +41,9 @@ def train_at_once(
     folder, scores = RunFolder(out), Scores(order.members, order.steps)
     torch.set_num_threads(order.threads)
     make_env = functools.partial(
-        ClassicEnv, order.env, envs=order.envs, workers=order.workers or None, seconds=order.worker_timeout
+        GymnasiumVecEnv, order.env, envs=order.envs, workers=order.workers or None, seconds=order.worker_timeout
     )
-    make_here = functools.partial(ClassicEnv, order.env, envs=order.envs, device=order.device)
+    make_here = functools.partial(GymnasiumVecEnv, order.env, envs=order.envs, device=order.device)
     pipeline = Pipeline(make_env, order.agent, seed=order.seed, make_here=make_here)
     with locked_folder(out, RUN), stop_asked() as asked:
         folder.begin(order.plain())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.algorithms.base import Metrics
@@ -59,7 +59,7 @@ def train(
 
 class _Run:
     def __init__(
-        self, order: Order, folder: RunFolder, env: ClassicEnv, learner: Learner, progress: ProgressCallback
+        self, order: Order, folder: RunFolder, env: GymnasiumVecEnv, learner: Learner, progress: ProgressCallback
     ) -> None:
         self.order, self.folder, self.env, self.learner, self._tell = order, folder, env, learner, progress
         self.scores = Scores(order.members, order.steps)
@@ -166,8 +166,8 @@ class _Run:
         }
 
 
-def _make_env(order: Order) -> ClassicEnv:
-    return ClassicEnv(
+def _make_env(order: Order) -> GymnasiumVecEnv:
+    return GymnasiumVecEnv(
         order.env,
         envs=order.envs,
         workers=order.workers or None,

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import Settings
@@ -70,7 +70,7 @@ Say = Callable[[str], None]
 def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
     """Train a champion unless `out` holds one, trade `sessions` sessions, and compare with the backtest.
 
-    Returns plain values. Raises EnvironmentLacks when the daemon does not start or leaves early.
+    Returns plain values. Raises SetupError when the daemon does not start or leaves early.
     """
     run = out / "champion"
     if not (run / "report.json").is_file():
@@ -107,7 +107,7 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
             if daemon.poll() is None:
                 daemon.kill()
     if code != 0:
-        raise EnvironmentLacks(f"the daemon left with exit code {code}: see {folder / 'daemon.log'}")
+        raise SetupError(f"the daemon left with exit code {code}: see {folder / 'daemon.log'}")
     return _told(config, folder, held)
 
 
@@ -145,7 +145,7 @@ def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
     while not heartbeat(str(folder / "heartbeat.json")).get("trading"):
         if daemon.poll() is not None or time.monotonic() > end:
             daemon.kill()
-            raise EnvironmentLacks(f"the daemon did not start: see {folder / 'daemon.log'}")
+            raise SetupError(f"the daemon did not start: see {folder / 'daemon.log'}")
         time.sleep(0.05)
     return daemon
 
@@ -161,4 +161,4 @@ def _until(
     reached = server.schedule(moment, deed)
     while not reached.wait(timeout=0.1):
         if daemon.poll() is not None:
-            raise EnvironmentLacks(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")
+            raise SetupError(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from finrl_pod.errors import BrokerError, ConfigError, DaemonFailed, Interrupted, JournalError
+from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution.risk import Risk
@@ -35,7 +35,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
     """Trade until told to stop.
 
-    Raises FinrlPodError: KeysRefused, JournalError and DaemonFailed end a daemon that runs.
+    Raises FinrlPodError: AuthenticationError, JournalError and DaemonError end a daemon that runs.
     SIGTERM and SIGHUP end it with its own orders cancelled; so does Ctrl-C, which raises Interrupted.
     """
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
@@ -64,7 +64,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         with _signals(daemon) as caught, _halting(store, risk, broker, clock, log):
             try:
                 daemon.run()
-            except DaemonFailed:
+            except DaemonError:
                 log.error("failed", exc_info=True)
                 raise
         log.info("stopped", name=config.name)

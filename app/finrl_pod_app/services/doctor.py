@@ -10,7 +10,7 @@ from importlib import metadata, util
 from typing import TYPE_CHECKING, Literal
 
 from finrl_pod import __version__
-from finrl_pod.errors import EnvironmentLacks, FinrlPodError, InputError
+from finrl_pod.errors import FinrlPodError, InputError, SetupError
 
 if TYPE_CHECKING:
     import torch
@@ -173,12 +173,12 @@ def _version(name: str) -> str | None:
 def pick_device(name: str) -> torch.device:
     """Return the device for "auto", "cpu" or "cuda".
 
-    Raises InputError for any other name and EnvironmentLacks when CUDA is requested and not available.
+    Raises InputError for any other name and SetupError when CUDA is requested and not available.
     """
     import torch
 
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentLacks("no CUDA device is available to torch; use --device cpu")
+        raise SetupError("no CUDA device is available to torch; use --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -113,7 +113,7 @@ def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialR
     """Log it; returns how many looks there are at these bars by now, also in other data sets that show the same market
     on the same days. The same subject is counted once.
 
-    Raises EnvironmentLacks where the register cannot be used: what cannot be counted must not be looked at.
+    Raises SetupError where the register cannot be used: what cannot be counted must not be looked at.
     """
     first, last = dates(panel, span)
     return (registry or TrialRegistry()).look(Look(panel.sha256, subject, first, last, what), panel)

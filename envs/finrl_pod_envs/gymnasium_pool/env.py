@@ -28,7 +28,7 @@ class Episode(NamedTuple):
     steps: int
 
 
-class ClassicEnv:
+class GymnasiumVecEnv:
     """Flat rows [P, E, S]; actions [P, E, C] in [-1, 1], stretched to the environment's bounds, or choices [P, E, 1].
 
     Every lane has a seed stream of its own and every episode a seed by its number, so that what happens does not depend
@@ -51,7 +51,7 @@ class ClassicEnv:
         """name: "gym:Hopper-v5". envs: of a member. workers: processes that share all lanes, None for this process.
 
         seconds: a worker that takes longer for a step is replaced. device: where its tensors are; it is stepped on the
-        CPU. Raises ConfigError for what cannot be stepped or driven, EnvironmentLacks for a package that is missing.
+        CPU. Raises ConfigError for what cannot be stepped or driven, SetupError for a package that is missing.
         """
         if envs < 1:
             raise ConfigError(f"--envs must be 1 or more, got {envs}")

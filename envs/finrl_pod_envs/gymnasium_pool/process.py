@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from finrl_pod.errors import FinrlPodError
-from finrl_pod.process import belong_to, this_one
+from finrl_pod.process import die_with_parent, this_process
 from finrl_pod_envs.gymnasium_pool.block import Block
 from finrl_pod_envs.gymnasium_pool.lane import Lane, Plan, failure
 from finrl_pod_envs.gymnasium_pool.spaces import Shapes
@@ -39,7 +39,7 @@ def start(plan: Plan, places: Sequence[int], pipe: int, memory: int) -> subproce
     """
     order = {
         "path": sys.path,
-        "parent": this_one(),
+        "parent": this_process(),
         "pipe": pipe,
         "memory": memory,
         "lanes": len(plan.streams),
@@ -62,7 +62,7 @@ def work(order: dict[str, Any]) -> None:
 
     Answers DONE, or what failed; while it repeats episodes, BUSY now and then.
     """
-    belong_to(order["parent"])
+    die_with_parent(order["parent"])
     name = order["name"]
     known: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in order["shapes"].items()}
     shapes = Shapes(**known)

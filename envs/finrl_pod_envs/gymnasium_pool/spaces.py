@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.errors import ConfigError, EnvironmentLacks
+from finrl_pod.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -47,17 +47,17 @@ class Shapes:
 
 
 def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
-    """The environment of "gym:NAME". Raises ConfigError for a name there is none of, EnvironmentLacks for a package."""
+    """The environment of "gym:NAME". Raises ConfigError for a name there is none of, SetupError for a package."""
     try:
         import gymnasium
     except ImportError:
-        raise EnvironmentLacks("Gymnasium is not installed; pip install gymnasium") from None
+        raise SetupError("Gymnasium is not installed; pip install gymnasium") from None
     if not name.startswith(PREFIX) or name == PREFIX:
         raise ConfigError(f"an environment's name begins with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
     try:
         return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvironmentLacks(f"{name} needs a package that is not installed: {error}") from None
+        raise SetupError(f"{name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         known = str(error).rstrip(". ")
         raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {known}") from None

@@ -17,7 +17,7 @@ from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
 from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
 from finrl_pod.data.sources.retry import Retry
-from finrl_pod.errors import DataError, EnvironmentLacks, FetchError
+from finrl_pod.errors import DataError, FetchError, SetupError
 from finrl_pod.types import Panel
 
 KEY, SECRET, URL = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_DATA_URL"
@@ -50,7 +50,7 @@ class AlpacaSource:
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
         """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
 
-        Raises FetchError naming the tickers that are missing, or saying why Alpaca refused; EnvironmentLacks without
+        Raises FetchError naming the tickers that are missing, or saying why Alpaca refused; SetupError without
         alpaca-py or without keys.
         """
         check_bar(bar)
@@ -74,7 +74,7 @@ class AlpacaSource:
             from alpaca.data.requests import StockBarsRequest
             from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
         except ImportError:
-            raise EnvironmentLacks("alpaca-py is not installed: pip install 'finrl-pod[sources]'") from None
+            raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[sources]'") from None
 
         keys = _keys()
         amount, unit = _AMOUNT_UNIT[bar]
@@ -141,7 +141,7 @@ def _keys() -> tuple[str, str]:
     key, secret = os.environ.get(KEY, "").strip(), os.environ.get(SECRET, "").strip()
     if not key or not secret:
         missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
-        raise EnvironmentLacks(f"Alpaca needs the environment to hold {missing}: set them to your API keys")
+        raise SetupError(f"Alpaca needs the environment to hold {missing}: set them to your API keys")
     return key, secret
 
 

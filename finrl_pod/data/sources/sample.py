@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import between, make_panel, select
-from finrl_pod.errors import DataError, EnvironmentLacks
+from finrl_pod.errors import DataError, SetupError
 from finrl_pod.types import Benchmark, Floats, Panel
 
 SAMPLE = "sample"
@@ -35,11 +35,11 @@ class SampleSource:
 
 
 def load_sample() -> Panel:
-    """The whole sample, closes only, with the S&P 500 (price only) as benchmark. Raises EnvironmentLacks."""
+    """The whole sample, closes only, with the S&P 500 (price only) as benchmark. Raises SetupError."""
     prices, index = _read("sp500_dataset.csv.gz"), _read("sp500_index.csv.gz")
     closes = prices.to_numpy(dtype=np.float64)
     if not prices.index.equals(index.index):
-        raise EnvironmentLacks("skfolio's two sample files cover different days: install skfolio>=1.12 again")
+        raise SetupError("skfolio's two sample files cover different days: install skfolio>=1.12 again")
     return make_panel(
         prices.index.to_numpy(),
         list(prices.columns),
@@ -75,11 +75,11 @@ def _read(file: str) -> pd.DataFrame:
     spec = importlib.util.find_spec("skfolio")
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders:
-        raise EnvironmentLacks("the built-in sample comes with the skfolio package, which is missing: install skfolio")
+        raise SetupError("the built-in sample comes with the skfolio package, which is missing: install skfolio")
     path = Path(folders[0]) / "datasets" / "data" / file
     try:
         return pd.read_csv(path, index_col=0, parse_dates=True)
     except (OSError, EOFError, zlib.error, ValueError):
-        raise EnvironmentLacks(
+        raise SetupError(
             f"skfolio's sample file {path.name} is missing or damaged: install skfolio>=1.12 again"
         ) from None

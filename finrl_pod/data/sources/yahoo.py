@@ -14,7 +14,7 @@ from finrl_pod.data.dates import as_utc
 from finrl_pod.data.panel import check_bar
 from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
 from finrl_pod.data.sources.retry import Retry
-from finrl_pod.errors import EnvironmentLacks, FetchError
+from finrl_pod.errors import FetchError, SetupError
 from finrl_pod.types import PRICE_COLUMNS, Panel
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class YahooSource:
         """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
 
         Raises FetchError naming the tickers that are missing, or that Yahoo did not deliver after the retries;
-        EnvironmentLacks without yfinance.
+        SetupError without yfinance.
         """
         check_bar(bar)
         start, end = as_utc(start), as_utc(end)
@@ -66,7 +66,7 @@ class YahooSource:
             from yfinance.data import YfData
             from yfinance.exceptions import YFException, YFRateLimitError, YFTickerMissingError
         except ImportError:
-            raise EnvironmentLacks("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
+            raise SetupError("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
 
         # Yahoo's end is exclusive. Sessions are asked for by date, intraday bars by moment (Yahoo limits their span).
         if bar == "1d":

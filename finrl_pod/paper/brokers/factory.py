@@ -29,7 +29,7 @@ def open_clock(settings: BrokerSettings) -> Clock:
 
 
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
-    """Raises AddressRefused for an address off the allow-list, EnvironmentLacks without keys or a package."""
+    """Raises AddressNotAllowed for an address off the allow-list, SetupError without keys or a package."""
     if settings.kind == "simulated":
         raise ConfigError(
             "the simulated broker keeps no account between two starts: use it with `finrl-pod paper replay`, or set "

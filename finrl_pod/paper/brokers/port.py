@@ -2,11 +2,11 @@
 
 Errors (finrl_pod.errors):
 
-BrokerError                     reads raise these; writes return an Outcome instead (only KeysRefused is raised there)
-├── BrokerUnavailable           nothing is known: timeout, reset, 5xx, an answer that cannot be read; ask again later
-├── BrokerRefused               the broker answered no (4xx); asking again gives the same answer
-└── KeysRefused                 401, or a 403 without a code: no order may be sent any more
-AddressRefused                  a URL off the allow-list, found before any key is sent
+BrokerError                 reads raise these; writes return an Outcome, and raise AuthenticationError only
+├── BrokerUnavailable       nothing is known: timeout, reset, 5xx, an answer that cannot be read; ask again later
+├── BrokerRejected          the broker answered no (4xx); asking again gives the same answer
+└── AuthenticationError     401, or a 403 without a code: no order may be sent any more
+AddressNotAllowed           a URL off the allow-list, found before any key is sent
 """
 
 from __future__ import annotations

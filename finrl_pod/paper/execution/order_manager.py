@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from finrl_pod.errors import BrokerUnavailable, KeysRefused
+from finrl_pod.errors import AuthenticationError, BrokerUnavailable
 from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution import order_state
 from finrl_pod.paper.execution.intents import IntentState
@@ -79,7 +79,7 @@ class Desk:
         for _ in range(1 + RESENDS):
             try:
                 outcome = self.broker.submit(request)
-            except KeysRefused:
+            except AuthenticationError:
                 self._heard(order, order_state.was_refused(order.view), "post", "the keys were refused")
                 raise
             if isinstance(outcome, Rejected) and outcome.reason is Reason.DUPLICATE_ID:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.paper.monitoring.heartbeat import Heartbeat
 
 ADDRESS = "127.0.0.1"
@@ -19,11 +19,11 @@ class HealthServer:
     """Serves from threads of its own. facts: what /metrics shows, by name, read at each question."""
 
     def __init__(self, port: int, heartbeat: Heartbeat, facts: Facts) -> None:
-        """Raises EnvironmentLacks when the port is taken. Port 0 takes any free one, see `port`."""
+        """Raises SetupError when the port is taken. Port 0 takes any free one, see `port`."""
         try:
             self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, facts))
         except OSError as error:
-            raise EnvironmentLacks(f"port {port} on {ADDRESS} cannot be used: {error.strerror}; name another") from None
+            raise SetupError(f"port {port} on {ADDRESS} cannot be used: {error.strerror}; name another") from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)

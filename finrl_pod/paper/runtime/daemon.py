@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from finrl_pod.errors import BrokerError, DaemonFailed, DataError, FinrlPodError, JournalError, KeysRefused
+from finrl_pod.errors import AuthenticationError, BrokerError, DaemonError, DataError, FinrlPodError, JournalError
 from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.trading_cycle import Parts, Trader
 from finrl_pod.paper.journal import schema
@@ -67,14 +67,14 @@ class Daemon:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Work until stopped, or until `until` says so between two steps.
 
-        Raises KeysRefused and JournalError, and DaemonFailed for anything unforeseen.
+        Raises AuthenticationError and JournalError, and DaemonError for anything unforeseen.
         """
         try:
             while not self._stop.is_set() and not until():
                 self.step()
             if self._stop.is_set() and not self._p.desk.cancel_all(self._p.config.timing.shutdown):
                 self._p.alert("critical", "shutdown", "own orders are still live at the broker after the time allowed")
-        except KeysRefused as error:
+        except AuthenticationError as error:
             self._p.alert("critical", "keys", str(error))
             raise
         except JournalError:
@@ -85,14 +85,14 @@ class Daemon:
             message = f"the daemon failed ({type(error).__name__}: {error}), {left}"
             with contextlib.suppress(FinrlPodError):  # neither journal nor clock need work any more
                 self._p.alert("critical", "failed", message)
-            raise DaemonFailed(f"{message}: start it again, and report what the log says") from error
+            raise DaemonError(f"{message}: start it again, and report what the log says") from error
 
     def step(self) -> None:
         """One turn of the loop: recover if needed, serve commands, do what is due, and wait."""
         try:
             self._turn()
             self._failing = ""
-        except (KeysRefused, JournalError):
+        except (AuthenticationError, JournalError):
             raise
         except (BrokerError, DataError, OSError) as error:  # OSError: a folder of runs that cannot be read just now
             self._tell_failing(error)

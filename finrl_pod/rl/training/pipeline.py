@@ -23,7 +23,7 @@ import torch
 import torch.multiprocessing as mp
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
-from finrl_pod.process import STOPS, Parent, belong_to, this_one
+from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_process
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.registry import make_algorithm
@@ -114,7 +114,7 @@ class Pipeline:
         self._weights = _shared(self._own().cpu().clone())
         context = mp.get_context("spawn")
         self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
-        self._terms = (this_one(), make_env, config, seed, data, self._versions, margin, self._weights)
+        self._terms = (this_process(), make_env, config, seed, data, self._versions, margin, self._weights)
         self._process = context.Process(
             target=_collect, args=(*self._terms, self._counts, self._lock, theirs), daemon=False
         )
@@ -122,7 +122,7 @@ class Pipeline:
 
     def __enter__(self) -> Pipeline:
         # What is started leaves Ctrl-C and SIGTERM to this process from its first line on.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self._process.start()
         finally:
@@ -262,7 +262,7 @@ def _collect(
     pipe: Any,
 ) -> None:
     """What the other process does, until it is told to stop."""
-    belong_to(parent)
+    die_with_parent(parent)
     torch.set_num_threads(1)
     env = make_env()
     try:

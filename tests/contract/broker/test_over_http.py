@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finrl_pod.errors import BrokerRefused, BrokerUnavailable, KeysRefused
+from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
 from finrl_pod.paper.records import (
     ActionKind,
     Ambiguous,
@@ -88,22 +88,22 @@ def test_positions_that_cannot_be_read_are_not_none(http: HttpWorld, status: int
 
 def test_a_question_that_is_wrong_is_refused(http: HttpWorld) -> None:
     http.fault("answer", path="/v2/clock", status=422, body={"code": 40010001, "message": "no"})
-    with pytest.raises(BrokerRefused, match="422: no"):
+    with pytest.raises(BrokerRejected, match="422: no"):
         http.broker.clock()
 
 
 @pytest.mark.parametrize(("status", "body"), [(401, {"message": "unauthorized."}), (403, {"message": "forbidden."})])
 def test_refused_keys_are_told_apart_from_refused_orders(http: HttpWorld, status: int, body: dict[str, str]) -> None:
     http.fault("answer", status=status, body=body, times=2)
-    with pytest.raises(KeysRefused, match="APCA_API_KEY_ID"):
+    with pytest.raises(AuthenticationError, match="APCA_API_KEY_ID"):
         http.broker.submit(wish())
-    with pytest.raises(KeysRefused):
+    with pytest.raises(AuthenticationError):
         http.broker.account()
 
 
 def test_keys_that_the_broker_does_not_know(make: Callable[..., Any]) -> None:
     http = make(OVER_HTTP[0], key="another", secret="key")
-    with pytest.raises(KeysRefused) as caught:
+    with pytest.raises(AuthenticationError) as caught:
         http.broker.account()
     assert "s3cr3t" not in str(caught.value)
 
@@ -261,7 +261,7 @@ def test_a_feed_without_a_subscription_is_no_refused_key(make: Callable[..., Any
     http = make(OVER_HTTP[0], sip=False)
     http.jump("2024-03-01 16:05")
     account, feed = opener(OVER_HTTP[0])(http.clock, http.url, feed="sip")
-    with pytest.raises(BrokerRefused, match="subscription"):
+    with pytest.raises(BrokerRejected, match="subscription"):
         feed.bars(["AAA"], DAY, DAY, "all")
     account.close()
     assert len(http.feed.bars(["AAA"], DAY, DAY, "all").times) == 1

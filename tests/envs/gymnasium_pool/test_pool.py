@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.pool import PoolDriver, _Worker
 from finrl_pod_envs.gymnasium_pool.process import DONE, _Busy
+from tests.envs.gymnasium_pool.test_classic_env import ODD, actions, play, same
 
 from finrl_pod.errors import ConfigError, RunError
 from tests.envs.gymnasium_pool.odd_gym import NAME
-from tests.envs.gymnasium_pool.test_classic_env import ODD, actions, play, same
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_workers_step_as_this_process_does() -> None:
-    here = play(ClassicEnv(ODD, envs=4, members=(0, 2)), 1, 15)
-    with closing(ClassicEnv(ODD, envs=4, members=(0, 2), workers=4)) as env:
+    here = play(GymnasiumVecEnv(ODD, envs=4, members=(0, 2)), 1, 15)
+    with closing(GymnasiumVecEnv(ODD, envs=4, members=(0, 2), workers=4)) as env:
         there = play(env, 1, 15)
         assert same(here, there, reward=False)  # the reward tells the process
         pids = env.pids
@@ -44,11 +44,11 @@ def test_workers_step_as_this_process_does() -> None:
 
 
 def test_a_pool_goes_on_exactly_from_a_checkpoint_of_this_process() -> None:
-    env = ClassicEnv(ODD, envs=2)
+    env = GymnasiumVecEnv(ODD, envs=2)
     play(env, 2, 9)
     saved, rest = env.checkpoint(), actions(env, 10, seed=1)
     after = [env.step(action) for action in rest]
-    with closing(ClassicEnv(ODD, envs=2, workers=1)) as other:
+    with closing(GymnasiumVecEnv(ODD, envs=2, workers=1)) as other:
         other.reset(0)
         other.resume(saved)
         assert same(after, [other.step(action) for action in rest], reward=False)
@@ -60,8 +60,8 @@ def test_a_pool_goes_on_exactly_from_a_checkpoint_of_this_process() -> None:
 def test_a_lost_worker_is_replaced_and_the_others_go_on(
     trouble: Path, caplog: pytest.LogCaptureFixture, what: str, said: str
 ) -> None:
-    plain = play(ClassicEnv(ODD, envs=4), 1, 12)
-    with caplog.at_level(logging.WARNING), closing(ClassicEnv(ODD, envs=4, workers=2, seconds=1.0)) as env:
+    plain = play(GymnasiumVecEnv(ODD, envs=4), 1, 12)
+    with caplog.at_level(logging.WARNING), closing(GymnasiumVecEnv(ODD, envs=4, workers=2, seconds=1.0)) as env:
         env.reset(1)
         first = env.pids
         trouble.write_text(what)
@@ -89,7 +89,7 @@ def test_a_lost_worker_is_replaced_and_the_others_go_on(
 
 def test_an_environment_that_never_works_ends_the_run() -> None:
     still = torch.zeros(1, 1, 2)
-    with closing(ClassicEnv(ODD, envs=1, workers=1)) as env:
+    with closing(GymnasiumVecEnv(ODD, envs=1, workers=1)) as env:
         env.reset(0)
         for killed in (True, True, False, True, True):
             if killed:
@@ -102,7 +102,7 @@ def test_an_environment_that_never_works_ends_the_run() -> None:
 
 def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
     with (
-        closing(ClassicEnv(NAME.format("Short"), workers=1)) as env,
+        closing(GymnasiumVecEnv(NAME.format("Short"), workers=1)) as env,
         pytest.raises(ConfigError, match=r"shape \(2,\), and its space says \(3,\)"),
     ):
         env.reset(0)
@@ -119,11 +119,11 @@ def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
 )
 def test_pools_that_cannot_be_are_refused(terms: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClassicEnv(ODD, envs=4, **terms)  # type: ignore[arg-type]
+        GymnasiumVecEnv(ODD, envs=4, **terms)  # type: ignore[arg-type]
 
 
 def test_workers_outlive_the_thread_that_started_them() -> None:
-    with closing(ClassicEnv(ODD, envs=2, workers=2)) as env:
+    with closing(GymnasiumVecEnv(ODD, envs=2, workers=2)) as env:
         thread = threading.Thread(target=env.reset, args=(0,))
         thread.start()
         thread.join()
@@ -134,7 +134,7 @@ def test_workers_outlive_the_thread_that_started_them() -> None:
 
 def test_workers_leave_sigterm_to_their_parent() -> None:
     """As a service manager sends it: to every process at once."""
-    with closing(ClassicEnv(ODD, envs=2, workers=2)) as env:
+    with closing(GymnasiumVecEnv(ODD, envs=2, workers=2)) as env:
         env.reset(0)
         for pid in env.pids:
             os.kill(pid, signal.SIGTERM)
@@ -163,8 +163,8 @@ def test_who_repeats_episodes_says_that_it_is_at_work_and_is_waited_for(monkeypa
 
 PARENT = """
 import sys, torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
-env = ClassicEnv(sys.argv[1], envs=2, workers=2)
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+env = GymnasiumVecEnv(sys.argv[1], envs=2, workers=2)
 env.reset(0)
 print(*env.pids, flush=True)
 sys.stdin.readline()

@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from finrl_pod.errors import BrokerRefused, BrokerUnavailable, KeysRefused
+from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca import reading
 from finrl_pod.paper.brokers.alpaca.keys import Keys
 from finrl_pod.paper.brokers.alpaca.limiter import LimitSpent
@@ -206,7 +206,7 @@ class AlpacaAccount:
                 raise _NotThere(text) from None
             if answer.status >= 500 or answer.status in (408, 425, 429):
                 raise BrokerUnavailable(text) from None
-            raise BrokerRefused(text) from None
+            raise BrokerRejected(text) from None
         except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise BrokerUnavailable(self._no_answer(error)) from None
 
@@ -245,7 +245,7 @@ class AlpacaAccount:
 
     def _check_keys(self, answer: Answered) -> None:
         if keys_refused(answer):
-            raise KeysRefused(
+            raise AuthenticationError(
                 f"{self.name} does not take the keys ({answer.status}: {self._keys.strike(answer.message)}): check "
                 "APCA_API_KEY_ID and APCA_API_SECRET_KEY, and that they are a paper account's"
             ) from None
@@ -254,7 +254,7 @@ class AlpacaAccount:
         return self._keys.strike(f"{self.name} gave no answer that can be read ({type(error).__name__}: {error})")
 
 
-class _NotThere(BrokerRefused):
+class _NotThere(BrokerRejected):
     """404."""
 
 

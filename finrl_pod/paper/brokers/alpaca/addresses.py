@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, urlsplit
 
-from finrl_pod.errors import AddressRefused
+from finrl_pod.errors import AddressNotAllowed
 
 PAPER = "https://paper-api.alpaca.markets"
 DATA = "https://data.alpaca.markets"
@@ -18,12 +18,12 @@ _HTTPS = 443
 
 
 def trading_address(url: str) -> str:
-    """The base for orders: Alpaca's paper trading, or this machine. Raises AddressRefused for any other."""
+    """The base for orders: Alpaca's paper trading, or this machine. Raises AddressNotAllowed for any other."""
     return _base(url, PAPER, "orders go to Alpaca's paper trading")
 
 
 def data_address(url: str) -> str:
-    """The base for prices: Alpaca's data host, or this machine. Raises AddressRefused for any other."""
+    """The base for prices: Alpaca's data host, or this machine. Raises AddressNotAllowed for any other."""
     return _base(url, DATA, "prices come from Alpaca's data host")
 
 
@@ -57,7 +57,9 @@ def _base(url: str, official: str, rule: str) -> str:
         if scheme in ("http", "https") and host in LOOPBACK:
             shown = f"[{host}]" if ":" in host else host
             return f"{scheme}://{shown}:{port}"
-    raise AddressRefused(f"{rule} ({official}) or to this machine alone, {_shown(url)} is neither: correct the address")
+    raise AddressNotAllowed(
+        f"{rule} ({official}) or to this machine alone, {_shown(url)} is neither: correct the address"
+    )
 
 
 def _parts(url: str) -> SplitResult | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.alpaca.addresses import DATA, PAPER, data_address, trading_address
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
@@ -34,7 +34,7 @@ class AlpacaPyWire:
                 from alpaca.data.historical.corporate_actions import CorporateActionsClient
                 from alpaca.trading.client import TradingClient
             except ImportError:
-                raise EnvironmentLacks("alpaca-py is not installed: pip install 'finrl-pod[paper]'") from None
+                raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[paper]'") from None
         trading: Any = TradingClient(keys.key, keys.secret, paper=True, raw_data=True, url_override=trading_base)
         self._trading = _bounded(trading, line, trading_base, TRADING_METHODS)
         actions: Any = CorporateActionsClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
@@ -90,7 +90,7 @@ def open_alpaca(
 
     url, data_url: empty for Alpaca's own hosts; else this machine's. feed: "iex" or "sip". seed: of the pauses between
     the stream's attempts. listen: keep the stream of trade updates.
-    Raises AddressRefused for any other address, before the keys are read; EnvironmentLacks without keys or alpaca-py.
+    Raises AddressNotAllowed for any other address, before the keys are read; SetupError without keys or alpaca-py.
     """
     trading_base, data_base = trading_address(url or PAPER), data_address(data_url or _data_beside(url))
     keys, line = keys_from_environment(), Line(clock)

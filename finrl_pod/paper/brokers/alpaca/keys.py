@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 _MASK = "***"
@@ -24,11 +24,9 @@ class Keys:
 
 
 def keys_from_environment() -> Keys:
-    """Raises EnvironmentLacks naming the variable that is missing."""
+    """Raises SetupError naming the variable that is missing."""
     values = {name: os.environ.get(name, "").strip() for name in (KEY, SECRET)}
     missing = [name for name, value in values.items() if not value]
     if missing:
-        raise EnvironmentLacks(
-            f"Alpaca needs the environment to hold {' and '.join(missing)}: set them to your API keys"
-        )
+        raise SetupError(f"Alpaca needs the environment to hold {' and '.join(missing)}: set them to your API keys")
     return Keys(values[KEY], values[SECRET])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from finrl_pod.errors import EnvironmentLacks
+from finrl_pod.errors import SetupError
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.alpaca.addresses import DATA, PAPER, data_address, trading_address
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
@@ -32,7 +32,7 @@ class TradeApiWire:
         try:
             from alpaca_trade_api.rest import REST, URL
         except ImportError:
-            raise EnvironmentLacks(
+            raise SetupError(
                 "alpaca-trade-api is not installed here: its pins need an environment of their own (make test-legacy)"
             ) from None
         self._trading = _client(REST, keys, trading_base)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod.errors import AddressRefused
+from finrl_pod.errors import AddressNotAllowed
 from finrl_pod.paper.brokers.alpaca.addresses import within
 from finrl_pod.paper.brokers.alpaca.limiter import RequestLimiter
 from finrl_pod.paper.brokers.port import Clock
@@ -104,7 +104,7 @@ def _bounded_adapter(line: Line, base: str, methods: tuple[str, ...]) -> Any:
 
         def send(self, request: Any, *_: Any, **options: Any) -> Response:
             if request.method not in methods or not within(request.url or "", base):
-                raise AddressRefused(
+                raise AddressNotAllowed(
                     f"{request.method} {request.url} was tried, only {'/'.join(methods)} {base} is allowed"
                 )
             urgent = request.method == "DELETE"

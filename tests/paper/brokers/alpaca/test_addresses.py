@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finrl_pod.errors import AddressRefused, EnvironmentLacks
+from finrl_pod.errors import AddressNotAllowed, SetupError
 from finrl_pod.paper.brokers.alpaca.addresses import data_address, is_loopback, stream_address, trading_address, within
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.keys import Keys, keys_from_environment
@@ -47,24 +47,24 @@ TRICKS = (
 @pytest.mark.parametrize("url", TRICKS)
 def test_other_addresses_are_refused_before_keys_are_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
-    with pytest.raises(AddressRefused, match="neither"):
+    with pytest.raises(AddressNotAllowed, match="neither"):
         trading_address(url)
-    with pytest.raises(AddressRefused):
+    with pytest.raises(AddressNotAllowed):
         data_address(url)
     if url:
         # Without keys in the environment it would fail otherwise: the address is looked at first.
-        with pytest.raises(AddressRefused):
+        with pytest.raises(AddressNotAllowed):
             open_alpaca(SystemClock(), url)
 
 
 @pytest.mark.parametrize("url", ["https://data.alpaca.markets", "https://broker-api.alpaca.markets"])
 def test_orders_do_not_go_to_the_data_host(url: str) -> None:
-    with pytest.raises(AddressRefused):
+    with pytest.raises(AddressNotAllowed):
         trading_address(url)
 
 
 def test_the_message_hides_what_stands_before_the_host() -> None:
-    with pytest.raises(AddressRefused) as caught:
+    with pytest.raises(AddressNotAllowed) as caught:
         trading_address("https://me:hunter2@example.com")
     assert "hunter2" not in str(caught.value)
 
@@ -104,7 +104,7 @@ def test_a_request_stays_with_its_base(url: str) -> None:
 def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APCA_API_KEY_ID", "PKABC")
     monkeypatch.setenv("APCA_API_SECRET_KEY", " ")
-    with pytest.raises(EnvironmentLacks, match="hold APCA_API_SECRET_KEY:"):
+    with pytest.raises(SetupError, match="hold APCA_API_SECRET_KEY:"):
         keys_from_environment()
     monkeypatch.setenv("APCA_API_SECRET_KEY", "hush")
     keys = keys_from_environment()

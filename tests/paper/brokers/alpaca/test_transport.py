@@ -12,7 +12,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from finrl_pod.errors import AddressRefused, BrokerUnavailable
+from finrl_pod.errors import AddressNotAllowed, BrokerUnavailable
 from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.scaled_clock import ClockClient, Pace
 from finrl_pod.fake_alpaca.settings import Settings
@@ -67,9 +67,9 @@ def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeyp
 def test_the_data_host_is_reached_by_get_alone(httpserver: HTTPServer) -> None:
     session = bounded_session(Line(CLOCK), base(httpserver), ("GET",))
     for method in ("POST", "DELETE", "PATCH"):
-        with pytest.raises(AddressRefused, match="only GET"):
+        with pytest.raises(AddressNotAllowed, match="only GET"):
             session.request(method, base(httpserver) + "/v2/orders")
-    with pytest.raises(AddressRefused):
+    with pytest.raises(AddressNotAllowed):
         session.get("http://127.0.0.1:9/v2/orders")
     assert httpserver.log == []
 

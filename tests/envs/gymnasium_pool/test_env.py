@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.env import ClassicEnv
+from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.lane import episode_seed
 
 from finrl_pod.errors import ConfigError, InputError, RunError
@@ -18,7 +18,7 @@ from tests.envs.gymnasium_pool.odd_gym import NAME
 ODD, PENDULUM, CARTPOLE = NAME.format("Odd"), "gym:Pendulum-v1", "gym:CartPole-v1"
 
 
-def actions(env: ClassicEnv, steps: int, seed: int = 0) -> torch.Tensor:
+def actions(env: GymnasiumVecEnv, steps: int, seed: int = 0) -> torch.Tensor:
     stream = torch.Generator().manual_seed(seed)
     shape = (steps, env.members, env.envs, env.action_size)
     if env.actions:
@@ -26,7 +26,7 @@ def actions(env: ClassicEnv, steps: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(shape, generator=stream) * 2 - 1
 
 
-def play(env: ClassicEnv, seed: int, steps: int) -> list[EnvStep]:
+def play(env: GymnasiumVecEnv, seed: int, steps: int) -> list[EnvStep]:
     env.reset(seed)
     return [env.step(action) for action in actions(env, steps)]
 
@@ -38,7 +38,7 @@ def same(one: list[EnvStep], other: list[EnvStep], *, reward: bool = True) -> bo
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE, ODD])
 def test_it_is_a_vec_env_with_honest_shapes(name: str) -> None:
-    env = ClassicEnv(name, envs=2, members=(0, 3))
+    env = GymnasiumVecEnv(name, envs=2, members=(0, 3))
     assert isinstance(env, VecEnv)
     assert env.reset(1).shape == (2, 2, env.observation_size)
     for out in play(env, 1, 8):
@@ -51,7 +51,7 @@ def test_it_is_a_vec_env_with_honest_shapes(name: str) -> None:
 
 
 def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -> None:
-    env = ClassicEnv(PENDULUM, envs=2, members=(4,))
+    env = GymnasiumVecEnv(PENDULUM, envs=2, members=(4,))
     seen = env.reset(9)
     plain = gymnasium.make("Pendulum-v1")
     stream = key(9, 4, "environment 1")
@@ -70,7 +70,7 @@ def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -
 
 
 def test_the_end_of_an_episode_and_of_its_time_are_different_things() -> None:
-    env = ClassicEnv(ODD, envs=8)
+    env = GymnasiumVecEnv(ODD, envs=8)
     ended, cut = 0, 0
     for out in play(env, 3, 12):
         over = out.terminated | out.truncated
@@ -85,7 +85,7 @@ def test_the_end_of_an_episode_and_of_its_time_are_different_things() -> None:
 
 
 def test_actions_are_stretched_to_the_bounds_and_cut_off_there() -> None:
-    env = ClassicEnv(ODD)
+    env = GymnasiumVecEnv(ODD)
     env.reset(0)
     out = env.step(torch.tensor([[[-1.0, 0.0]]]))
     assert out.final_observation[0, 0, 1:].tolist() == [-2.0, 5.0]
@@ -94,11 +94,11 @@ def test_actions_are_stretched_to_the_bounds_and_cut_off_there() -> None:
 
 
 def test_the_same_seed_repeats_and_a_member_plays_the_same_episodes_alone() -> None:
-    both = ClassicEnv(CARTPOLE, envs=2, members=(0, 1))
+    both = GymnasiumVecEnv(CARTPOLE, envs=2, members=(0, 1))
     one, again, other = play(both, 5, 30), play(both, 5, 30), play(both, 6, 30)
     assert same(one, again)
     assert not same(one, other)
-    alone = ClassicEnv(CARTPOLE, envs=2, members=(1,))
+    alone = GymnasiumVecEnv(CARTPOLE, envs=2, members=(1,))
     alone.reset(5)
     for action, out in zip(actions(both, 30), one, strict=True):
         single = alone.step(action[1:])
@@ -106,7 +106,7 @@ def test_the_same_seed_repeats_and_a_member_plays_the_same_episodes_alone() -> N
 
 
 def test_episodes_are_told_once_with_their_returns() -> None:
-    env = ClassicEnv(CARTPOLE, envs=3, members=(0, 1))
+    env = GymnasiumVecEnv(CARTPOLE, envs=3, members=(0, 1))
     total = sum(float(out.reward.sum()) for out in play(env, 0, 60))
     running = float(env._total.sum())
     episodes = env.episodes()
@@ -118,12 +118,12 @@ def test_episodes_are_told_once_with_their_returns() -> None:
 
 @pytest.mark.parametrize("name", [CARTPOLE, ODD, "gym:FrozenLake-v1"])
 def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
-    env = ClassicEnv(name, envs=3)
+    env = GymnasiumVecEnv(name, envs=3)
     play(env, 2, 17)
     saved = env.checkpoint()
     rest = actions(env, 25, seed=1)
     after = [env.step(action) for action in rest]
-    other = ClassicEnv(name, envs=3)
+    other = GymnasiumVecEnv(name, envs=3)
     other.reset(0)
     seen = other.resume(saved)
     again = [other.step(action) for action in rest]
@@ -150,17 +150,17 @@ def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
 )
 def test_environments_that_cannot_be_are_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClassicEnv(name)
+        GymnasiumVecEnv(name)
 
 
 def test_a_wrong_shape_is_named_with_the_expected_one() -> None:
-    env = ClassicEnv(NAME.format("Short"))
+    env = GymnasiumVecEnv(NAME.format("Short"))
     with pytest.raises(ConfigError, match=r"observation of shape \(2,\), and its space says \(3,\)"):
         env.reset(0)
 
 
 def test_actions_are_of_the_spaces_own_type_and_within_its_bounds() -> None:
-    env = ClassicEnv(NAME.format("Wide"))
+    env = GymnasiumVecEnv(NAME.format("Wide"))
     env.reset(0)
     for value in (1.0, -1.0, 0.3, 7.0):
         env.step(torch.full((1, 1, 2), value))
@@ -172,7 +172,7 @@ def test_a_reward_that_is_none_is_refused_and_an_error_is_told_with_its_place() 
         ("NoReward", ConfigError, "returned a reward of None, and a reward is one number; mend the environment"),
         ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*odd_gym.py, line \d+\)"),
     ):
-        env = ClassicEnv(NAME.format(name))
+        env = GymnasiumVecEnv(NAME.format(name))
         env.reset(0)
         env.step(still)
         env.step(still)
@@ -181,11 +181,11 @@ def test_a_reward_that_is_none_is_refused_and_an_error_is_told_with_its_place() 
 
 
 def test_an_action_of_another_shape_is_refused() -> None:
-    env = ClassicEnv(PENDULUM, envs=2)
+    env = GymnasiumVecEnv(PENDULUM, envs=2)
     with pytest.raises(InputError, match="reset"):
         env.step(torch.zeros(1, 2, 1))
     env.reset(0)
     with pytest.raises(InputError, match=r"shape \(1, 2, 1\), got \(1, 2, 2\)"):
         env.step(torch.zeros(1, 2, 2))
     with pytest.raises(ConfigError, match="--envs must be 1 or more, got 0"):
-        ClassicEnv(PENDULUM, envs=0)
+        GymnasiumVecEnv(PENDULUM, envs=0)
