@@ -18,9 +18,9 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.venue import Venue
+from finrl_pod.market.weights import weights_error
 from finrl_pod.types import MarketTensor, Tensor
 
-WEIGHT_TOLERANCE = 1e-5  # target weights may come from float32, which adds to one only so closely
 RUINED = 1e-9  # share of the starting equity that stands for "nothing left" in log returns
 
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
@@ -166,23 +166,9 @@ def _wanted(weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor,
 
 
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
-    """Raises InputError naming the bar's date for weights [B, N] that are not finite, negative without `rules.short`,
-    or more than the equity and what `rules` lend."""
-    # max carries NaN on, so one comparison finds NaN and excess alike
-    gross = float(weights.abs().sum(-1).max())
-    limit = 1.0 + rules.borrow
-    if gross <= limit + WEIGHT_TOLERANCE and (rules.short or float(weights.min()) >= -WEIGHT_TOLERANCE):
-        return
-    when = f"target weights at {bar_date(market, t)}"
-    if not bool(torch.isfinite(weights).all()):
-        symbol = market.symbols[int((~torch.isfinite(weights)).nonzero()[0, -1])]
-        raise InputError(f"{when} must be finite, that of {symbol} is not")
-    if gross > limit + WEIGHT_TOLERANCE:
-        raise InputError(f"{when} may add up to {limit:g} at most (absolute values), got {gross:.6g}; scale them down")
-    symbol = market.symbols[int(weights.min(0).values.argmin())]
-    raise InputError(
-        f"{when} must not be negative without short selling, that of {symbol} is {float(weights.min()):.6g}"
-    )
+    """Raises InputError naming the bar's date for invalid target weights [B, N] (see `weights_error`)."""
+    if error := weights_error(weights, market.symbols, limit=1.0 + rules.borrow, short=rules.short):
+        raise InputError(f"target weights at {bar_date(market, t)} {error}")
 
 
 def _check_range(market: MarketTensor, first: int, last: int, cash: float) -> None:

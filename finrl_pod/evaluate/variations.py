@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.evaluate.simulate import WEIGHT_TOLERANCE, simulate
+from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.weights import WEIGHT_TOLERANCE
 from finrl_pod.native.library import load
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window

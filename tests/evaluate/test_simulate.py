@@ -278,11 +278,11 @@ def test_a_leverage_below_one_caps_what_a_strategy_asks_for(market_of):
 @pytest.mark.parametrize(
     ("weights", "rules", "message"),
     [
-        (torch.tensor([[0.5, torch.nan]]), FREE, "2020-01-04 must be finite, that of S1"),
+        (torch.tensor([[0.5, torch.nan]]), FREE, "2020-01-04 must be finite, got nan for S1"),
         (torch.tensor([[0.9, 0.2]]), FREE, "2020-01-04 may add up to 1 at most .* got 1.1"),
         (torch.tensor([[1.4, 0.2]]), ExecutionRules(leverage=1.5), "2020-01-04 may add up to 1.5 at most"),
         (torch.tensor([[0.9, -0.2]]), ExecutionRules(short=True), "2020-01-04 may add up to 1 at most"),
-        (torch.tensor([[0.5, -0.2]]), FREE, "2020-01-04 must not be negative .* S1 is -0.2"),
+        (torch.tensor([[0.5, -0.2]]), FREE, "2020-01-04 must not be negative .* got -0.2 for S1"),
         (torch.tensor([0.5, 0.2]), FREE, "2020-01-04 must have the shape"),
         (torch.tensor([[0.5, 0.2, 0.1]]), FREE, "2020-01-04 must have the shape"),
     ],

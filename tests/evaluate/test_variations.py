@@ -12,6 +12,7 @@ from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, kernel_for, proportional_rate, replay, replay_native
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.weights import WEIGHT_TOLERANCE
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 
@@ -159,6 +160,7 @@ def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
     ("spoil", "words"),
     [
         (lambda x: x.__setitem__((1, 5, 2), -0.1), "negative"),
+        (lambda x: x.__setitem__((1, 5, 2), -2 * WEIGHT_TOLERANCE), "negative"),
         (lambda x: x.__setitem__((1, 5, 2), 1.5), "add up to"),
         (lambda x: x.__setitem__((1, 5, 2), float("nan")), "finite"),
         (lambda x: x.__setitem__((1, 5, 2), float("inf")), "finite"),

@@ -91,7 +91,7 @@ def test_files_that_are_missing_or_broken_are_refused(tmp_path: Path) -> None:
     [
         ("return np.full(3, 0.5)", "at 2020-01-06 may add up to 1 at most"),
         ("return np.full(2, 0.5)", r"Bad at 2020-01-06 must be one for each of the 3 symbols, got shape \(2,\)"),
-        ("return np.array([0.5, np.nan, 0.1])", "2020-01-06 must be finite, that of S1 is not"),
+        ("return np.array([0.5, np.nan, 0.1])", "2020-01-06 must be finite, got nan for S1"),
         ("return 'much'", "Bad at 2020-01-06 must be an array of numbers or None, got str"),
         ("return 1 / 0", r"strategy Bad failed at 2020-01-06: ZeroDivisionError: division by zero, mine.py line 5"),
         ("return window.close[99]", "strategy Bad failed at 2020-01-06: IndexError"),

@@ -11,11 +11,12 @@ from decimal import Decimal
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, window_at
-from finrl_pod.evaluate.simulate import WEIGHT_TOLERANCE
+from finrl_pod.market.weights import weights_error
 from finrl_pod.paper.brokers.port import BarTable, DataFeed
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
 from finrl_pod.paper.records import CorporateAction
@@ -122,15 +123,8 @@ def _checked(name: str, target: object, symbols: Sequence[str], *, short: bool) 
         raise StrategyFailed(f"strategy {name} must return numbers or None, got {type(target).__name__}") from None
     if weights.shape != (len(symbols),):
         raise StrategyFailed(f"strategy {name} must return {len(symbols)} weights, got the shape {weights.shape}")
-    if not np.isfinite(weights).all():
-        symbol = symbols[int(np.flatnonzero(~np.isfinite(weights))[0])]
-        raise StrategyFailed(f"strategy {name} returned a weight for {symbol} that is not finite")
-    if not short and weights.min() < -WEIGHT_TOLERANCE:
-        symbol = symbols[int(weights.argmin())]
-        raise StrategyFailed(f"strategy {name} returned {weights.min():.6g} for {symbol}, and short selling is off")
-    gross = float(np.abs(weights).sum())
-    if gross > 1 + WEIGHT_TOLERANCE:
-        raise StrategyFailed(f"the weights of strategy {name} add up to {gross:.6g}, at most 1 is allowed")
+    if error := weights_error(torch.from_numpy(weights), symbols, short=short):
+        raise StrategyFailed(f"target weights of strategy {name} {error}")
     return weights if short else np.maximum(weights, 0.0)
 
 
