@@ -14,7 +14,7 @@ from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import MOST_SEED, parse
+from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.overrides import parse_setting
 
@@ -126,8 +126,8 @@ def check(order: Order) -> None:
     ):  # fmt: skip
         if value < least:
             raise ConfigError(f"{flag} must be {least} or more, got {value}")
-    if order.seed > MOST_SEED:
-        raise ConfigError(f"--seed must be at most {MOST_SEED}, got {order.seed}")
+    if order.seed > MAX_SEED:
+        raise ConfigError(f"--seed must be at most {MAX_SEED}, got {order.seed}")
     check_pool(order.envs * order.members, order.workers or 1, order.worker_timeout)
     if order.pipeline == "async" and not isinstance(order.agent, OffPolicyConfig):
         able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
