@@ -86,14 +86,14 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
             density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
             changes += float((density + np.zeros_like(action)).sum()) - float(rollout.log_probability[h, 0, g, a])
             total += earned[k] * np.exp(changes / (action.size * (k + 1)))
-    energy = ppo.h_term.energy(lambda *seen: _chance(ppo, *seen), ppo.settings["gamma"])
+    energy = ppo.h_term.energy(lambda *seen: _log_prob(ppo, *seen), ppo.settings["gamma"])
     assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
     gradient = ppo.parameters.gradient(energy.sum(), partial=True)
     assert torch.isfinite(gradient).all()
     assert gradient.any()
 
 
-def _chance(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+def _log_prob(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     features, tradable = ppo.rows(day)
     views = ppo.parameters.views
     return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"])

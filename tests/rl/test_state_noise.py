@@ -15,7 +15,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import entropy, log_probability
-from finrl_pod.rl.networks.policies import PolicySpec, Start
+from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.optimiser import Parameters
@@ -33,7 +33,7 @@ def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
     spec = PolicySpec("mlp", 0, ROW, SIZE, (7, HIDDEN), "direct")
     policy = StateNoisePolicy(spec)
     streams = [generator(0, p, "weights") for p in range(P)]
-    parameters = Parameters([policy.init(s, DOUBLE, Start(-1.0)) for s in streams])
+    parameters = Parameters([policy.init(s, DOUBLE, PolicyInit(-1.0)) for s in streams])
     spread = torch.randn(P, HIDDEN, SIZE, generator=generator(1, 0, "spread"), dtype=DOUBLE)
     parameters.views["log_std"].detach().copy_(spread * 0.3 - 1)
     rows = torch.randn(P, K, 1, ROW, generator=generator(2, 0, "rows"), dtype=DOUBLE)

@@ -39,8 +39,8 @@ class A2C(PPO):
         """One step up the rollout's policy gradient and down its value loss; returns diagnostics, [P] each."""
         data, values = self._examples(rollout)
         gradient, figures = self._gradient(data)
-        if self.additions is not None:
-            gradient = gradient + self.additions.gradient(data[0], data[1], self.alive)
+        if self.regularisers is not None:
+            gradient = gradient + self.regularisers.gradient(data[0], data[1], self.alive)
         policy_loss, value_loss = figures[2], figures[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had.

@@ -11,13 +11,13 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.regularisers import Additions, HTerm
+from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.networks.distributions import Distribution, distribution_of
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, Running, normalised
+from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
-from finrl_pod.rl.training.worker import AS_IT_IS, View, Worker, as_pair
+from finrl_pod.rl.training.worker import IDENTITY, ObservationNormaliser, Worker, as_pair
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, at_least, between, check_ranges
 from finrl_pod.types import Tensor
@@ -53,8 +53,8 @@ class OnPolicy(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
-    additions: Additions | None
-    running: Running | None
+    regularisers: Regularisers | None
+    running: RunningNormaliser | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
@@ -80,7 +80,7 @@ class OnPolicy(ABC):
     @property
     def h_term(self) -> HTerm | None:
         """The buffers of good trajectories, where the H-term is on."""
-        return None if self.additions is None else self.additions.h_term
+        return None if self.regularisers is None else self.regularisers.h_term
 
     # ------------------------------------------------------------------ an Algorithm
 
@@ -89,9 +89,9 @@ class OnPolicy(ABC):
         return MeanActor(self.spec)
 
     @property
-    def view(self) -> View:
+    def view(self) -> ObservationNormaliser:
         """What it sees of the environment: with `normalise` rows and rewards by what they have been so far."""
-        return self.running or AS_IT_IS
+        return self.running or IDENTITY
 
     @property
     def steps(self) -> int:
@@ -105,7 +105,7 @@ class OnPolicy(ABC):
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        day, account = as_pair(self.view.show(observation))
+        day, account = as_pair(self.view.normalise(observation))
         p, groups = day.shape
         mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
         best = self.distribution.best(mean)

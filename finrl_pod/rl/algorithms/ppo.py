@@ -14,13 +14,13 @@ import torch
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_RANGES, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
-from finrl_pod.rl.algorithms.regularisers import Additions
+from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
 from finrl_pod.rl.native.policy_kernel import make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of
-from finrl_pod.rl.networks.policies import Policy, PolicySpec, Start, make_policy
+from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
-from finrl_pod.rl.training.normalisation import Running
+from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, SHARE, Ranges, at_least
@@ -82,16 +82,18 @@ class PPO(OnPolicy):
         noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
-        start = Start(config.log_std_init, config.orthogonal_init)
+        start = PolicyInit(config.log_std_init, config.orthogonal_init)
         self.parameters = Parameters([self.policy.init(s, dtype, start) for s in streams], self.device)
         self.optimiser = _optimiser(config, self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self.running = Running(self.settings["gamma"], spec.own, dtype) if config.normalise else None
-        self.additions = Additions.of(config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids)
+        self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
+        self.regularisers = Regularisers.of(
+            config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids
+        )
         # The kernels know the loss without additions, and Adam.
-        plain = self.additions is None and isinstance(self.optimiser, Adam)
-        self._fused = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if plain else None
+        plain = self.regularisers is None and isinstance(self.optimiser, Adam)
+        self._kernel = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor = 1.0
@@ -105,8 +107,8 @@ class PPO(OnPolicy):
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
         views, account = self.parameters.views, account.to(self.dtype)
-        if self._fused is not None and not torch.is_grad_enabled():
-            return self._fused.mean(day, account), views["log_std"]
+        if self._kernel is not None and not torch.is_grad_enabled():
+            return self._kernel.mean(day, account), views["log_std"]
         return self._decide(views, day, account)
 
     def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,8 +118,8 @@ class PPO(OnPolicy):
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        if self._fused is not None:
-            return self._fused.sample(day, account.to(self.dtype), noise)
+        if self._kernel is not None:
+            return self._kernel.sample(day, account.to(self.dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             return self.policy.draw(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
         return super().explore(day, account, noise)
@@ -205,17 +207,17 @@ class PPO(OnPolicy):
 
         data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
         """
-        if self._fused is not None:
+        if self._kernel is not None:
             rate = self.settings["learning_rate"] * rate_factor
             settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
             self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
-            figures = self._fused.update(data, chosen, settings, self.optimiser, active, self.alive)
+            figures = self._kernel.update(data, chosen, settings, self.optimiser, active, self.alive)
             return figures, figures[0]
         day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
         gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
-        if self.additions is not None:
-            gradient = gradient + self.additions.gradient(day, account, self.alive)
+        if self.regularisers is not None:
+            gradient = gradient + self.regularisers.gradient(day, account, self.alive)
         kl, outside, policy_loss, value_loss = figures
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
@@ -296,8 +298,8 @@ class PPO(OnPolicy):
         horizon, p, groups, accounts = rollout.reward.shape
 
         def value(day: Tensor, account: Tensor) -> Tensor:
-            if self._fused is not None:
-                return self._fused.value(day, account)
+            if self._kernel is not None:
+                return self._kernel.value(day, account)
             features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
