@@ -38,7 +38,7 @@ def objective(config: AnalyticConfig, env: MarketEnv, move: tuple[str, int, floa
     if move is not None:
         name, index, change = move
         algorithm.weights()[name].view(-1)[index] += change
-    trajectory = algorithm._follow(learner.worker)
+    trajectory = algorithm._collect(learner.worker)
     total = 0.0
     rewards, ended = trajectory.reward.detach().flatten(1), trajectory.ended.flatten(1)
     for account in range(env.envs):

@@ -51,7 +51,7 @@ def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[
         name, index, change = move
         algorithm.weights()[name].view(-1)[index] += change
     with easily_ruined(RUIN):
-        trajectory = algorithm._follow(learner.worker)
+        trajectory = algorithm._collect(learner.worker)
     scale, total = 1 / float(unmoved_rewards(policy).std()), 0.0
     reward, ended, terminated = trajectory.reward.detach(), trajectory.ended, trajectory.terminated
     for g in range(learner.env.groups):
@@ -73,7 +73,7 @@ def unmoved_rewards(policy: str) -> torch.Tensor:
     """Of the first trajectory with nothing moved: their spread is the unit."""
     learner, algorithm = small_learner(policy)
     with easily_ruined(RUIN):
-        return algorithm._follow(learner.worker).reward.detach()
+        return algorithm._collect(learner.worker).reward.detach()
 
 
 def value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
@@ -108,7 +108,7 @@ def test_the_actors_gradient_is_that_of_finite_differences(policy: str, monkeypa
 def test_the_critics_targets_are_td_lambda_returns() -> None:
     learner, algorithm = small_learner("equivariant")
     with easily_ruined(RUIN):
-        trajectory = algorithm._follow(learner.worker)
+        trajectory = algorithm._collect(learner.worker)
     last, end = algorithm._terminal_values(trajectory)
     truncated = trajectory.ended & ~trajectory.terminated
     target = algorithm._returns(trajectory, trajectory.reward.detach(), last.detach(), end.detach(), truncated)
