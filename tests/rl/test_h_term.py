@@ -59,7 +59,7 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     assert ppo.h_term is not None
     rollout = Worker(env, 0).collect(ppo.explore, ppo.noise((env.groups, env.accounts, env.action_size)))
     assert rollout.truncated.any()
-    scaled = ppo._scaled(rollout.reward)
+    scaled = ppo._scale_rewards(rollout.reward)
     stream = torch.Generator()
     stream.set_state(ppo.h_term.streams[0].get_state())
     ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
@@ -143,7 +143,7 @@ def test_members_are_independent_and_go_on_exactly(name: str) -> None:
 
 
 def test_bad_settings_are_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon.* got 9 and 6; take shorter"):
+    with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon = 6, got 9"):
         learner_of("ppo", h_term=1.0, h_steps=9)
     with pytest.raises(ConfigError, match=r"agent\.h_buffer is out of its range, got 0"):
         learner_of("ppo", h_buffer=0)
@@ -154,7 +154,7 @@ def test_bad_settings_are_one_sentence() -> None:
     assert config.h_term == 0
     plain = learner_of("ppo")
     assert plain.algorithm.slot_items == 0
-    with pytest.raises(RunError, match="ppo keeps nothing between iterations here"):
+    with pytest.raises(RunError, match="ppo has no state between iterations"):
         plain.algorithm.load_slot_state({"counts": torch.zeros(3)})
 
 

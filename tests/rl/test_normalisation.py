@@ -136,5 +136,5 @@ def test_who_only_acts_learns_no_statistics_and_the_saved_weights_hold_them() ->
 
 def test_a_market_is_normalised_already() -> None:
     env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
-    with pytest.raises(ConfigError, match=r"agent\.normalise is for environments of flat rows"):
+    with pytest.raises(ConfigError, match=r"agent\.normalise is for flat observations"):
         Learner(env, PPOConfig(policy="mlp", horizon=6, minibatches=2, normalise=True))

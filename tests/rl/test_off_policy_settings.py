@@ -86,7 +86,7 @@ def test_critics_are_told_the_weights_that_scores_become(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
     env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
     inputs = MarketAdapter(env, spec_of(env, "mlp", (4,)), torch.float64)
-    seen = inputs.see(inputs.take(env.reset(1)))
+    seen = inputs.decode(inputs.encode(env.reset(1)))
     action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
     assert seen.tradable is not None
     scores = action if short else action * SCORE_SCALE

@@ -279,6 +279,6 @@ def test_advantages_are_normalised_for_each_member() -> None:
 
 
 def test_an_unknown_hyperparameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, discount"):
+    with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, gamma"):
         small_learner(hyperparameters=[{"momentum": 0.9}])
     assert len(MEMBER_SETTINGS) == 10

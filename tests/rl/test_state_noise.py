@@ -47,7 +47,7 @@ def test_actions_their_density_entropy_and_gradients_are_those_of_stable_baselin
     policy, parameters, rows, nothing = world()
     matrices = torch.randn(P, K, 1, HIDDEN, SIZE, generator=generator(3, 0, "noise"), dtype=DOUBLE)
     with torch.no_grad():
-        action, chance = policy.draw(parameters.views, nothing, rows, matrices)
+        action, chance = policy.sample(parameters.views, nothing, rows, matrices)
     mean, log_std = policy.decide(parameters.views, nothing, rows, None)
     ours = log_probability(action, mean, log_std)
     torch.testing.assert_close(ours.detach(), chance)
@@ -164,10 +164,10 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"use_sde": True}, "agent.use_sde is for plain networks and agent.policy is \"?'?equivariant"),
-        ({"activation": "relu"}, "agent.activation is for plain networks"),
-        ({"orthogonal_init": False}, "agent.orthogonal_init is for plain networks"),
-        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity compares fixed spreads"),
+        ({"use_sde": True}, "agent.use_sde needs agent.policy = \"mlp\", got 'equivariant'"),
+        ({"activation": "relu"}, "agent.activation needs agent.policy"),
+        ({"orthogonal_init": False}, "agent.orthogonal_init needs agent.policy"),
+        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity and agent.use_sde cannot be combined"),
         ({"policy": "mlp", "use_sde": True, "sde_sample_freq": -1}, "agent.sde_sample_freq"),
         ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
         ({"log_std_init": math.nan}, "agent.log_std_init"),

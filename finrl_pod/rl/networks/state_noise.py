@@ -40,7 +40,7 @@ class StateNoisePolicy(MlpPolicy):
         hidden = self._hidden("actor", params, features, account)
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
 
-    def draw(
+    def sample(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] by matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
