@@ -171,7 +171,7 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
         ({"policy": "mlp", "use_sde": True, "sde_sample_freq": -1}, "agent.sde_sample_freq"),
         ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
         ({"log_std_init": math.nan}, "agent.log_std_init"),
-        ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "falls as the learning rate does"),
+        ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "agent.clip_range_schedule"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
