@@ -27,7 +27,7 @@ DATA_METHODS = ("GET",)
 
 
 class AlpacaPyLibrary:
-    """alpaca-py with a bounded session in place of its own, and without its retries. Satisfies `ClientLibrary`."""
+    """alpaca-py with a bounded session and without retries. Satisfies `ClientLibrary` and `PriceLibrary`."""
 
     name = "alpaca"
 

@@ -30,7 +30,7 @@ _ACTIONS_PER_PAGE = 1_000
 
 
 class TradeApiLibrary:
-    """alpaca-trade-api with a bounded session and without its retries. Satisfies `ClientLibrary`."""
+    """alpaca-trade-api with a bounded session and without retries. Satisfies `ClientLibrary` and `PriceLibrary`."""
 
     name = "alpaca-trade-api"
 

@@ -1,6 +1,6 @@
 """Parses Alpaca's responses: JSON into records, error responses into outcomes of writes.
 
-A field that is missing or malformed raises UnreadableResponse: the response then says nothing reliable.
+A field that is missing or malformed raises UnreadableResponse: such a response is not used in part.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _enum_or(enum: Any, value: Any, default: Any) -> Any:
 def refuses_keys(response: ErrorResponse) -> bool:
     """Whether an error response refuses the keys and not the request: 401, or 403 without a code.
 
-    A feed without a subscription is also a 403 without a code, but its message says so.
+    A feed without a subscription is also a 403 without a code; its message contains "subscription".
     """
     forbidden = response.status == 403 and "code" not in response.body and "subscription" not in response.message
     return response.status == 401 or forbidden

@@ -1,6 +1,6 @@
 """Client of the trade-updates stream: one connection, kept open by a thread that reconnects with growing pauses.
 
-Updates are hints. `state` tells whether the stream is alive; orders and fills are read over REST.
+Updates are hints only: orders and fills are read over REST. `state` reports the health of the connection.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StreamRefused(Exception):
 
 
 class NoStream:
-    """Stand-in for a client library without a usable stream: updates are polled over REST."""
+    """Placeholder for a client library without a usable stream: updates are polled over REST."""
 
     def updates(self) -> tuple[OrderUpdate, ...]:
         return ()
