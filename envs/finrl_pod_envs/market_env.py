@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.execution import equity, limit_gross_exposure
 from finrl_pod.market.rules import rules_of
@@ -89,6 +90,7 @@ class MarketEnv(ABC):
         self.venue = Venue(market, self.rules, self.dtype)
         self.close = market.close.to(self.dtype)
         self.fill = self.venue.fill
+        self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
@@ -310,11 +312,11 @@ class MarketEnv(ABC):
         if not self._all_fillable:
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
-        if self.config.turbulence_limit > 0 and self.market.turbulence is not None:
-            seen = (day - (self.venue.delay - 1)).clamp(min=0)  # a flight is as late as any other decision
-            stormy = (self.market.turbulence[seen] > self.config.turbulence_limit)[..., None, None]
+        if self.turbulent is not None:
+            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed as any other decision
+            turbulent = self.turbulent[decided][..., None, None]
             sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
-            trades = torch.where(stormy, sold, trades)
+            trades = torch.where(turbulent, sold, trades)
         return trades
 
     def _reset_where(self, state: EnvState, over: Tensor, ruined: Tensor) -> EnvState:

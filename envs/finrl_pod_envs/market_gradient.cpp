@@ -21,7 +21,7 @@ struct Market {
   double cost_rate, cash, leverage, ruin, change_scale, smallest_growth;
   const void *close, *fill;                  // [T, N]
   const uint8_t *tradable, *fillable, *ended;  // [T, N]; null where all are (none has ended)
-  const uint8_t* stormy;                       // [T]; null where no bar is
+  const uint8_t* turbulent;                       // [T]; null where no bar is
 };
 
 struct Step {
@@ -80,11 +80,11 @@ struct Worker {
     fetch(close_next, m.close, day + 1, 1);
     fetch(fill_next, m.fill, day + 1, 1);
     for (int k = 0; k < count; k++) put(per_close, k, 1 / at(close, k));
-    const bool stormy = m.stormy && m.stormy[day];
+    const bool turbulent = m.turbulent && m.turbulent[day];
     for (int i = 0; i < n; i++) {
       known[i] = !m.tradable || m.tradable[day * n + i];
       const bool open = !m.fillable || m.fillable[day * n + i], over = !open && m.ended[day * n + i];
-      way[i] = open ? (stormy ? SOLD : FREE) : (over ? SOLD : KEPT);
+      way[i] = open ? (turbulent ? SOLD : FREE) : (over ? SOLD : KEPT);
     }
     plain = std::all_of(way.begin(), way.end(), [](uint8_t x) { return x == FREE; }) &&
             std::all_of(known.begin(), known.end(), [](uint8_t x) { return x; });

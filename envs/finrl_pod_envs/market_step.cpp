@@ -22,7 +22,7 @@ struct Market {
   double cost_rate, cash, hmax, leverage, ruin, change_scale, smallest_growth;
   const void *close, *fill;                  // [T, N]
   const void *tradable, *fillable, *ended;   // [T, N] of 0 and 1; null where all are (none has ended)
-  const uint8_t* stormy;                     // [T]; null where no bar is
+  const uint8_t* turbulent;                     // [T]; null where no bar is
   const int64_t* starts;                     // [members, rounds, groups]
   const float* features;                     // [T, width]: what a flat row holds beside the account
   int64_t width;
@@ -125,7 +125,7 @@ struct Worker {
     const T *close_next = close + n, *fill_next = fill + n;
     const T* fillable = !PLAIN && m.fillable ? static_cast<const T*>(m.fillable) + day * n : nullptr;
     const T* ended = !PLAIN && m.ended ? static_cast<const T*>(m.ended) + day * n : nullptr;
-    const bool stormy = !PLAIN && m.stormy && m.stormy[day];
+    const bool turbulent = !PLAIN && m.turbulent && m.turbulent[day];
     const bool portfolio = is_portfolio(), sequential = is_sequential(), whole = is_whole();
     const V zero = {};
     const T* cash_at = static_cast<const T*>(s.cash) + e0;
@@ -151,8 +151,8 @@ struct Worker {
         }
         if (fillable) {
           V open = load<T, W>(fillable + at), over = load<T, W>(ended + at);
-          x = open != 0 ? (stormy ? -had : x) : (over != 0 ? -had : zero);
-        } else if (stormy) {
+          x = open != 0 ? (turbulent ? -had : x) : (over != 0 ? -had : zero);
+        } else if (turbulent) {
           x = -had;
         }
         if (whole) x = truncated(x);
@@ -382,7 +382,7 @@ static int64_t run(const Market& m, const Step& s) {
 
 template <class T, class S, int W>
 static int64_t step(const Market& m, const Step& s) {
-  const bool plain = m.order == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable && !m.stormy;
+  const bool plain = m.order == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable && !m.turbulent;
   if (!plain) return run<T, S, W, GENERAL>(m, s);
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
 }

@@ -28,7 +28,7 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("groups", "accounts", "assets", "reward")),
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
         *((name, ctypes.c_double) for name in ("change_scale", "smallest_growth")),
-        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "stormy")),
+        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
     ]
 
 
@@ -91,8 +91,8 @@ class NativeGradient:
                 self._tables[name] = table.to(torch.uint8).contiguous()
         if "fillable" in self._tables:
             self._tables["ended"] = market.ended.to(torch.uint8).contiguous()
-        if config.turbulence_limit > 0 and market.turbulence is not None:
-            self._tables["stormy"] = (market.turbulence > config.turbulence_limit).to(torch.uint8)
+        if env.turbulent is not None:
+            self._tables["turbulent"] = env.turbulent.to(torch.uint8)
         self.market = _Market(
             env.members * env.groups,
             env.accounts,

@@ -32,7 +32,10 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("kind", "order", "reward", "whole_shares")),
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "hmax", "leverage", "ruin")),
         *((name, ctypes.c_double) for name in ("change_scale", "smallest_growth")),
-        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "stormy", "starts")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent", "starts")
+        ),
         ("features", ctypes.c_void_p),
         ("width", ctypes.c_int64),
         ("only_ended", ctypes.c_int64),
@@ -70,8 +73,8 @@ class NativeStep:
         if not bool(market.fillable[used].all()):
             self._tables["fillable"] = market.fillable.to(dtype).contiguous()
             self._tables["ended"] = market.ended.to(dtype).contiguous()
-        if config.turbulence_limit > 0 and market.turbulence is not None:
-            self._tables["stormy"] = (market.turbulence > config.turbulence_limit).to(torch.uint8)
+        if env.turbulent is not None:
+            self._tables["turbulent"] = env.turbulent.to(torch.uint8)
         self._market = _Market(
             env.members,
             env.groups,

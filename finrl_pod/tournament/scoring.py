@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.market.rules import rules_of
@@ -35,10 +36,10 @@ def run_members(
     members = next(iter(params.values())).shape[0]
     close = market.close.double()
     sound = torch.ones(members, 1, dtype=torch.bool, device=close.device)
-    storm = market.turbulence if config.turbulence_limit > 0 else None
+    turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
-        if storm is not None and float(storm[t]) > config.turbulence_limit:
+        if turbulent is not None and bool(turbulent[t]):
             return torch.zeros_like(shares)
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
