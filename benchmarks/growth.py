@@ -54,7 +54,7 @@ def sweep() -> list[dict[str, Any]]:
     return found
 
 
-def draw_weights(found: list[dict[str, Any]], path: Path) -> None:
+def draw(found: list[dict[str, Any]], path: Path) -> None:
     """One panel a sweep: microseconds a sample, on logarithmic axes; a straight line of slope one is linear growth."""
     import matplotlib
 
@@ -84,7 +84,7 @@ def main() -> None:
     document = {"rates": found, "base": BASE, "machine": describe(torch.device("cpu"))}
     options.out.write_text(as_json(document))
     if options.picture is not None:
-        draw_weights(found, options.picture)
+        draw(found, options.picture)
 
 
 if __name__ == "__main__":

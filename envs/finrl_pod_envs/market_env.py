@@ -16,16 +16,20 @@ from typing import ClassVar, Literal
 
 import torch
 
-from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.execution import equity, limit_gross_exposure
-from finrl_pod.market.rules import rules_of
+from finrl_pod.market.rules import rules_of, turbulent_bars
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
-from finrl_pod_envs.native_gradient import NativeGradient, native_gradient
-from finrl_pod_envs.native_step import NativeStep, can_take, native_step
+from finrl_pod_envs.market_kernels import (
+    GradientKernel,
+    StepKernel,
+    can_use_kernel,
+    make_gradient_kernel,
+    make_step_kernel,
+)
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.rewards import reward
 from finrl_pod_envs.settings import check
@@ -90,14 +94,14 @@ class MarketEnv(ABC):
         self.venue = Venue(market, self.rules, self.dtype)
         self.close = market.close.to(self.dtype)
         self.fill = self.venue.fill
-        self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
+        self._turbulent = turbulent_bars(market, config.turbulence_limit)
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
         self._observation: Observation | None = None
         self._starts = torch.empty(0)
-        self._native: NativeStep | None = None
-        self._gradient: NativeGradient | None = None
+        self._native: StepKernel | None = None
+        self._gradient: GradientKernel | None = None
         self._reuses_buffers = False
 
     action_size: int
@@ -153,7 +157,7 @@ class MarketEnv(ABC):
         self._check(action)
         assert self._state is not None
         native = self._native
-        if native is not None and can_take(self._state, action):
+        if native is not None and can_use_kernel(self._state, action):
             inside = rows if rows is not None and native.can_write(rows) else None
             self._state, outcome = native(self._state, action, self._starts, RUIN, inside, reuse=self._reuses_buffers)
         else:
@@ -245,7 +249,7 @@ class MarketEnv(ABC):
 
     def _use_native(self) -> None:
         """For the project's own environments, whose `trades` and `scale` the kernels know."""
-        self._native, self._gradient = native_step(self, START_ROUNDS), native_gradient(self)
+        self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- the pure part
 
@@ -312,9 +316,9 @@ class MarketEnv(ABC):
         if not self._all_fillable:
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
-        if self.turbulent is not None:
-            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed as any other decision
-            turbulent = self.turbulent[decided][..., None, None]
+        if self._turbulent is not None:
+            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # the sale is delayed like any other decision
+            turbulent = self._turbulent[decided][..., None, None]
             sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
             trades = torch.where(turbulent, sold, trades)
         return trades

@@ -1,241 +1,245 @@
-// One step of the portfolio environment with fractional shares and proportional buys on a CPU, and its adjoint: from
-// the gradients of what the step led to, those of what it started from. What both compute is what torch makes of
-// MarketEnv.transition, which is the definition; a test holds them together.
+// One step of the portfolio environment with fractional shares and proportional buys on the CPU, and its adjoint: from
+// the gradients of the step's results, those of its inputs. The definition is MarketEnv.transition in torch under
+// autograd; `tests/envs/test_market_gradient.py` compares the two.
 //
-// An account is worked through in rows of vectors, padded at the end by assets that nobody holds or wants.
+// An account is worked through in rows of vectors, padded at the end by assets with price 1 that are neither held nor
+// wanted.
 
 #include <omp.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "market.h"
 #include "simd.h"
 
-enum Reward { LOG_RETURN = 0, CHANGE = 1 };
-enum Way { FREE = 0, KEPT = 1, SOLD = 2 };  // what the market lets a trade be
-constexpr int64_t WORTH_THREADS = 8192;     // numbers below which one thread is quicker
-constexpr int64_t MOST_ACCOUNTS = 64;       // a chunk of work
+enum Limit { FREE = 0, KEPT = 1, SOLD = 2 };  // what the market allows: any trade, none, or the sale of the position
 
-struct Market {
-  int64_t groups, accounts, assets, reward;  // groups of all members
-  double cost_rate, cash, leverage, ruin, change_scale, smallest_growth;
-  const void *close, *fill;                  // [T, N]
-  const uint8_t *tradable, *fillable, *ended;  // [T, N]; null where all are (none has ended)
-  const uint8_t* turbulent;                       // [T]; null where no bar is
-};
-
-struct Step {
-  const int64_t* day;                        // [groups]
-  const uint8_t* over;                       // [groups] whether the window ends with this step
-  const void *cash, *shares, *action;        // [.., accounts], [.., accounts, N], [.., accounts, 1 + N]
+struct GradientBuffers {
+  const int64_t* day;                  // [groups]
+  const uint8_t* window_ends;          // [groups]
+  const void *cash, *shares, *action;  // [.., accounts], [.., accounts, N], [.., accounts, 1 + N]
   void *next_cash, *next_shares, *account, *last_account;
-  void *gain, *worth, *turnover, *cost;      // [.., accounts]
-  uint8_t* ruined;                           // [.., accounts]
-  uint8_t* again;                            // [.., accounts] whether the account starts anew
-  const void *grad_cash, *grad_shares, *grad_account, *grad_last, *grad_gain;  // null: zero
-  void *to_cash, *to_shares, *to_action;
+  void *reward, *equity, *turnover, *cost;  // [.., accounts]
+  uint8_t* ruined;                          // [.., accounts]
+  uint8_t* reset;                           // [.., accounts]: starts again with cash
+  // Gradients of results; null: zero.
+  const void *next_cash_gradient, *next_shares_gradient, *account_gradient, *last_account_gradient, *reward_gradient;
+  void *cash_gradient, *shares_gradient, *action_gradient;
 };
+EXPORT_SIZE(GradientBuffers)
 
 template <class T, int W>
 struct Worker {
-  typedef lane<T, W> V;
+  typedef vec<T, W> V;
   const Market& m;
-  const Step& s;
+  const GradientBuffers& s;
   const int n, count;  // assets, and vectors of a row
   std::vector<T> space;
   T *close, *fill, *close_next, *fill_next, *per_close;  // of the group's day
-  T *score, *weight, *had, *bought, *held;               // of the account
-  std::vector<uint8_t> way, known;
-  V *g_next, *g_weight;
+  T *score, *weight, *old_shares, *bought, *new_shares;  // of the account
+  std::vector<uint8_t> limit, tradable;
+  V* g_weight;
   std::vector<V> gradients;
   // Of the account.
-  T cash, mass, own, equity, proceeds, need, funds, scale, left, before, after, worth;
+  T cash, mass, cash_mass, equity, proceeds, need, funds, scale, cash_left, before, after, next_equity;
   bool limited;
 
-  Worker(const Market& market, const Step& step)
-      : m(market), s(step), n(int(market.assets)), count((n + W - 1) / W), space(10 * count * W), way(n), known(n),
-        gradients(2 * count) {
-    T** rows[] = {&close, &fill, &close_next, &fill_next, &per_close, &score, &weight, &had, &bought, &held};
+  Worker(const Market& market, const GradientBuffers& buffers)
+      : m(market),
+        s(buffers),
+        n(int(market.assets)),
+        count((n + W - 1) / W),
+        space(10 * count * W),
+        limit(n),
+        tradable(n),
+        gradients(count) {
+    T** rows[] = {&close, &fill,   &close_next, &fill_next, &per_close,
+                  &score, &weight, &old_shares, &bought,    &new_shares};
     for (int i = 0; i < 10; i++) *rows[i] = space.data() + i * count * W;
-    g_next = gradients.data();
-    g_weight = g_next + count;
+    g_weight = gradients.data();
   }
 
-  static T total(V x) {
+  static T sum_of(V x) {
     T sum = 0;
     for (int i = 0; i < W; i++) sum += x[i];
     return sum;
   }
-  V at(const T* row, int k) const { return load<T, W>(row + k * W); }
-  void put(T* row, int k, V x) const { store<T, W>(row + k * W, x); }
-  void fetch(T* row, const void* table, int64_t r, T rest) const {
+  static bool is_set(const void* mask, int64_t i) { return static_cast<const T*>(mask)[i] != 0; }
+  V vector(const T* row, int k) const { return load<T, W>(row + k * W); }
+  void set_vector(T* row, int k, V x) const { store<T, W>(row + k * W, x); }
+  void read_row(T* row, const void* table, int64_t r, T rest) const {
     const T* from = static_cast<const T*>(table) + r * n;
     std::copy(from, from + n, row);
     std::fill(row + n, row + count * W, rest);
   }
 
-  void begin(int64_t day) {  // what the accounts of a group share
-    fetch(close, m.close, day, 1);
-    fetch(fill, m.fill, day, 1);
-    fetch(close_next, m.close, day + 1, 1);
-    fetch(fill_next, m.fill, day + 1, 1);
-    for (int k = 0; k < count; k++) put(per_close, k, 1 / at(close, k));
+  // Reads the prices and limits that the accounts of a group share.
+  void begin_group(int64_t day) {
+    read_row(close, m.close, day, 1);
+    read_row(fill, m.fill, day, 1);
+    read_row(close_next, m.close, day + 1, 1);
+    read_row(fill_next, m.fill, day + 1, 1);
+    for (int k = 0; k < count; k++) set_vector(per_close, k, 1 / vector(close, k));
     const bool turbulent = m.turbulent && m.turbulent[day];
     for (int i = 0; i < n; i++) {
-      known[i] = !m.tradable || m.tradable[day * n + i];
-      const bool open = !m.fillable || m.fillable[day * n + i], over = !open && m.ended[day * n + i];
-      way[i] = open ? (turbulent ? SOLD : FREE) : (over ? SOLD : KEPT);
+      tradable[i] = !m.tradable || is_set(m.tradable, day * n + i);
+      const bool can_fill = !m.fillable || is_set(m.fillable, day * n + i),
+                 delisted = !can_fill && is_set(m.ended, day * n + i);
+      limit[i] = can_fill ? (turbulent ? SOLD : FREE) : (delisted ? SOLD : KEPT);
     }
-    plain = std::all_of(way.begin(), way.end(), [](uint8_t x) { return x == FREE; }) &&
-            std::all_of(known.begin(), known.end(), [](uint8_t x) { return x; });
+    unlimited = std::all_of(limit.begin(), limit.end(), [](uint8_t x) { return x == FREE; }) &&
+                std::all_of(tradable.begin(), tradable.end(), [](uint8_t x) { return x; });
   }
-  bool plain;
+  bool unlimited;
 
-  // Trades of the account as far as they are decided: how much of each asset is sold and bought at most.
-  void decide(int64_t e) {
+  // The trades of an account and what they lead to: all that forward and backward have in common.
+  void trade_account(int64_t e) {
     cash = static_cast<const T*>(s.cash)[e];
-    fetch(had, s.shares, e, 0);
+    read_row(old_shares, s.shares, e, 0);
     const T* action = static_cast<const T*>(s.action) + e * (n + 1);
     std::copy(action + 1, action + 1 + n, score);
     std::fill(score + n, score + count * W, T(-INFINITY));
-    if (!plain)
-      for (int i = 0; i < n; i++) score[i] = known[i] ? score[i] : T(-INFINITY);
-    V top = all<T, W>(action[0]);
-    for (int k = 0; k < count; k++) top = at(score, k) < top ? top : at(score, k);
-    const T most = largest<T, W>(top);
+    if (!unlimited)
+      for (int i = 0; i < n; i++) score[i] = tradable[i] ? score[i] : T(-INFINITY);
+    V top = broadcast<T, W>(action[0]);
+    for (int k = 0; k < count; k++) top = vector(score, k) < top ? top : vector(score, k);
+    const T highest = horizontal_max<T, W>(top);
     V sum = {}, value = {};
     for (int k = 0; k < count; k++) {
-      const V e_k = exponential<W>(at(score, k) - most);
-      put(weight, k, e_k);
+      const V e_k = exp<W>(vector(score, k) - highest);
+      set_vector(weight, k, e_k);
       sum += e_k;
-      value += at(had, k) * at(close, k);
+      value += vector(old_shares, k) * vector(close, k);
     }
-    own = exponential<W>(all<T, W>(action[0] - most))[0];
-    mass = total(sum) + own;
-    equity = cash + total(value);
-    const T each = T(m.leverage) / mass;
-    V sold = {}, wanted = {}, worth_before = {};
+    cash_mass = exp<W>(broadcast<T, W>(action[0] - highest))[0];
+    mass = sum_of(sum) + cash_mass;
+    equity = cash + sum_of(value);
+    const T per_score = T(m.leverage) / mass;
+    V sold = {}, wanted = {}, value_before = {};
     for (int k = 0; k < count; k++) {
-      const V w = at(weight, k) * each, h = at(had, k);
-      put(weight, k, w);
-      V u = w * equity * at(per_close, k) - h;
-      if (!plain) u = restricted(u, h, k);
-      const V sell = at_most(at_least(-u, V{}), h), buy = at_least(u, V{});
-      put(bought, k, buy);
-      put(held, k, h - sell);
-      sold += sell * at(fill, k);
-      wanted += buy * at(fill, k);
-      worth_before += h * at(fill, k);
+      const V w = vector(weight, k) * per_score, h = vector(old_shares, k);
+      set_vector(weight, k, w);
+      V u = w * equity * vector(per_close, k) - h;
+      if (!unlimited) u = limited_trade(u, h, k);
+      const V sell = clamp_max(clamp_min(-u, V{}), h), buy = clamp_min(u, V{});
+      set_vector(bought, k, buy);
+      set_vector(new_shares, k, h - sell);
+      sold += sell * vector(fill, k);
+      wanted += buy * vector(fill, k);
+      value_before += h * vector(fill, k);
     }
-    proceeds = total(sold);
-    before = cash + total(worth_before);
+    proceeds = sum_of(sold);
+    before = cash + sum_of(value_before);
     funds = cash + proceeds * (1 - T(m.cost_rate));
-    need = total(wanted) * (1 + T(m.cost_rate));
+    need = sum_of(wanted) * (1 + T(m.cost_rate));
     const T usable = funds < 0 ? 0 : funds;
     limited = need > usable;
     scale = limited ? usable / need : 1;
     const T rest = funds - need * scale, floor = funds < 0 ? funds : 0;
-    left = rest < floor ? floor : rest;
-    V later = {}, shown = {};
+    cash_left = rest < floor ? floor : rest;
+    V value_after = {}, next_value = {};
     for (int k = 0; k < count; k++) {
-      const V now = at(held, k) + at(bought, k) * scale;
-      put(held, k, now);
-      later += now * at(fill_next, k);
-      shown += now * at(close_next, k);
+      const V now = vector(new_shares, k) + vector(bought, k) * scale;
+      set_vector(new_shares, k, now);
+      value_after += now * vector(fill_next, k);
+      next_value += now * vector(close_next, k);
     }
-    after = left + total(later);
-    worth = left + total(shown);
+    after = cash_left + sum_of(value_after);
+    next_equity = cash_left + sum_of(next_value);
   }
-  V restricted(V u, V h, int k) const {
+  V limited_trade(V u, V h, int k) const {
     for (int j = 0; j < W && k * W + j < n; j++) {
-      const uint8_t mine = way[k * W + j];
-      u[j] = mine == FREE ? u[j] : (mine == SOLD ? -h[j] : 0);
+      const uint8_t allowed = limit[k * W + j];
+      u[j] = allowed == FREE ? u[j] : (allowed == SOLD ? -h[j] : 0);
     }
     return u;
   }
 
-  void forward(int64_t e, bool over) {
-    decide(e);
-    const T rate = T(m.cost_rate), unit = 1 / (worth < T(1e-9) ? T(1e-9) : worth);
+  void forward(int64_t e, bool window_ends) {
+    trade_account(e);
+    const T rate = T(m.cost_rate), unit = 1 / (next_equity < T(1e-9) ? T(1e-9) : next_equity);
     T* last = static_cast<T*>(s.last_account) + e * (n + 1);
-    last[0] = left * unit;
-    for (int i = 0; i < n; i++) last[1 + i] = held[i] * close_next[i] * unit;
-    const bool ruined = worth <= T(m.ruin) * T(m.cash), again = over || ruined;
+    last[0] = cash_left * unit;
+    for (int i = 0; i < n; i++) last[1 + i] = new_shares[i] * close_next[i] * unit;
+    const bool ruined = next_equity <= T(m.ruin) * T(m.cash), reset = window_ends || ruined;
     T *account = static_cast<T*>(s.account) + e * (n + 1), *shares = static_cast<T*>(s.next_shares) + e * n;
-    if (again) {
+    if (reset) {
       std::fill(account, account + n + 1, T(0));
       account[0] = 1;
       std::fill(shares, shares + n, T(0));
     } else {
       std::copy(last, last + n + 1, account);
-      std::copy(held, held + n, shares);
+      std::copy(new_shares, new_shares + n, shares);
     }
-    static_cast<T*>(s.next_cash)[e] = again ? T(m.cash) : left;
+    static_cast<T*>(s.next_cash)[e] = reset ? T(m.cash) : cash_left;
     s.ruined[e] = ruined;
-    s.again[e] = again;
-    T gain = (after - before) * T(m.change_scale);
+    s.reset[e] = reset;
+    T reward = (after - before) * T(m.change_scale);
     if (m.reward == LOG_RETURN) {
       const T ratio = before > 0 ? after / before : 0;
-      gain = std::log(ratio < T(m.smallest_growth) ? T(m.smallest_growth) : ratio);
+      reward = std::log(ratio < T(m.smallest_growth) ? T(m.smallest_growth) : ratio);
     }
     const T traded = proceeds + need * scale / (1 + rate);
-    static_cast<T*>(s.gain)[e] = gain;
-    static_cast<T*>(s.worth)[e] = worth;
+    static_cast<T*>(s.reward)[e] = reward;
+    static_cast<T*>(s.equity)[e] = next_equity;
     static_cast<T*>(s.turnover)[e] = traded / (before < T(1e-9) ? T(1e-9) : before);
     static_cast<T*>(s.cost)[e] = traded * rate;
   }
 
-  static T number(const void* from, int64_t e) { return from ? static_cast<const T*>(from)[e] : 0; }
+  static T value_or_zero(const void* from, int64_t e) { return from ? static_cast<const T*>(from)[e] : 0; }
 
   void backward(int64_t e) {
-    decide(e);
+    trade_account(e);
     const T rate = T(m.cost_rate);
-    const bool again = s.again[e];
-    // Of the account that was shown, in units of its worth.
-    const T unit = 1 / (worth < T(1e-9) ? T(1e-9) : worth);
-    const T* g_last = s.grad_last ? static_cast<const T*>(s.grad_last) + e * (n + 1) : nullptr;
-    const T* g_fresh = s.grad_account && !again ? static_cast<const T*>(s.grad_account) + e * (n + 1) : nullptr;
-    const T* g_shares = s.grad_shares && !again ? static_cast<const T*>(s.grad_shares) + e * n : nullptr;
-    T *g_now = score, *scratch = reinterpret_cast<T*>(g_weight);  // the scores are done with
+    const bool reset = s.reset[e];
+    // Of the observed accounts, which are in units of equity. g_x: gradient of x.
+    const T unit = 1 / (next_equity < T(1e-9) ? T(1e-9) : next_equity);
+    const T* g_last = s.last_account_gradient ? static_cast<const T*>(s.last_account_gradient) + e * (n + 1) : nullptr;
+    const T* g_account =
+        s.account_gradient && !reset ? static_cast<const T*>(s.account_gradient) + e * (n + 1) : nullptr;
+    const T* g_shares =
+        s.next_shares_gradient && !reset ? static_cast<const T*>(s.next_shares_gradient) + e * n : nullptr;
+    T *g_now = score, *scratch = reinterpret_cast<T*>(g_weight);  // the scores are no longer needed
     std::fill(g_now, g_now + count * W, T(0));
-    T g_left = again ? 0 : number(s.grad_cash, e), shown = 0;
-    if (g_last || g_fresh) {
-      const T g_cash = (g_last ? g_last[0] : 0) + (g_fresh ? g_fresh[0] : 0);
+    T g_left = reset ? 0 : value_or_zero(s.next_cash_gradient, e), by_equity = 0;
+    if (g_last || g_account) {
+      const T g_cash = (g_last ? g_last[0] : 0) + (g_account ? g_account[0] : 0);
       std::fill(scratch, scratch + count * W, T(0));
       if (g_last)
         for (int i = 0; i < n; i++) scratch[i] = g_last[1 + i];
-      if (g_fresh)
-        for (int i = 0; i < n; i++) scratch[i] += g_fresh[1 + i];
+      if (g_account)
+        for (int i = 0; i < n; i++) scratch[i] += g_account[1 + i];
       V sum = {};
       for (int k = 0; k < count; k++) {
-        const V g = at(scratch, k) * at(close_next, k) * unit;
-        put(g_now, k, g);
-        sum += g * at(held, k);
+        const V g = vector(scratch, k) * vector(close_next, k) * unit;
+        set_vector(g_now, k, g);
+        sum += g * vector(new_shares, k);
       }
       g_left += g_cash * unit;
-      shown = worth < T(1e-9) ? 0 : -(total(sum) + g_cash * left * unit) * unit;
+      by_equity = next_equity < T(1e-9) ? 0 : -(sum_of(sum) + g_cash * cash_left * unit) * unit;
     }
     if (g_shares)
       for (int i = 0; i < n; i++) g_now[i] += g_shares[i];
     // Of the reward.
-    const T g_gain = number(s.grad_gain, e);
-    T g_after = g_gain * T(m.change_scale), g_before = -g_after;
+    const T g_reward = value_or_zero(s.reward_gradient, e);
+    T g_after = g_reward * T(m.change_scale), g_before = -g_after;
     if (m.reward == LOG_RETURN) {
-      const bool counts = before > 0 && after >= before * T(m.smallest_growth);
-      g_after = counts ? g_gain / after : 0;
-      g_before = counts ? -g_gain / before : 0;
+      const bool unclipped = before > 0 && after >= before * T(m.smallest_growth);
+      g_after = unclipped ? g_reward / after : 0;
+      g_before = unclipped ? -g_reward / before : 0;
     }
-    g_left += g_after + shown;
-    V along = {};
+    g_left += g_after + by_equity;
+    V by_scale = {};
     for (int k = 0; k < count; k++) {
-      const V g = at(g_now, k) + g_after * at(fill_next, k) + shown * at(close_next, k);
-      put(g_now, k, g);
-      along += g * at(bought, k);
+      const V g = vector(g_now, k) + g_after * vector(fill_next, k) + by_equity * vector(close_next, k);
+      set_vector(g_now, k, g);
+      by_scale += g * vector(bought, k);
     }
-    // Of the fills: buys cut down to what there is leave nothing, so that the cash left does not move.
+    // Of the fills. Buys scaled down to the available funds leave no cash, so cash_left does not depend on them.
     T g_funds, g_need;
     if (limited) {
-      const T g_scale = total(along);
+      const T g_scale = sum_of(by_scale);
       g_need = -g_scale * scale / need;
       g_funds = funds > 0 ? g_scale / need : (funds < 0 ? g_left : 0);
     } else {
@@ -243,61 +247,62 @@ struct Worker {
       g_need = -g_left;
     }
     V g_equity = {}, mean = {};
-    T* g_had = static_cast<T*>(s.to_shares) + e * n;
+    T* g_old_shares = static_cast<T*>(s.shares_gradient) + e * n;
     for (int k = 0; k < count; k++) {
-      const V now = at(g_now, k), price = at(fill, k), h = at(had, k), w = at(weight, k);
+      const V now = vector(g_now, k), price = vector(fill, k), h = vector(old_shares, k), w = vector(weight, k);
       const V g_sell = g_funds * (1 - rate) * price - now;
       const V g_buy = now * scale + g_need * (1 + rate) * price;
-      const V u = trade(w * equity * at(per_close, k) - h, h, k);
+      const V u = trade(w * equity * vector(per_close, k) - h, h, k);
       const V all_sold = u <= -h ? g_sell : V{};
       V g_u = u > 0 ? g_buy : (u <= -h ? V{} : -g_sell);
-      if (!plain) g_u = free_only(g_u, k);
-      const V g_want = g_u * at(per_close, k);
+      if (!unlimited) g_u = if_free(g_u, k);
+      const V g_want = g_u * vector(per_close, k);
       g_weight[k] = g_want * equity;
       g_equity += g_want * w;
       mean += g_weight[k] * w;
-      put(g_now, k, now + all_sold - g_u + g_before * price);
+      set_vector(g_now, k, now + all_sold - g_u + g_before * price);
     }
-    const T of_equity = total(g_equity), middle = total(mean) / T(m.leverage);
-    T* g_action = static_cast<T*>(s.to_action) + e * (n + 1);
+    const T by_equity_before = sum_of(g_equity), mean_gradient = sum_of(mean) / T(m.leverage);
+    T* g_action = static_cast<T*>(s.action_gradient) + e * (n + 1);
     const T* g_weights = reinterpret_cast<const T*>(g_weight);
-    for (int i = 0; i < n; i++) g_had[i] = g_now[i] + of_equity * close[i];
-    for (int i = 0; i < n; i++) g_action[1 + i] = weight[i] * (g_weights[i] - middle);
-    g_action[0] = -own / mass * middle * T(m.leverage);
-    static_cast<T*>(s.to_cash)[e] = g_funds + of_equity + g_before;
+    for (int i = 0; i < n; i++) g_old_shares[i] = g_now[i] + by_equity_before * close[i];
+    for (int i = 0; i < n; i++) g_action[1 + i] = weight[i] * (g_weights[i] - mean_gradient);
+    g_action[0] = -cash_mass / mass * mean_gradient * T(m.leverage);
+    static_cast<T*>(s.cash_gradient)[e] = g_funds + by_equity_before + g_before;
   }
-  V trade(V u, V h, int k) const { return plain ? u : restricted(u, h, k); }
-  V free_only(V g, int k) const {
-    for (int j = 0; j < W && k * W + j < n; j++) g[j] = way[k * W + j] == FREE ? g[j] : 0;
+  V trade(V u, V h, int k) const { return unlimited ? u : limited_trade(u, h, k); }
+  V if_free(V g, int k) const {
+    for (int j = 0; j < W && k * W + j < n; j++) g[j] = limit[k * W + j] == FREE ? g[j] : 0;
     return g;
   }
 };
 
 template <class T, int W>
-static void run(const Market& m, const Step& s, bool back) {
-  const int64_t chunks = (m.accounts + MOST_ACCOUNTS - 1) / MOST_ACCOUNTS;
-#pragma omp parallel if (m.groups * m.accounts * m.assets >= WORTH_THREADS)
+static void run(const Market& m, const GradientBuffers& s, bool backward) {
+  const int64_t groups = m.members * m.groups, chunks = (m.accounts + CHUNK_ACCOUNTS - 1) / CHUNK_ACCOUNTS;
+#pragma omp parallel if (groups * m.accounts * m.assets >= MIN_PARALLEL_SIZE)
   {
     Worker<T, W> worker(m, s);
 #pragma omp for schedule(static)
-    for (int64_t c = 0; c < m.groups * chunks; c++) {
-      const int64_t g = c / chunks, from = c % chunks * MOST_ACCOUNTS;
-      const int64_t to = std::min(from + MOST_ACCOUNTS, m.accounts);
-      worker.begin(s.day[g]);
+    for (int64_t c = 0; c < groups * chunks; c++) {
+      const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
+      const int64_t to = std::min(from + CHUNK_ACCOUNTS, m.accounts);
+      worker.begin_group(s.day[g]);
       for (int64_t a = from; a < to; a++) {
-        if (back)
+        if (backward)
           worker.backward(g * m.accounts + a);
         else
-          worker.forward(g * m.accounts + a, s.over[g]);
+          worker.forward(g * m.accounts + a, s.window_ends[g]);
       }
     }
   }
 }
 
-// bytes: 4 for float, 8 for double.
-extern "C" void market_gradient(const Market* m, const Step* s, int64_t bytes, int64_t back) {
+// bytes: 4 for float, 8 for double. Forward: reads cash, shares and action, writes the results. Backward: reads them
+// and `reset`, and writes the gradients of cash, shares and action.
+extern "C" void market_gradient(const Market* m, const GradientBuffers* s, int64_t bytes, int64_t backward) {
   if (bytes == 4)
-    run<float, 8>(*m, *s, back);
+    run<float, 8>(*m, *s, backward);
   else
-    run<double, 4>(*m, *s, back);
+    run<double, 4>(*m, *s, backward);
 }

@@ -1,6 +1,6 @@
-// Writes flat observations: for each account its own numbers, then the row of the table that its group stands at.
-// They are written past the cache, where there is such a store: nobody reads ten megabytes back before they are gone
-// from it, and the accounts, which are read again, stay in it.
+// Writes flat observations: for each account its own numbers, then the row of the market table of its group's day. They
+// are written past the cache where the processor can: megabytes of rows would evict the accounts, which are read again,
+// and are themselves evicted before anything reads them.
 #include <omp.h>
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 #include "simd.h"
 
-constexpr int64_t ROWS = 8;  // of any width these are a whole number of vectors of eight
+constexpr int64_t ROWS = 8;  // written at a time: of any width, a whole number of vectors of eight
 
-static void past_the_cache(const float* from, float* to, int64_t count) {
+static void copy_past_cache(const float* from, float* to, int64_t count) {
 #ifdef __AVX__
   if (reinterpret_cast<uintptr_t>(to) % 32 == 0) {
     for (int64_t i = 0; i < count; i += 8) _mm256_stream_ps(to + i, _mm256_loadu_ps(from + i));
@@ -34,11 +34,11 @@ extern "C" void flat_rows(const float* table, int64_t width, const int64_t* day,
         const int64_t e = first + i;
         float* row = block.data() + i * whole;
         std::copy(account + e * own, account + (e + 1) * own, row);
-        const float* known = table + day[e / accounts] * width;
-        std::copy(known, known + width, row + own);
+        const float* features = table + day[e / accounts] * width;
+        std::copy(features, features + width, row + own);
       }
       if (count == ROWS)
-        past_the_cache(block.data(), out + first * whole, ROWS * whole);
+        copy_past_cache(block.data(), out + first * whole, ROWS * whole);
       else
         std::copy(block.begin(), block.begin() + count * whole, out + first * whole);
     }

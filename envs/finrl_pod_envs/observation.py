@@ -1,4 +1,4 @@
-"""The flat observation: what libraries that know nothing of the shared table are handed, one long row an account."""
+"""Flat observations, one row per account, for libraries that do not use the shared market table."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from finrl_pod.types import MarketTensor, Observation, Tensor
 
 
 def flat_size(market: MarketTensor) -> int:
-    """1 + N + N * F: cash, holdings, then the features of the first asset, of the second, ..."""
+    """Numbers of a flat observation, 1 + N + N * F: cash, holdings, then the features asset by asset."""
     _, n, f = market.shape
     return 1 + n + n * f
 
 
 def flat(market: MarketTensor, observation: Observation, out: Tensor | None = None) -> Tensor:
-    """[P, E, 1 + N + N * F] float32: account, then the decision bar's row of the features, asset by asset.
+    """Flat observations [P, E, 1 + N + N * F]: the account, then the features of the decision bar, asset by asset.
 
-    out: a tensor of that shape to write into, for a caller who has no need of the one before.
+    out: a tensor of that shape to write into, in its dtype; without it a new float32 tensor is returned.
     """
     day, account = observation
     p, g = day.shape
     _, e, own = account.shape
     if out is None:
         out = torch.empty(p, e, flat_size(market), device=account.device)
-    if not _written_natively(market.features, day, account, out):
+    if not _write_natively(market.features, day, account, out):
         out[..., :own] = account
         out.view(p, g, e // g, -1)[..., own:] = market.features[day].flatten(2).unsqueeze(2)
     return out
 
 
-def _written_natively(table: Tensor, day: Tensor, account: Tensor, out: Tensor) -> bool:
-    """The same through `observation.cpp`, where there is a compiler and the tensors are as it needs them."""
+def _write_natively(table: Tensor, day: Tensor, account: Tensor, out: Tensor) -> bool:
+    """Write with the kernel `observation.cpp`; False if it cannot be used on these tensors or there is no compiler."""
     numbers = (table, account, out)
     fits = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in numbers)
     if not fits or account.requires_grad or torch.compiler.is_compiling():

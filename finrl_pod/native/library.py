@@ -1,7 +1,7 @@
-"""From a C++ source to loaded functions: compiled once for this machine, kept in the user's cache.
+"""Compiles a C++ source once per machine, keeps the library in the user's cache and loads it.
 
-Kernels are an addition, never a need: without a compiler, or with FINRL_POD_NATIVE=0, `load` returns None and the
-plain torch version beside each kernel does the work.
+Kernels are optional: without a compiler, or with FINRL_POD_NATIVE=0, `load` returns None and the caller uses its torch
+or numpy implementation, which defines the result.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import torch  # noqa: F401  loaded first, so that the kernels share its OpenMP and with it its threads
+import torch  # noqa: F401  imported first, so that the kernels share its OpenMP runtime and thread count
 
 from finrl_pod.files import replace_file
 
+INCLUDE = Path(__file__).parent  # shared headers
 FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
-    "-fno-math-errno",  # nobody reads errno: lets floor and trunc be instructions
+    "-fno-math-errno",  # errno is never read: floor and trunc become instructions
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-ffp-contract=fast",
@@ -34,15 +37,16 @@ FLAGS = (
     "-fPIC",
 )
 SWITCH = "FINRL_POD_NATIVE"
-SECONDS = 120  # a compiler that takes longer hangs
+COMPILE_TIMEOUT_SECONDS = 120
 _log = logging.getLogger(__name__)
 
 
 @functools.cache
-def load(source: Path) -> ctypes.CDLL | None:
-    """The functions of `source`, or None where they cannot be had: switched off, no compiler, a compiler's failure.
+def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | None:
+    """The compiled library of `source`, or None if it is switched off, there is no compiler, or compiling failed.
 
-    A failure of a compiler that is there is logged as a warning, with its first line.
+    structures: the argument structs that its functions take; `check_layout` compares them with the library's. A
+    compiler that fails is logged as a warning with the first line of its message.
     """
     if os.environ.get(SWITCH, "1") == "0":
         return None
@@ -50,10 +54,12 @@ def load(source: Path) -> ctypes.CDLL | None:
     if compiler is None:
         return None
     try:
-        return _open(source, compiler)
+        library = _open(source, compiler)
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("%s could not be compiled and its plain version is used: %s", source.name, _first_line(error))
         return None
+    check_layout(library, source, *structures)
+    return library
 
 
 def find_compiler() -> str | None:
@@ -66,31 +72,37 @@ def find_compiler() -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: $XDG_CACHE_HOME/finrl_pod, by default under ~/.cache."""
+    """Folder of compiled libraries: $XDG_CACHE_HOME/finrl_pod, by default ~/.cache/finrl_pod."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "finrl_pod"
 
 
 def _open(source: Path, compiler: str) -> ctypes.CDLL:
-    """The library that is named after all that it was made from; compiled if it is not there yet."""
-    headers = sorted({*Path(__file__).parent.glob("*.h"), *source.parent.glob("*.h")})
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    texts = [path.read_bytes() for path in (source, *headers)]
-    made_from = [*texts, version, _processor(), " ".join(FLAGS).encode()]
-    name = f"{source.stem}-{hashlib.sha256(b'|'.join(made_from)).hexdigest()[:20]}.so"
-    kept = cache_folder() / name
-    if kept.exists():
-        return ctypes.CDLL(str(kept))
+    """Load the library, compiling it first if it is not cached; its name is a hash of everything it depends on."""
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS
+    ).stdout
+    texts = [path.read_bytes() for path in _sources(source)]
+    inputs = [*texts, version, _processor(), " ".join(FLAGS).encode()]
+    name = f"{source.stem}-{hashlib.sha256(b'|'.join(inputs)).hexdigest()[:20]}.so"
+    cached = cache_folder() / name
+    if cached.exists():
+        return ctypes.CDLL(str(cached))
     with tempfile.TemporaryDirectory() as scratch:
-        fresh = Path(scratch) / name
-        command = [compiler, *FLAGS, f"-I{Path(__file__).parent}", str(source), "-o", str(fresh)]
-        subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
+        compiled = Path(scratch) / name
+        command = [compiler, *FLAGS, f"-I{INCLUDE}", str(source), "-o", str(compiled)]
+        subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS)
         try:
-            kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(kept, fresh.read_bytes())
-        except OSError:  # a home that cannot be written: the next process compiles anew
-            return ctypes.CDLL(str(fresh))
-    return ctypes.CDLL(str(kept))
+            cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(cached, compiled.read_bytes())
+        except OSError:  # the cache cannot be written: the next process compiles again
+            return ctypes.CDLL(str(compiled))
+    return ctypes.CDLL(str(cached))
+
+
+def _sources(source: Path) -> list[Path]:
+    """The source, the headers beside it and the shared ones."""
+    return [source, *sorted({*INCLUDE.glob("*.h"), *source.parent.glob("*.h")})]
 
 
 def _processor() -> bytes:
@@ -105,3 +117,62 @@ def _processor() -> bytes:
 def _first_line(error: Exception) -> str:
     text = getattr(error, "stderr", None) or str(error).encode()
     return str(text.decode(errors="replace").strip().splitlines()[:1] or [type(error).__name__])
+
+
+# ---------------------------------------------------------------------- argument structs
+
+_KINDS: dict[Any, str] = {ctypes.c_int64: "int64_t", ctypes.c_double: "double", ctypes.c_void_p: "pointer"}
+
+
+def check_layout(library: ctypes.CDLL, source: Path, *structures: type[ctypes.Structure]) -> None:
+    """Raise RuntimeError unless each ctypes structure has the fields and the size of the C++ struct of its name.
+
+    Names and kinds of the fields are compared with the declaration in `source` or its headers, in order; the size with
+    what the library reports (`EXPORT_SIZE` in `layout.h`). Leading underscores of the Python name are ignored.
+    """
+    text = "\n".join(path.read_text(encoding="utf-8") for path in _sources(source))
+    for structure in structures:
+        name = structure.__name__.lstrip("_")
+        size_of = getattr(library, f"sizeof_{name}", None)
+        if size_of is None:
+            raise RuntimeError(f"{source.name} does not export the size of struct {name}; add EXPORT_SIZE({name})")
+        size_of.restype = ctypes.c_int64
+        declared, described = _declared_fields(text, name), _described_fields(structure)
+        if declared != described:
+            different = [pair for pair in zip(declared, described, strict=False) if pair[0] != pair[1]]
+            first = different[0] if different else (len(declared), len(described))
+            raise RuntimeError(
+                f"struct {name} differs between {source.name} and Python, first {first[0]} against {first[1]}; "
+                "declare the same fields in both, in the same order"
+            )
+        if size_of() != ctypes.sizeof(structure):
+            raise RuntimeError(
+                f"struct {name} has {size_of()} bytes in {source.name} but {ctypes.sizeof(structure)} in Python; "
+                "make the lengths of its arrays equal"
+            )
+
+
+def _described_fields(structure: type[ctypes.Structure]) -> list[tuple[str, str]]:
+    """Name and kind of each field of a ctypes structure, those of its base first."""
+    fields = []
+    for base in reversed(structure.__mro__):
+        for name, kind, *_ in vars(base).get("_fields_", ()):
+            while issubclass(kind, ctypes.Array):
+                kind = kind._type_
+            fields.append((name, _KINDS.get(kind, kind.__name__.lstrip("_"))))
+    return fields
+
+
+def _declared_fields(text: str, name: str) -> list[tuple[str, str]]:
+    """Name and kind of each field of a C++ struct of plain data, those of its base first; empty if it is not there."""
+    found = re.search(rf"^struct {name}(?: : (\w+))? \{{\n(.*?)^\}};", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        return []
+    base, body = found.groups()
+    fields = _declared_fields(text, base) if base else []
+    for declaration in re.sub(r"//.*", "", body).split(";"):
+        of_type = re.match(r"\s*(?:const\s+)?(\w+)(.*)", declaration, re.DOTALL)
+        for field in of_type[2].split(",") if of_type else ():
+            pointer, word = re.match(r"\s*(\*?)\s*(\w+)", field).groups()  # type: ignore[union-attr]
+            fields.append((word, "pointer" if pointer else of_type[1]))  # type: ignore[index]
+    return fields

@@ -74,7 +74,7 @@ def _move(name: str, value: float, factor: float) -> float:
 
 
 @dataclass(frozen=True)
-class SlotInit:
+class Birth:
     """How the agent of a slot begins: kind "fresh", "continue" (its own last state) or "inherit" (another's)."""
 
     slot: int
@@ -83,22 +83,22 @@ class SlotInit:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
 
-def initial_slots(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[SlotInit]:
+def first_births(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[Birth]:
     """A cohort's first generation: its first slot has the config's own hyperparameters, the others draw theirs."""
-    slot_inits = [SlotInit(slots[0], "fresh", None, configured(agent))]
+    births = [Birth(slots[0], "fresh", None, configured(agent))]
     for slot in slots[1:]:
-        slot_inits.append(SlotInit(slot, "fresh", None, draw(agent, _stream(seed, slot, 0))))
-    return slot_inits
+        births.append(Birth(slot, "fresh", None, draw(agent, _stream(seed, slot, 0))))
+    return births
 
 
-def next_slots(
+def next_births(
     agent: AgentConfig,
     tournament: TournamentConfig,
     seed: int,
     generation: int,
     leaderboard: Leaderboard,
     current: Sequence[Score],
-) -> list[SlotInit]:
+) -> list[Birth]:
     """A cohort's next generation from its part of the leaderboard and the scores of its slots, which have just ended.
 
     The worst slots are refilled: `fresh` of them anew, then `inherit` from the leaderboard's upper half, weights and
@@ -112,21 +112,21 @@ def next_slots(
     broken = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
     parents = pool[: max(1, len(pool) // 2)]
-    slot_inits: list[SlotInit] = []
+    births: list[Birth] = []
     for place, score in enumerate(ranked):
         stream = _stream(seed, score.slot, generation)
         from_bottom = pods - 1 - place
         if from_bottom < anew or (not parents and not np.isfinite(score.score)):
-            slot_inits.append(SlotInit(score.slot, "fresh", None, draw(agent, stream)))
+            births.append(Birth(score.slot, "fresh", None, draw(agent, stream)))
         elif from_bottom < max(anew + heirs, broken):
             parent = parents[int(stream.integers(len(parents)))]
             changed = perturb(
                 parent.hyperparameters, tournament.perturb_factor, tournament.resample_probability, agent, stream
             )
-            slot_inits.append(SlotInit(score.slot, "inherit", parent.id, changed))
+            births.append(Birth(score.slot, "inherit", parent.id, changed))
         else:
-            slot_inits.append(SlotInit(score.slot, "continue", score.id, score.hyperparameters))
-    return sorted(slot_inits, key=lambda slot_init: slot_init.slot)
+            births.append(Birth(score.slot, "continue", score.id, score.hyperparameters))
+    return sorted(births, key=lambda birth: birth.slot)
 
 
 def _whole(share: float) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from finrl_pod.data.normalise import normalise
-from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.rules import rules_of
@@ -106,7 +105,7 @@ class PolicyStrategy:
         """[N] weights at the window's last bar: the mean of what the members would hold, or what they vote for."""
         if window.features is None:
             raise RunError(f"strategy {self.name} needs the features of the decision bar")
-        if self._turbulent(window.features):
+        if self._stormy(window.features):
             return np.zeros(len(window.symbols))
         known = window.features[:, : len(self.normaliser.feature_names)]
         rows = torch.from_numpy(normalise(known, self.normaliser))
@@ -140,13 +139,12 @@ class PolicyStrategy:
         )
         return np.asarray(weights[0].numpy(), dtype=np.float64)
 
-    def _turbulent(self, features: Floats) -> bool:
+    def _stormy(self, features: Floats) -> bool:
         """Whether turbulence (the same for all assets) is above the limit that the agents were trained with."""
         if self.rules.turbulence_limit <= 0:
             return False
-        column = torch.from_numpy(features[:, self.feature_names.index("turbulence")])
-        above = turbulent_bars(column, self.rules.turbulence_limit)
-        return above is not None and bool(above.any())
+        column = features[:, self.feature_names.index("turbulence")]
+        return bool(np.nanmax(column, initial=-np.inf) > self.rules.turbulence_limit)
 
 
 def _families(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:

@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int) -> Tensor:
 
 def plainly(function: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> object:
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "load", lambda _: None)
+        patch.setattr(kernels, "load", lambda *_: None)
         return function()
 
 

@@ -1,4 +1,4 @@
-"""Run the benchmarks with torch, numpy and pandas alone: `python -m finrl_pod_app.bench`."""
+"""Runs the benchmarks without the command line's packages."""
 
 import sys
 

@@ -183,9 +183,8 @@ def builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], Mark
     environment = config.environment
 
     def build(panel: Panel) -> MarketTensor:
-        return build_market(
-            panel, normaliser.feature_names, normaliser, environment.fill, turbulence=environment.turbulence_limit > 0
-        )
+        storm = environment.turbulence_limit > 0
+        return build_market(panel, normaliser.feature_names, normaliser, environment.fill, turbulence=storm)
 
     return build
 

@@ -89,7 +89,7 @@ def make_actor_critic_kernel(setup: ActorCriticSetup) -> ActorCriticKernel | Non
         return None
     if any(_layers_of(x) > MAX_LAYERS for x in networks):
         return None
-    library = load(SOURCE)
+    library = load(SOURCE, _Net, _Update)
     return None if library is None else ActorCriticKernel(library, setup)
 
 

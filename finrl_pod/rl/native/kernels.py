@@ -1,7 +1,7 @@
-"""tanh of a sum, and the scores of assets: where the time of the policies goes beside the matrix products.
+"""Operations of the policies in float32 on the CPU: tanh of a sum, scores of assets, steps of Adam.
 
-Each has a plain torch version, which is its definition and serves every device and dtype, and a kernel for float32 on
-a CPU that is used where there is a compiler. `kernels.cpp` holds the kernels.
+Each has a plain torch version, which defines it and serves every device and dtype, and a kernel in `kernels.cpp` that
+is used where there is a compiler. A test compares the two.
 """
 
 from __future__ import annotations
@@ -17,6 +17,18 @@ from finrl_pod.types import Tensor
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 LANES = 8  # the kernel of the scores takes widths that are a multiple of it
+
+
+class _ScoreShape(ctypes.Structure):
+    """`struct ScoreShape` of the kernel."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "each", "accounts", "assets", "width")]
+
+
+def is_supported(*tensors: Tensor) -> bool:
+    """Whether the kernels can be used on these tensors: float32 on the CPU, not traced, and there is a compiler."""
+    fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+    return fits and not torch.compiler.is_compiling() and load(SOURCE, _ScoreShape) is not None
 
 
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
@@ -35,26 +47,24 @@ def asset_scores(code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
     return (torch.tanh(inner) * w.view(p, 1, 1, 1, h)).sum(-1)
 
 
-def is_supported(*tensors: Tensor) -> bool:
-    """Whether the kernels may be used on these: float32, on a CPU, and a compiler was there."""
-    fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
-    return fits and not torch.compiler.is_compiling() and load(SOURCE) is not None
-
-
 def adam(
     flat: Tensor,
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
     rate: Tensor,
-    spread: Tensor,
-    moves: Tensor | None,
+    correction: Tensor,
+    active: Tensor | None,
     constants: tuple[float, float, float],
 ) -> None:
-    """A step of Adam in place; the plain version is `parameters.Adam`. constants: both decays and epsilon."""
+    """One step of Adam in place on [P, D]; `rl.training.optimiser.Adam.step` is the plain version.
+
+    rate: learning rate / (1 - beta_1^t) and correction: sqrt(1 - beta_2^t), each [P]; active: [P] bool, members that
+    move (None: all); constants: beta_1, beta_2, epsilon.
+    """
     members, size = flat.shape
-    numbers = (x.contiguous() for x in (gradient, first, second, rate, spread))
-    _call("adam", flat, *numbers, moves, members, size, *constants)
+    numbers = (x.contiguous() for x in (gradient, first, second, rate, correction))
+    _call("adam", flat, *numbers, active, members, size, *constants)
 
 
 def adam_clipped(
@@ -67,9 +77,11 @@ def adam_clipped(
     factor: float,
     constants: tuple[float, float, float],
 ) -> Tensor:
-    """What `Trained.step` does, in one pass and in place; returns the norm of every row [R].
+    """Clip the gradient, check it and step, in one pass and in place; returns the norm of every row [R].
 
-    state: parameters, both moments [R, D] and the step counts [R]; rate, limit, loss: [R]; alive: [P] bool.
+    The plain version is the step of `rl.training.train_state`. state: parameters and both moments [R, D], step counts
+    [R]; rate (multiplied by `factor`), limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
+    a norm or loss that is not finite, whose rows then stay.
     """
     flat = state[0]
     norm, members = torch.empty_like(rate), len(alive)
@@ -79,12 +91,12 @@ def adam_clipped(
 
 
 def _call(name: str, *arguments: Tensor | int | float | ctypes.Structure | None) -> None:
-    function = getattr(load(SOURCE), name)
+    function = getattr(load(SOURCE, _ScoreShape), name)
     function.restype = None
-    function(*(_as_c(x) for x in arguments))
+    function(*(_as_c_argument(x) for x in arguments))
 
 
-def _as_c(value: Tensor | int | float | ctypes.Structure | None) -> Any:
+def _as_c_argument(value: Tensor | int | float | ctypes.Structure | None) -> Any:
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
     if isinstance(value, ctypes.Structure):
@@ -112,16 +124,12 @@ class _TanhOfSum(torch.autograd.Function):
         return grad_x, grad_base
 
 
-class _Shape(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "each", "accounts", "assets", "width")]
-
-
 class _AssetScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, code: Tensor, holding: Tensor, u: Tensor, w: Tensor) -> Tensor:
         code, holding, u, w = (x.contiguous() for x in (code, holding, u, w))
         p, k, n, h = code.shape
-        shape = _Shape(p * k, k, holding.shape[2], n, h)
+        shape = _ScoreShape(p * k, k, holding.shape[2], n, h)
         scores = torch.empty_like(holding)
         _call("asset_scores", shape, code, holding, u, w, scores)
         ctx.save_for_backward(code, holding, u, w)
@@ -131,7 +139,7 @@ class _AssetScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         code, holding, u, w = ctx.saved_tensors
         p, k, n, h = code.shape
-        shape = _Shape(p * k, k, holding.shape[2], n, h)
+        shape = _ScoreShape(p * k, k, holding.shape[2], n, h)
         grad_code, grad_holding = torch.empty_like(code), None
         if ctx.needs_input_grad[1]:
             grad_holding = torch.empty_like(holding)

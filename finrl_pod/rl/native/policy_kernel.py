@@ -91,12 +91,12 @@ def make_policy_kernel(
     if policy.spec.action == "discrete" or policy.spec.activation != "tanh":
         return None
     if type(policy) is MlpPolicy and len(policy.spec.hidden) < MAX_LAYERS:
-        library = load(MLP)
+        library = load(MLP, _Rollout, _MlpBatch, _AdamState)
         if library is not None:
             return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, (features,))
     widths = (policy.spec.hidden[0], policy.spec.hidden[-1])
     if isinstance(policy, EquivariantPolicy) and not any(width % LANES for width in widths):
-        library = load(EQUIVARIANT)
+        library = load(EQUIVARIANT, _Rollout, _EquivariantBatch, _AdamState)
         tables = (features,) if tradable is None else (features, tradable)
         if library is not None:
             return PolicyKernel(library, _equivariant_batch(policy, parameters), parameters, tables)

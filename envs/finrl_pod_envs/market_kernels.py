@@ -1,0 +1,313 @@
+"""Market environments in C++ on the CPU: the step (`market_step.cpp`) and its derivative (`market_gradient.cpp`).
+
+`MarketEnv.transition` in torch is the definition; property tests compare the kernels with it. The gradient takes a
+tenth of the time of autograd, because an account is worked through while it is in registers and only the inputs of a
+step are kept. `make_step_kernel` and `make_gradient_kernel` return None for unsupported rules, on another
+device or dtype, and without a compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finrl_pod.market.rules import turbulent_bars
+from finrl_pod.native.library import load
+from finrl_pod.types import EnvStep, Observation, Tensor
+from finrl_pod_envs.rewards import CHANGE_SCALE, SMALLEST_GROWTH
+from finrl_pod_envs.state import EnvState, KernelEnv
+
+STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") for name in ("step", "gradient"))
+# Enums of the kernels.
+KINDS = {"stock_trading": 0, "portfolio": 1}
+BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
+REWARDS = {"log_return": 0, "change": 1}
+
+
+class _Market(ctypes.Structure):
+    """`struct Market` of `market.h`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("members", "groups", "accounts", "assets", "reward")),
+        *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
+        *((name, ctypes.c_double) for name in ("change_scale", "smallest_growth")),
+        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
+    ]
+
+
+def _is_supported(env: KernelEnv) -> bool:
+    """Whether the rules that both kernels share hold: long-only, no leverage, proportional costs only."""
+    config = env.config
+    return (
+        env.device.type == "cpu"
+        and config.reward in REWARDS
+        and not config.short
+        and config.leverage == 1.0
+        and env.rules.frictions is None
+        and env.dtype in (torch.float32, torch.float64)
+    )
+
+
+def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
+    """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
+    config, dtype = env.config, env.dtype
+    market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
+    market.reward, market.cost_rate, market.cash = REWARDS[config.reward], env.rules.cost_rate, config.cash
+    market.leverage, market.change_scale, market.smallest_growth = config.leverage, CHANGE_SCALE, SMALLEST_GROWTH
+    used = slice(env.first, env.last + 1)
+    tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
+    if not bool(env.market.tradable[used].all()):
+        tables["tradable"] = env.market.tradable.to(dtype).contiguous()
+    if not bool(env.market.fillable[used].all()):
+        tables["fillable"] = env.market.fillable.to(dtype).contiguous()
+        tables["ended"] = env.market.ended.to(dtype).contiguous()
+    turbulent = turbulent_bars(env.market, config.turbulence_limit)
+    if turbulent is not None:
+        tables["turbulent"] = turbulent.to(torch.uint8)
+    for name, table in tables.items():
+        setattr(market, name, table.data_ptr())
+    return tables
+
+
+# ---------------------------------------------------------------------- step
+
+
+class _StepMarket(_Market):
+    """`struct StepMarket` of the kernel."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("rounds", "window", "kind", "buy_allocation", "whole_shares")),
+        ("hmax", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("starts", "features")),
+        *((name, ctypes.c_int64) for name in ("width", "only_ended")),
+    ]
+
+
+_INPUTS = ("day", "steps_left", "round", "cash", "shares", "action")
+_OUTPUTS = (
+    *("reached_day", "next_day", "next_steps_left", "next_round", "next_cash", "next_shares"),
+    *("account", "last_account", "reward", "equity", "turnover", "cost", "terminated", "truncated"),
+)
+
+
+class _StepBuffers(ctypes.Structure):
+    """`struct StepBuffers` of the kernel."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (*_INPUTS, *_OUTPUTS, "rows")]
+
+
+def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
+    """The kernel of an environment's step, or None if torch has to be used. rounds: start windows per group."""
+    library = load(STEP_SOURCE, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
+    return None if library is None else StepKernel(library, env, rounds)
+
+
+def can_use_kernel(state: EnvState, action: Tensor) -> bool:
+    """Whether the step kernel may be used on these tensors: no gradient is needed and nothing is being traced."""
+    needs_gradient: Any = torch.is_grad_enabled() and (
+        action.requires_grad or state.shares.requires_grad or state.cash.requires_grad
+    )
+    return not needs_gradient and not torch.compiler.is_compiling()
+
+
+class StepKernel:
+    """`MarketEnv.transition` for P members, G groups and E accounts in C++; holds the market's tables."""
+
+    def __init__(self, library: ctypes.CDLL, env: KernelEnv, rounds: int) -> None:
+        config = env.config
+        self._env = env
+        self._run = library.market_step
+        self._run.restype = ctypes.c_int64
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        market = self._market = _StepMarket()
+        self._tables = _set_market(market, env)
+        market.rounds, market.window, market.kind = rounds, env.window, KINDS[config.kind]
+        market.buy_allocation, market.whole_shares = BUY_ALLOCATIONS[config.buy_allocation], config.whole_shares
+        market.hmax = config.hmax
+        features = self._tables["features"] = env.market.features.contiguous()
+        market.features, market.width = features.data_ptr(), features[0].numel()
+        self._writes_rows = env.shown == features.dtype == torch.float32
+        self._market_address = ctypes.addressof(market)
+        # The pointers of `StepBuffers` in order: an array is set three times as fast as named fields.
+        self._pointers = (ctypes.c_void_p * len(_StepBuffers._fields_))()
+        self._sizes = (env.dtype.itemsize, env.shown.itemsize)
+        self._reused: list[_Outputs] = []
+        self._turn = 0
+
+    def __call__(
+        self,
+        state: EnvState,
+        action: Tensor,
+        starts: Tensor,
+        ruin: float,
+        rows: Tensor | None = None,
+        *,
+        reuse: bool = False,
+    ) -> tuple[EnvState, EnvStep]:
+        """The next state and the results of one step.
+
+        action: [P, E, action_size]; starts: [P, rounds, G] int64; ruin: share of the starting cash below which an
+        account is terminated. rows: [P, E, 1 + N + N F] float32, receives the flat observation if `can_write` allows
+        it. reuse: overwrite the outputs of the step before the last, and omit the final accounts of episodes that did
+        not end.
+        """
+        env = self._env
+        if action.dtype != env.dtype:
+            action = action.to(env.dtype)
+        inputs = [x.contiguous() for x in (*state[:5], action)]
+        out = self._next_outputs() if reuse else _Outputs(env)
+        self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, reuse
+        self._pointers[: len(_INPUTS)] = [x.data_ptr() for x in inputs]
+        self._pointers[len(_INPUTS) : -1] = out.pointers
+        self._pointers[-1] = None if rows is None else rows.data_ptr()
+        any_ended = self._run(self._market_address, self._pointers, *self._sizes)
+        return out.state, out.result_with_ends if any_ended else out.result
+
+    def _next_outputs(self) -> _Outputs:
+        """One of two buffers, in turn."""
+        if not self._reused:
+            self._reused = [_Outputs(self._env) for _ in range(2)]
+        self._turn = 1 - self._turn
+        return self._reused[self._turn]
+
+    def can_write(self, rows: Tensor) -> bool:
+        """Whether the kernel can write flat observations into this tensor of the right shape."""
+        return self._writes_rows and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
+
+
+class _Outputs:
+    """Tensors that one step writes: the next state and the result, with or without ended episodes.
+
+    Few tensors are allocated and split into views, because allocating one takes as long as stepping forty accounts.
+    """
+
+    def __init__(self, env: KernelEnv) -> None:
+        p, g, e, n, shown = env.members, env.groups, env.envs, env.assets, env.shown
+        days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=shown)
+        cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
+        shares = torch.empty(1, p, g, env.accounts, n, dtype=env.dtype)
+        accounts, flags = torch.empty(2, p, e, n + 1, dtype=shown), torch.empty(2, p, e, dtype=torch.bool)
+        stacked = (days, cash, shares, accounts, numbers, flags)
+        self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
+        reached, day, steps_left, rounds = days.unbind()
+        account, last_account = accounts.unbind()
+        reward, equity, turnover, cost = numbers.unbind()
+        terminated, truncated = flags.unbind()
+        self.state = EnvState(day, steps_left, rounds, cash[0], shares[0], None)
+        observation, final = Observation(day, account), Observation(reached, account)
+        self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
+        self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
+
+
+def _addresses(stacked: Tensor) -> range:
+    """Memory addresses of the slices of a contiguous tensor."""
+    start, size = stacked.data_ptr(), stacked.stride(0) * stacked.itemsize
+    return range(start, start + len(stacked) * size, size)
+
+
+# ---------------------------------------------------------------------- gradient
+
+_READ = ("day", "window_ends", "cash", "shares", "action")
+_WRITTEN = (
+    *("next_cash", "next_shares", "account", "last_account", "reward", "equity", "turnover", "cost"),
+    *("ruined", "reset"),
+)
+_GRADIENTS_IN = tuple(f"{name}_gradient" for name in (*_WRITTEN[:4], "reward"))
+_GRADIENTS_OUT = tuple(f"{name}_gradient" for name in ("cash", "shares", "action"))
+
+
+class _GradientBuffers(ctypes.Structure):
+    """`struct GradientBuffers` of the kernel."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (*_READ, *_WRITTEN, *_GRADIENTS_IN, *_GRADIENTS_OUT)]
+
+
+def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
+    """The kernel of an environment's differentiable step, or None if autograd has to be used.
+
+    Portfolio environments only, with fractional shares and proportional buys.
+    """
+    config = env.config
+    supported = (
+        _is_supported(env)
+        and config.kind == "portfolio"
+        and config.buy_allocation == "proportional"
+        and not config.whole_shares
+        and env.dtype == env.shown
+    )
+    library = load(GRADIENT_SOURCE, _Market, _GradientBuffers) if supported else None
+    return None if library is None else GradientKernel(library, env)
+
+
+class GradientKernel:
+    """`MarketEnv.transition` with derivatives of cash, shares, accounts and reward, in C++."""
+
+    def __init__(self, library: ctypes.CDLL, env: KernelEnv) -> None:
+        self._run = library.market_gradient
+        self._run.restype = None
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        self._dtype_bytes = env.dtype.itemsize
+        self._market = _Market()
+        self._tables = _set_market(self._market, env)
+
+    def run(self, backward: bool, **tensors: Tensor | None) -> None:
+        """Run one pass on contiguous tensors, which the caller keeps alive."""
+        buffers = _GradientBuffers(**{name: x.data_ptr() for name, x in tensors.items() if x is not None})
+        self._run(ctypes.addressof(self._market), ctypes.addressof(buffers), self._dtype_bytes, backward)
+
+    def __call__(
+        self, state: EnvState, action: Tensor, window_ends: Tensor, ruin: float
+    ) -> tuple[Tensor, Tensor, EnvStep]:
+        """Next cash [P, G, A] and shares [P, G, A, N], and the results, whose observation has the day before a reset.
+
+        action: [P, G, A, 1 + N]; window_ends: [P, G] bool, at this step; ruin: share of the starting cash below which
+        an account is terminated.
+        """
+        self._market.ruin = ruin
+        results = _StepFunction.apply(state.cash, state.shares, action, self, state.day, window_ends)  # type: ignore[no-untyped-call]
+        cash, shares, account, last, reward, equity, turnover, cost, ruined = results
+        p, flat = cash.shape[0], (cash.shape[0], -1)
+        truncated = window_ends.unsqueeze(-1) & ~ruined
+        step = EnvStep(
+            observation=Observation(state.day + 1, account.view(*flat, account.shape[-1])),
+            reward=reward.view(flat),
+            terminated=ruined.view(flat),
+            truncated=truncated.view(flat),
+            final_observation=Observation(state.day + 1, last.view(p, -1, last.shape[-1])),
+            equity=equity.view(flat),
+            turnover=turnover.view(flat),
+            cost=cost.view(flat),
+        )
+        return cash, shares, step
+
+
+class _StepFunction(torch.autograd.Function):
+    """One step as an autograd function; cash, shares, accounts and reward are differentiable."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, cash: Tensor, shares: Tensor, action: Tensor, kernel: GradientKernel, day: Tensor, window_ends: Tensor
+    ) -> tuple[Tensor, ...]:
+        read = [x.contiguous() for x in (day, window_ends, cash, shares, action)]
+        numbers = [torch.empty_like(x) for x in (read[2], read[3], read[4], read[4], *[read[2]] * 4)]
+        flags = [torch.empty_like(read[2], dtype=torch.bool) for _ in range(2)]
+        written = [*numbers, *flags]
+        kernel.run(False, **dict(zip((*_READ, *_WRITTEN), (*read, *written), strict=True)))
+        *results, reset = written
+        ctx.mark_non_differentiable(*results[5:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*read, reset)
+        ctx.kernel = kernel
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        *read, reset = ctx.saved_tensors
+        given = [None if x is None else x.contiguous() for x in gradients[:5]]
+        out = [torch.empty_like(x) for x in read[2:]]
+        names = (*_READ, "reset", *_GRADIENTS_IN, *_GRADIENTS_OUT)
+        ctx.kernel.run(True, **dict(zip(names, (*read, reset, *given, *out), strict=True)))
+        return (*out, None, None, None)
