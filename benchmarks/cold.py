@@ -1,8 +1,8 @@
-"""How long commands take from a cold start, and how much memory: whole processes, as a user starts them.
+"""Measure start-up time and peak memory of commands, as whole processes.
 
     python benchmarks/cold.py --out benchmarks/cold.json
 
-The file cache is warm and kernels are compiled: what is measured is every start after the first.
+The file cache is warm and kernels are compiled: this measures every start after the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-# The peak of a process counts what its parent held when it was started: a parent that holds next to nothing starts it.
+# The peak of a process includes its parent's memory at the fork, so a minimal parent starts it.
 STARTER = """
 import json, os, subprocess, sys, time
 began = time.perf_counter()
@@ -37,12 +37,14 @@ print(json.dumps([time.perf_counter() - began, used.ru_maxrss / 2**20, os.waitst
 
 
 def measure(arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Seconds and the peak in GiB of one process. Raises CalledProcessError for another exit code than 0 and 1, which
-    says that no champion was promoted."""
+    """Return seconds and peak memory in GiB of one process.
+
+    Raises CalledProcessError for exit codes other than 0 and 1 (no champion promoted).
+    """
     with TemporaryDirectory() as folder:
         command = [str(PROGRAM), *(text.format(folder=folder) for text in arguments)]
-        told = subprocess.run([sys.executable, "-c", STARTER, *command], stdout=subprocess.PIPE, check=True)
-    seconds, peak, code = json.loads(told.stdout)
+        done = subprocess.run([sys.executable, "-c", STARTER, *command], stdout=subprocess.PIPE, check=True)
+    seconds, peak, code = json.loads(done.stdout)
     if code not in (0, 1):
         raise subprocess.CalledProcessError(code, command)
     return seconds, peak
@@ -59,7 +61,7 @@ def rows_of(name: str) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(COMMANDS), help="may be given repeatedly")
-    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file")
     options = parser.parse_args()
     rows = [row for name in options.only or COMMANDS for row in rows_of(name)]
     sys.stdout.write(as_table(rows))

@@ -1,13 +1,13 @@
-"""This project beside its peers, in turns on one machine: samples/s of PPO and steps/s of environments.
+"""Compare samples/s of PPO and steps/s of environments with other libraries, interleaved on one machine.
 
-Each peer runs in a Python of its own, whose path is given:
+Each library runs in a separate Python environment:
 
     python -m venv /tmp/jax && /tmp/jax/bin/pip install jax jaxlib optax numpy
     python -m venv /tmp/sb3 && /tmp/sb3/bin/pip install torch==2.13.0 stable-baselines3
     python benchmarks/compare.py --jax /tmp/jax/bin/python --sb3 /tmp/sb3/bin/python --out benchmarks/compare.json
 
-Rounds are interleaved, so that a machine that slows down slows all. Every row is the median over the rounds with their
-range; ratios are taken within a round.
+Rounds are interleaved, so that a change of the machine's speed affects all. Rows are medians over the rounds with their
+range; ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ RATIOS = {
 }
 
 
-def lines(command: Sequence[str | Path], folder: Path | None = None, threads: int = THREADS) -> str:
-    """What a command prints on standard output."""
+def output_of(command: Sequence[str | Path], folder: Path | None = None, threads: int = THREADS) -> str:
+    """Run a command and return its standard output."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([str(x) for x in command], cwd=folder, env=environment, stdout=subprocess.PIPE, check=True)
     return done.stdout.decode()
 
 
 def ours(arguments: Sequence[str]) -> float:
-    rows = json.loads(lines([sys.executable, "-m", "finrl_pod_app.bench", *arguments]))["rows"]
+    rows = json.loads(output_of([sys.executable, "-m", "finrl_pod_app.bench", *arguments]))["rows"]
     return float(rows[0]["value"])
 
 
 def peer(python: Path, script: str, threads: int = THREADS) -> dict[str, float]:
-    printed = lines([python, script], PEERS, threads).splitlines()
+    printed = output_of([python, script], PEERS, threads).splitlines()
     return {row["name"]: row["value"] for row in map(json.loads, printed)}
 
 
@@ -73,7 +73,7 @@ def one_round(jax: Path | None, sb3: Path | None) -> dict[str, float]:
 
 
 def rows_of(rounds: Sequence[Mapping[str, float]]) -> list[Row]:
-    """Medians over the rounds."""
+    """Return a row per measurement with its median over the rounds."""
     units = dict.fromkeys(RATIOS, "ratio")
     return [
         over_runs(
@@ -91,14 +91,14 @@ def main() -> None:
     parser.add_argument("--jax", type=Path, help="a Python with jax, optax and numpy")
     parser.add_argument("--sb3", type=Path, help="a Python with torch and stable-baselines3")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file")
     options = parser.parse_args()
-    jax, sb3 = (path and path.absolute() for path in (options.jax, options.sb3))  # peers run in a folder of their own
+    jax, sb3 = (path and path.absolute() for path in (options.jax, options.sb3))  # peers run in another folder
     rounds = []
     for i in range(options.rounds):
         rounds.append(one_round(jax, sb3))
-        told = {name: round(rounds[-1][name], 2) for name in RATIOS if name in rounds[-1]}
-        sys.stderr.write(f"round {i + 1} of {options.rounds}: {told}\n")
+        ratios = {name: round(rounds[-1][name], 2) for name in RATIOS if name in rounds[-1]}
+        sys.stderr.write(f"round {i + 1} of {options.rounds}: {ratios}\n")
     rows = rows_of(rounds)
     sys.stdout.write(as_table(rows))
     if options.out is not None:

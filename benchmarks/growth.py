@@ -1,4 +1,4 @@
-"""How the rates grow with assets, days, features, environments and members; one JSON, and a picture of it.
+"""Measure how rates scale with assets, days, features, environments and members, and plot them.
 
 python benchmarks/growth.py --out benchmarks/growth.json --picture docs/images/growth.svg
 """
@@ -27,7 +27,7 @@ BASE = {"envs": 1024, "assets": 30, "features": 8, "days": 2500, "members": 1}
 
 
 def minibatch(envs: int) -> int:
-    """A quarter of the rollout of 16 steps."""
+    """Return a quarter of a rollout of 16 steps."""
     return envs * 16 // 4
 
 
@@ -54,8 +54,8 @@ def sweep() -> list[dict[str, Any]]:
     return found
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """One panel a sweep: microseconds a sample, on logarithmic axes; a straight line of slope one is linear growth."""
+def plot(found: list[dict[str, Any]], path: Path) -> None:
+    """Plot microseconds per sample on logarithmic axes, a panel per sweep; slope one is linear growth."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -68,7 +68,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
             panel.plot(*zip(*points, strict=True), marker="o", label=what)
         panel.set(xscale="log", yscale="log", xlabel=name)
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("microseconds a sample")
+    panels[0].set_ylabel("microseconds per sample")
     panels[0].legend()
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +77,14 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="file that keeps the JSON")
+    parser.add_argument("--out", type=Path, required=True, help="write the JSON to this file")
     parser.add_argument("--picture", type=Path, help="SVG; needs matplotlib")
     options = parser.parse_args()
     found = sweep()
     document = {"rates": found, "base": BASE, "machine": describe(torch.device("cpu"))}
     options.out.write_text(as_json(document))
     if options.picture is not None:
-        draw(found, options.picture)
+        plot(found, options.picture)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_reachable
-from kept import append, read
+from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_attainable
+from results_file import append, read
 
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig
@@ -45,7 +45,7 @@ def main() -> int:
                 RECIPE, environment=EnvironmentConfig(envs=128, group=16), agent=agent, samples=options.samples
             )
             label = f"h_term {weight:g} seed {seed}"
-            share, run = share_of_reachable(market, train_last, recipe, seed, torch.device("cpu"), label)
+            share, run = share_of_attainable(market, train_last, recipe, seed, torch.device("cpu"), label)
             row = {
                 "weight": weight,
                 "seed": seed,

@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import to_action
-from kept import Row, append, read
+from results_file import Row, append, read
 from zoo_settings import SOURCE, STAGES, Cell, linear, ours
 
 from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean

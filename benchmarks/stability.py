@@ -33,7 +33,7 @@ from finrl_pod_app.bench.worlds import ARRIVES
 from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
-from kept import Row, append, read
+from results_file import Row, append, read
 from sb3_study import Act, evaluate, load, train_ours, train_theirs
 from zoo_settings import Cell
 

@@ -1,9 +1,9 @@
-"""Do environments that share a window of days learn as well, sample for sample, as those with windows of their own?
+"""Compare learning with environments that share a window of days and with a separate window for each.
 
     python benchmarks/windows.py --out benchmarks/windows.json
 
-Trains the agents of `bench learn` on the leaked and the planted signal twice from the same seeds: in the groups that
-they are trained in by default, and with a group for each environment; all else is the same, in float32.
+Trains the agents of `bench learn` on the leaked and the planted signal twice from the same seeds: in the default
+groups, and with a group for each environment; all else is equal, in float32.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(TASKS), help="may be given repeatedly")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--samples", type=int, help="of every agent, in place of the task's own")
-    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    parser.add_argument("--samples", type=int, help="training samples of every agent")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file")
     options = parser.parse_args()
     rows = []
     for name in options.only or TASKS:

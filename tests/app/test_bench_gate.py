@@ -170,11 +170,11 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     kept = tmp_path / "gate.jsonl"
     for text, number in ((begun() + line() + "{not json\n", 3), (begun() + line(learner="sac"), 2), (line(), 1)):
         kept.write_text(text)
-        with pytest.raises(RunError, match=f"line {number} is no record of a world"):
+        with pytest.raises(RunError, match=f"line {number} is not a valid record"):
             gate.read(kept)
     loose = {**gate.settings()["gate"], "min_dsr": 0.1}
     kept.write_text(begun(gate=loose) + line())
-    with pytest.raises(RunError, match=r"other thresholds \(gate\.min_dsr\): begin a new file"):
+    with pytest.raises(RunError, match=r"other thresholds \(gate\.min_dsr\): start a new file"):
         gate.read(kept)
     with pytest.raises(ConfigError, match=r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"):
         gate.gate_rows([3.0], ["ppo"], 1, 0, tmp_path / "x", CPU)
