@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_strategies.baselines import make, run_baseline
+from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
@@ -139,7 +139,7 @@ def backtest(
     if execution == "paper":
         from finrl_pod_app.paper.execution_rules import of_environment
 
-        chosen = make(strategy) if isinstance(strategy, str) else strategy
+        chosen = make_baseline(strategy) if isinstance(strategy, str) else strategy
         paper, span = of_environment(environment, setup.panel), spans[split]
         return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
     period = (spans[split].first, spans[split].last)

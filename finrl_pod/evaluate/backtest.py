@@ -1,4 +1,4 @@
-"""Run a strategy over history: it is handed copies of the past alone, its account is kept by `simulate`."""
+"""Backtest a strategy: it is called at every bar with copies of past data only; `simulate` keeps its account."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
 
-__all__ = ["Ledger", "backtest", "backtest_result", "feature_columns", "simulate", "window_at"]
-
 
 def backtest(
     strategy: Strategy,
@@ -26,16 +24,17 @@ def backtest(
     rules: ExecutionRules,
     cash: float,
 ) -> BacktestResult:
-    """One account that starts in cash at bar `first`, follows `strategy`, and is marked at closes first..last.
+    """Backtest one account that starts in cash at bar `first` and is marked at the closes first..last.
 
-    `market` is the panel made ready (`build_market`); its fill rule holds. The strategy is asked at every bar
-    first <= t < last. A strategy with an attribute `lookback` (bars, at least 1) is handed that many trailing rows
-    instead of everything, which spares the copying. Raises InputError when panel and market differ, when the market
-    lacks a feature that the strategy names, and with the bar's date on weights that `simulate` refuses, on what is no
-    list of numbers, and when the strategy itself raises.
+    market: built from the panel by `build_market`; its fill rule applies. The strategy is called at every bar
+    first <= t < last. If it has an attribute `lookback` (bars, at least 1), its window has only that many rows, which
+    avoids copying the whole past. Raises InputError if panel and market differ, if the market lacks one of the
+    strategy's features, and with the bar's date if the strategy raises or returns invalid weights.
     """
     if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
-        raise InputError("the market was built from another panel: their symbols or times differ; build it anew")
+        raise InputError(
+            "the market was built from another panel: their symbols or times differ; rebuild it with build_market"
+        )
     columns = feature_columns(strategy, market)
     lookback = lookback_of(strategy)
     closes = market.close.double().unbind(0)
@@ -51,32 +50,33 @@ def backtest(
 
 
 def lookback_of(strategy: Strategy) -> int | None:
-    """The bars that a strategy looks back on, None for all. Raises InputError for what is no number of bars."""
+    """Number of trailing bars that a strategy needs, None for all. InputError for anything but a positive integer."""
     lookback = getattr(strategy, "lookback", None)
     if lookback is None:
         return None
     if not isinstance(lookback, int | np.integer) or lookback < 1:
-        raise InputError(
-            f"lookback of strategy {strategy.name} must be a whole number of bars, at least 1 bar, got {lookback!r}"
-        )
+        raise InputError(f"lookback of strategy {strategy.name} must be an integer of at least 1 bar, got {lookback!r}")
     return int(lookback)
 
 
 def target_weights_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
-    """Ask a strategy for its target weights [N], or None. Raises InputError naming the bar `when` for an exception of
-    the strategy's own, and for what is not one finite or infinite number for each symbol."""
+    """Call a strategy and return a copy of its target weights [N], or None.
+
+    when: date of the bar, for messages. Raises InputError if the strategy raises an exception or returns anything but
+    None or one number per symbol.
+    """
     try:
         target = strategy.target_weights(window, positions)
     except FinrlPodError:
         raise
-    except (Exception, SystemExit) as error:  # a strategy does not end the program
-        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        where = "".join(f", {line}" for line in (_last_line(error),) if line)
-        raise InputError(f"strategy {strategy.name} failed at {when}: {' '.join(words.split())}{where}") from error
+    except (Exception, SystemExit) as error:  # a strategy must not end the program
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        where = "".join(f", {line}" for line in (_location(error),) if line)
+        raise InputError(f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{where}") from error
     if target is None:
         return None
     try:
-        weights = np.array(target, dtype=np.float64)  # a copy: what the strategy keeps it may change
+        weights = np.array(target, dtype=np.float64)  # a copy: the strategy may change its own array later
     except (TypeError, ValueError):
         raise InputError(
             f"target weights of {strategy.name} at {when} must be an array of numbers or None, got "
@@ -84,14 +84,14 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
         ) from None
     if weights.shape != (len(window.symbols),):
         raise InputError(
-            f"target weights of {strategy.name} at {when} must be one for each of the "
+            f"target weights of {strategy.name} at {when} must be one number for each of the "
             f"{len(window.symbols)} symbols, got shape {weights.shape}"
         )
     return weights
 
 
-def _last_line(error: BaseException) -> str:
-    """Where the exception arose, as `file.py line 12`."""
+def _location(error: BaseException) -> str:
+    """Where an exception was raised, as `file.py line 12`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -99,7 +99,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: int = 0) -> BacktestResult:
-    """One account of a ledger as a result with its metrics."""
+    """Result of one account of a ledger, with its metrics."""
     equity, weights, turnover, costs = (
         x[:, account].cpu().numpy().copy() for x in (ledger.equity, ledger.weights, ledger.turnover, ledger.costs)
     )
@@ -120,7 +120,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
 
 
 def window_at(panel: Panel, t: int, lookback: int | None = None, features: Floats | None = None) -> Window:
-    """Copies of bars up to and including t: all of them, or the last `lookback`."""
+    """Copies of the bars up to and including t: all of them, or the last `lookback`. features: [N, F] of bar t."""
     start = 0 if lookback is None else max(0, t + 1 - lookback)
     past = slice(start, t + 1)
     tradable = panel.tradable[past].copy()
@@ -143,22 +143,22 @@ def window_at(panel: Panel, t: int, lookback: int | None = None, features: Float
 
 
 def feature_columns(strategy: Strategy, market: MarketTensor) -> list[int] | None:
-    """Where the strategy's features stand in the market's table; None when it names none."""
+    """Columns of the strategy's features in the market; None if it uses none. Raises InputError if one is missing."""
     if not strategy.feature_names:
         return None
     missing = [name for name in strategy.feature_names if name not in market.feature_names]
     if missing:
         raise InputError(
-            f"strategy {strategy.name} needs the features {', '.join(missing)} that this market was built without; "
+            f"strategy {strategy.name} needs the features {', '.join(missing)}, which this market lacks; "
             f"it has {', '.join(market.feature_names) or 'none'}"
         )
     return [market.feature_names.index(name) for name in strategy.feature_names]
 
 
 def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
-    """The account at the close: cash [], shares, close [N]. Weights are 0 where nothing is left to hold a share of."""
-    values = shares * close  # summed by torch, as where a tournament scores: to the last bit
-    worth = float(cash + values.sum())
-    if worth <= 0:
-        return Positions(weights=np.zeros(len(values)), cash=1.0, equity=worth)
-    return Positions(weights=values.cpu().numpy() / worth, cash=float(cash) / worth, equity=worth)
+    """Positions at the close from cash [], shares [N] and close [N]. A ruined account has zero weights."""
+    values = shares * close  # summed by torch, so that backtests equal a tournament's scores to the last bit
+    total = float(cash + values.sum())
+    if total <= 0:
+        return Positions(weights=np.zeros(len(values)), cash=1.0, equity=total)
+    return Positions(weights=values.cpu().numpy() / total, cash=float(cash) / total, equity=total)

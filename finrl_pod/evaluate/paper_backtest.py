@@ -1,8 +1,8 @@
-"""Backtest with execution="paper": orders sized and rounded as the paper-trading daemon sends them to a broker.
+"""Backtest with the orders of the paper-trading daemon (execution="paper") instead of exact target weights.
 
-A decision at bar t is turned into orders at the closes of t (whole shares or nine decimals, a cash buffer, a smallest
-value), and these orders, not the weights, fill in an auction of t + 1, the opening or the closing one. A limit order
-whose price the auction passed does not fill.
+A decision at bar t becomes orders at the closes of t (whole shares or nine decimals, a cash buffer, a minimum value).
+These orders fill in the opening or closing auction of bar t + 1. A limit order does not fill if the auction price is
+beyond its limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Auction = Literal["open", "close"]
 
 @dataclass(frozen=True)
 class PaperOrder:
-    """An order of the backtest. bar: of its decision. quantity, filled: signed shares; price: of the fill, or None."""
+    """An order. bar: time of the decision. quantity, filled: signed shares. price: of the fill, None if unfilled."""
 
     bar: np.datetime64
     symbol: str
@@ -40,7 +40,7 @@ class PaperOrder:
 
 @dataclass(frozen=True, eq=False)
 class PaperBacktest:
-    """equity: [L], marked at the closes first..last; orders in the order of decisions; result: with metrics."""
+    """equity: [L], marked at the closes first..last. orders: in the order of decisions. result: with metrics."""
 
     equity: tuple[Decimal, ...]
     orders: tuple[PaperOrder, ...]
@@ -51,14 +51,14 @@ def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
     auction: Auction,
 ) -> PaperBacktest:  # fmt: skip
-    """One account that starts in cash at bar `first` and follows `strategy` with orders, to the close of `last`.
+    """Backtest one account from cash at bar `first` to the close of bar `last`, trading with whole orders.
 
-    Symbols without a bar at t are left alone. Raises InputError for an auction whose price the panel lacks, and as
-    `backtest` for a strategy that fails and for weights that cannot be.
+    Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks the auction's prices, and
+    as `backtest` if the strategy fails or returns invalid weights.
     """
     fills: Floats | None = panel.open if auction == "open" else panel.close
     if fills is None:
-        raise InputError(f"panel {panel.name!r} has no opening prices: fill in the closing auction")
+        raise InputError(f"panel {panel.name!r} has no opening prices; use the closing auction")
     columns = feature_columns(strategy, market)
     closes = market.close.double().cpu().numpy()
     funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)
@@ -81,10 +81,10 @@ def backtest_paper(
                         funds -= filled[n] * price + fee
                         shares[n] += filled[n]
                         cost, traded = cost + fee, traded + abs(filled[n]) * price
-        worth = funds + _value(shares, closes[t + 1], closes[t + 1])
-        equity.append(worth)
+        total = funds + _value(shares, closes[t + 1], closes[t + 1])
+        equity.append(total)
         values = np.array([float(s) for s in shares]) * closes[t + 1]
-        weights.append(values / float(worth) if worth > 0 else np.zeros(len(shares)))
+        weights.append(values / float(total) if total > 0 else np.zeros(len(shares)))
         turnover.append(float(traded / before) if before > 0 else 0.0)
         costs.append(float(cost))
     marks, turned, paid = (np.array([float(x) for x in column]) for column in (equity, turnover, costs))
@@ -107,22 +107,22 @@ def _target(
 ) -> Floats | None:  # fmt: skip
     features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
     values = np.array([float(s) for s in shares]) * close
-    worth = float(cash) + float(values.sum())
-    held = Positions(weights=values / worth, cash=float(cash) / worth, equity=worth)
+    total = float(cash) + float(values.sum())
+    held = Positions(weights=values / total, cash=float(cash) / total, equity=total)
     window = window_at(panel, t, lookback_of(strategy), features)
     target = target_weights_of(strategy, window, held, bar_date(market, t))
     if target is None:
         return None
     check_weights(market, t, torch.from_numpy(target).unsqueeze(0), ExecutionRules())
-    return np.maximum(target, 0.0)  # below zero by a rounding
+    return np.maximum(target, 0.0)  # rounding may leave small negative weights
 
 
 def _fill(
     wanted: list[Decimal], prices: list[Decimal], at: Floats, tradable: np.ndarray, cash: Decimal,
     shares: list[Decimal], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
-    """Signed shares filled in one auction, by the one accounting: sales first, then what cash pays for."""
-    taking = [n for n, q in enumerate(wanted) if q and tradable[n] and _within(q, prices[n], float(at[n]), rules)]
+    """Signed shares filled in one auction: sales first, then the purchases that cash can pay for (`execute`)."""
+    taking = [n for n, q in enumerate(wanted) if q and tradable[n] and _within_limit(q, prices[n], float(at[n]), rules)]
     filled = [ZERO] * len(wanted)
     if not taking:
         return filled
@@ -134,13 +134,13 @@ def _fill(
     after = execute(funds, held, trades, torch.from_numpy(at[taking].copy()), execution).shares
     for n, change in zip(taking, (after - held).tolist(), strict=True):
         size = min(Decimal(repr(abs(change))).quantize(FRACTION, ROUND_DOWN), abs(wanted[n]))
-        if abs(wanted[n]) - size < Decimal("1e-6"):  # the accounting works in floats
+        if abs(wanted[n]) - size < Decimal("1e-6"):  # rounding: `execute` works in floats
             size = abs(wanted[n])
         filled[n] = size if wanted[n] > 0 else -size
     return filled
 
 
-def _within(quantity: Decimal, price: Decimal, at: float, rules: SizingRules) -> bool:
+def _within_limit(quantity: Decimal, price: Decimal, at: float, rules: SizingRules) -> bool:
     if not rules.collar:
         return True
     limit = limit_price(price, quantity, rules.collar)
@@ -148,6 +148,6 @@ def _within(quantity: Decimal, price: Decimal, at: float, rules: SizingRules) ->
 
 
 def _value(shares: list[Decimal], prices: Floats, otherwise: Floats) -> Decimal:
-    """Holdings at prices, at the others where those are missing."""
+    """Value of the holdings at `prices`, at `otherwise` where those are missing."""
     chosen = np.where(np.isfinite(prices), prices, otherwise)
     return sum((s * Decimal(repr(float(p))) for s, p in zip(shares, chosen, strict=True) if s), ZERO)

@@ -1,9 +1,9 @@
-"""The float64 engine: a loop over bars that hands each decision the account and books what fills.
+"""Backtest engine: simulate batches of accounts bar by bar in float64.
 
-The accounting itself is `finrl_pod.market`; here is only the calendar. A decision at bar t is sized on the closes of t
-and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t ("same_close"). With a delay of k
-bars a decision of t takes effect as one of t + k - 1 would. Interest and fees of a night are booked before the next
-bar's fills.
+Fills, costs and interest come from `finrl_pod.market`; this module handles the order of events. A decision at bar t is
+sized on the closes of t and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t
+("same_close"). With a delay of k bars a decision at t is executed like one at t + k - 1. Overnight interest and fees
+are booked before the next bar's fills.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.market.weights import weights_error
 from finrl_pod.types import MarketTensor, Tensor
 
-RUINED = 1e-9  # share of the starting equity that stands for "nothing left" in log returns
+RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
 
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
 
@@ -33,9 +33,9 @@ class Ledger:
     equity: [L, B] currency. weights: [L, B, N], holdings after the bar's fill over equity (0 after ruin).
     turnover: [L, B], value traded in the bar (buys + sells) over the equity before, at fill prices.
     costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
-    cost_parts: [L, B] currency by the name of a cost model, where there are more than the proportional one.
-    risk_free: [L-1] what one unit of cash earned from one mark to the next, or None. carry: [L, B] currency, interest
-    less borrow fees booked before the bar's mark, or None.
+    cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
+    risk_free: [L-1] simple return of cash from one mark to the next, or None.
+    carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None.
     """
 
     first: int
@@ -52,8 +52,8 @@ class Ledger:
 
     @property
     def log_returns(self) -> Tensor:
-        """[L-1, B], log of equity over the bar before's; equity at or below zero counts as a 1e-9th of the first."""
-        return torch.maximum(self.equity, self.equity[0] * RUINED).log().diff(dim=0)
+        """Log returns [L-1, B]; equity below `RUIN_FLOOR` of the first mark counts as that."""
+        return torch.maximum(self.equity, self.equity[0] * RUIN_FLOOR).log().diff(dim=0)
 
 
 @torch.no_grad()
@@ -66,16 +66,17 @@ def simulate(
     cash: float,
     batch: int = 1,
 ) -> Ledger:
-    """Run `batch` accounts that start in cash at the close of bar `first` and are marked at closes first..last.
+    """Simulate `batch` accounts that start in cash at the close of bar `first`, marked at the closes first..last.
 
-    decide(t, cash [B], shares [B, N]) is called for first <= t < last and returns target weights [B, N] of the
-    equity at the close of t (what is missing to one stays in cash), or None to leave the holdings alone. The tensors
-    it gets are copies. What cannot fill keeps its holdings; what has ended is sold at its last close whatever was
-    decided, and an account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With
-    shorts, or a leverage below 1, orders are cut to the limit on gross exposure.
+    decide(t, cash [B], shares [B, N]) is called for first <= t < last with copies of the accounts. It returns target
+    weights [B, N] of the equity at the close of t (the rest stays in cash), or None to keep the holdings.
 
-    Raises InputError naming the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with
-    a sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
+    Holdings that cannot trade are kept. Delisted holdings are sold at their last close regardless of the decision. An
+    account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With shorts, or a
+    leverage below 1, orders are cut to the limit on gross exposure.
+
+    Raises InputError with the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with a
+    sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
     market's data or fill rule does not allow (`Venue`).
     """
     _check_range(market, first, last, cash)
@@ -91,13 +92,13 @@ def simulate(
     funds = torch.full((batch,), float(cash), dtype=torch.float64, device=market.close.device)
     shares = torch.zeros(batch, assets, dtype=torch.float64, device=market.close.device)
     nothing = torch.zeros_like(funds)
-    queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decided, not yet in effect
-    books: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
+    queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
+    history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
     parts: list[dict[str, Tensor]] = []
-    nights: list[Tensor] = [nothing]
+    carry: list[Tensor] = [nothing]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
-            books.append((funds, shares, nothing, nothing))
+            history.append((funds, shares, nothing, nothing))
         decided = decide(first + i, funds.clone(), shares.clone())
         if decided is not None:
             decided = decided.to(shares)
@@ -114,11 +115,11 @@ def simulate(
         if target is None and not ((some_ended[i] or ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
         else:
-            trades = _wanted(target, funds, shares, close, rules)
+            trades = _target_trades(target, funds, shares, close, rules)
             if not all_fillable[i]:
                 sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
-            if rules.limited:  # what cannot fill is still held, and counts
+            if rules.limited:  # holdings that cannot trade count towards the limit
                 trades = venue.limit_to_volume(first + i, trades)
                 trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
             filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
@@ -128,37 +129,39 @@ def simulate(
             turnover = torch.where(before > 0, filled.traded / before, nothing)
         if venue.many_costs:
             parts.append(venue.attribution(first + i, filled.shares - shares, prices[i]))
-        evening = morning - funds
+        interest = morning - funds
         funds, shares = filled.cash, filled.shares
-        books.append((funds, shares, turnover, filled.cost))
+        history.append((funds, shares, turnover, filled.cost))
         if venue.carries and same_close:
             funds = venue.overnight(first + i, filled.cash, shares, close)
-            evening = funds - filled.cash
-        nights.append(evening)
+            interest = funds - filled.cash
+        carry.append(interest)
     if same_close:
-        books.append((funds, shares, nothing, nothing))
+        history.append((funds, shares, nothing, nothing))
 
-    all_cash, held, turnovers, costs = (torch.stack(column) for column in zip(*books, strict=True))
+    all_cash, held, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
     values = held * torch.stack(closes).unsqueeze(1)
     worth = all_cash + values.sum(-1)
     weights = torch.where(worth.unsqueeze(-1) > 0, values / worth.unsqueeze(-1), torch.zeros_like(values))
-    still = [dict.fromkeys(parts[0], nothing)] if parts else []  # the bar without a fill: the last, or the first
-    booked = [*parts, *still] if same_close else [*still, *parts]
+    no_fill = [dict.fromkeys(parts[0], nothing)] if parts else []  # the bar without a fill: the last, or the first
+    parts = [*parts, *no_fill] if same_close else [*no_fill, *parts]
     return Ledger(
         *(first, last, worth, weights, turnovers, costs, funds, shares),
-        cost_parts={name: torch.stack([bar[name] for bar in booked]) for name in (parts[0] if parts else ())},
+        cost_parts={name: torch.stack([bar[name] for bar in parts]) for name in (parts[0] if parts else ())},
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
-        carry=torch.stack(nights) if venue.carries else None,
+        carry=torch.stack(carry) if venue.carries else None,
     )
 
 
 def bar_date(market: MarketTensor, t: int) -> str:
-    """The bar's date (and time of day where it has one) for messages."""
+    """Date of a bar, with the time of day for intraday bars, as messages show it."""
     return str(np.datetime_as_string(market.times[t].astype("datetime64[m]"))).removesuffix("T00:00")
 
 
-def _wanted(weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules) -> Tensor:
-    """Share changes [B, N] that target weights ask for; none where there are none. What is ruined is closed out."""
+def _target_trades(
+    weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules
+) -> Tensor:
+    """Trades [B, N] in shares towards the target weights, zero without a target; ruined accounts are closed out."""
     trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
     if not (rules.short or rules.borrow):
         return trades
@@ -174,6 +177,6 @@ def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: Executio
 def _check_range(market: MarketTensor, first: int, last: int, cash: float) -> None:
     bars = len(market.times)
     if not 0 <= first < last < bars:
-        raise InputError(f"a backtest needs bars 0 <= first < last < {bars}, got first {first} and last {last}")
+        raise InputError(f"a backtest needs 0 <= first < last < {bars}, got first {first} and last {last}")
     if not (cash > 0 and np.isfinite(cash)):
         raise InputError(f"starting cash must be above zero, got {cash}")

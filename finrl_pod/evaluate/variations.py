@@ -1,6 +1,7 @@
-"""Many variations of recorded decisions at once: other costs, other periods, other seeds.
+"""Backtest many variations of recorded decisions at once: other costs, other periods, other seeds.
 
-`RecordingStrategy` records the decisions once; `replay` runs them under any number of rules.
+`RecordingStrategy` records a strategy's decisions in one backtest; `replay` simulates accounts that follow them under
+any number of rule sets, in a compiled kernel where possible.
 """
 
 from __future__ import annotations
@@ -29,35 +30,35 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positio
 
 
 class RecordingStrategy:
-    """A strategy that keeps the decisions it passes on."""
+    """Wrap a strategy and record its decisions."""
 
     def __init__(self, inner: Strategy) -> None:
         self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
-        self._kept: list[tuple[np.datetime64, Any]] = []
+        self._recorded: list[tuple[np.datetime64, Any]] = []
         self._assets = 0
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        when, self._assets = window.times[-1], len(window.symbols)  # before the strategy may change its copy
+        when, self._assets = window.times[-1], len(window.symbols)  # before the strategy can change its copy
         weights = self.inner.target_weights(window, positions)
-        self._kept.append((when, None if weights is None else np.array(weights)))
+        self._recorded.append((when, None if weights is None else np.array(weights)))
         return weights
 
     @property
     def decisions(self) -> list[Floats | None]:
-        """[N] weights, or None, in the order of the bars."""
-        return [None if weights is None else np.array(weights, dtype=np.float64) for _, weights in self._kept]
+        """Target weights [N], or None, of each bar in order."""
+        return [None if weights is None else np.array(weights, dtype=np.float64) for _, weights in self._recorded]
 
     def table(self, times: Times) -> Floats:
-        """[T, N] target weights at the bars `times`; a row of NaN where the account is left alone."""
+        """Target weights [T, N] at the bars `times`; NaN rows where the strategy returned None or was not called."""
         table = np.full((len(times), self._assets), np.nan)
-        for when, weights in self._kept:
+        for when, weights in self._recorded:
             if weights is not None:
                 table[np.searchsorted(times, when)] = weights
         return table
 
 
-def recorded(
+def backtest_recorded(
     strategy: Strategy,
     panel: Panel,
     market: MarketTensor,
@@ -66,13 +67,13 @@ def recorded(
     rules: ExecutionRules,
     cash: float,
 ) -> tuple[BacktestResult, RecordingStrategy]:
-    """A backtest, and what was decided in it."""
-    record = RecordingStrategy(strategy)
-    return backtest(record, panel, market, first, last, rules, cash), record
+    """Run `backtest` and return its result with the recorded decisions."""
+    recording = RecordingStrategy(strategy)
+    return backtest(recording, panel, market, first, last, rules, cash), recording
 
 
 class Job(NamedTuple):
-    """One variation: a table of targets by its place, the first and last bar, and the rules."""
+    """One variation: index of a target table, first and last bar, and the rules."""
 
     table: int
     first: int
@@ -82,9 +83,11 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """V accounts. equity: [V, L] currency at closes first..last of each job, NaN beyond its last bar; turnover: [V] sum
-    of traded value over equity; costs: [V] currency. risk_free: for each job the return of cash [L_v - 1], or None.
-    bars_per_year: of the market."""
+    """Accounts of V jobs.
+
+    equity: [V, L] currency at the closes first..last of each job, NaN beyond its last bar. turnover: [V], sum of traded
+    value over equity. costs: [V] currency. risk_free: per job the return of cash [L_v - 1], or None.
+    """
 
     jobs: tuple[Job, ...]
     equity: Floats
@@ -94,12 +97,12 @@ class ReplayResult:
     bars_per_year: float
 
     def metrics(self) -> list[dict[str, float]]:
-        """The metrics of each job, those of `finrl_pod.evaluate.metrics.summary`."""
+        """Metrics of each job, as `finrl_pod.evaluate.metrics.summary`."""
         rows = []
         for v, job in enumerate(self.jobs):
             bars = job.last - job.first + 1
             traded = np.zeros(bars)
-            traded[-1] = self.turnover[v]  # only its sum matters
+            traded[-1] = self.turnover[v]  # the metric only uses the sum
             rows.append(
                 summary(self.equity[v, :bars], traded, self.costs[v : v + 1], self.bars_per_year, self.risk_free[v])
             )
@@ -107,11 +110,11 @@ class ReplayResult:
 
 
 def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> ReplayResult:
-    """Keep the books of every job, each account starting with `cash` at its first bar.
+    """Simulate every job; each account starts with `cash` at the job's first bar.
 
-    tables: [W, T, N] float64 or float32 target weights on the bars of `market`, rows of NaN where nothing is decided.
-    Under proportional costs a compiled kernel does it (where there is a compiler), else `simulate`, for all accounts of
-    one period, one rule set and one rhythm of decisions together. Raises InputError as `simulate`.
+    tables: [W, T, N] float64 or float32 target weights on the bars of `market`, NaN rows where nothing is decided.
+    Uses a compiled kernel for proportional costs (if a compiler is available), otherwise `simulate` with all accounts
+    of the same period, rules and decision bars in one batch. Raises InputError as `simulate`.
     """
     _check(market, tables, jobs, cash)
     kernel, rates = kernel_for(market), [proportional_rate(job.rules) for job in jobs]
@@ -128,11 +131,11 @@ def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], 
     turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
     risk_free: list[Floats | None] = [None] * len(jobs)
     decides = ~torch.isnan(tables[..., 0]).cpu()  # [W, T]
-    together: dict[tuple[int, int, ExecutionRules, bytes], list[int]] = defaultdict(list)
+    batches: dict[tuple[int, int, ExecutionRules, bytes], list[int]] = defaultdict(list)
     for v, job in enumerate(jobs):
-        rhythm = decides[job.table, job.first : job.last].numpy().tobytes()
-        together[job.first, job.last, job.rules, rhythm].append(v)
-    for (first, last, rules, _), members in together.items():
+        decision_bars = decides[job.table, job.first : job.last].numpy().tobytes()
+        batches[job.first, job.last, job.rules, decision_bars].append(v)
+    for (first, last, rules, _), members in batches.items():
         places = torch.tensor([jobs[v].table for v in members])
         acts = decides[places[0]].tolist()
 
@@ -152,7 +155,7 @@ def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], 
 
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
     if not jobs:
-        raise InputError("a replay needs at least one job")
+        raise InputError("replay needs at least one job, got none")
     if not (cash > 0 and np.isfinite(cash)):
         raise InputError(f"starting cash must be above zero, got {cash}")
     bars, assets, _ = market.shape
@@ -161,7 +164,7 @@ def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     count = len(tables)
     for job in jobs:
         if not 0 <= job.table < count:
-            raise InputError(f"there are {count} tables of targets, a job asks for number {job.table}")
+            raise InputError(f"a job needs a table of targets from 0 to {count - 1}, got {job.table}")
         if not 0 <= job.first < job.last < bars:
             raise InputError(f"a job needs bars 0 <= first < last < {bars}, got {job.first} and {job.last}")
 
@@ -170,7 +173,7 @@ SOURCE = Path(__file__).with_name("variations.cpp")
 
 
 def proportional_rate(rules: ExecutionRules) -> float | None:
-    """The one rate of a rule set that the kernel knows (long-only, fractions, scaled buys), else None."""
+    """Proportional cost rate of a rule set if the kernel supports it (long-only, fractions, scaled buys), else None."""
     if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
         return None
     if rules.frictions is None:
@@ -180,20 +183,22 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
         return None
     if frictions.participation or frictions.cash_rates or frictions.delisting_return or frictions.delay != 1:
         return None
-    # Long-only accounts pay no borrow fee, whatever it is.
+    # Long-only accounts never pay the borrow fee.
     return rules.cost_rate + sum(model.share for model in frictions.costs if isinstance(model, HalfSpread))
 
 
 def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
-    """The kernel, where there is a compiler and the market lies in main memory."""
+    """The compiled kernel, or None without a compiler or for a market that is not on the CPU."""
     return load(SOURCE) if market.close.device.type == "cpu" else None
 
 
 def replay_native(
     kernel: ctypes.CDLL, market: MarketTensor, tables: Tensor, jobs: Sequence[Job], rates: Sequence[float], cash: float
 ) -> tuple[Floats, Floats, Floats] | None:
-    """equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V] of every job; None where the targets of some
-    job break a rule: `simulate` then says which."""
+    """Simulate every job in the kernel: equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V].
+
+    None if the targets of some job are invalid; `simulate` then raises the error that describes them.
+    """
     bars, assets, _ = market.shape
     close, fill = _doubles(market.close), _doubles(market.fill)
     inverse = 1 / close
@@ -235,7 +240,7 @@ CURVE_METRICS = ("cumulative_return", "annual_return", "sharpe", "max_drawdown",
 
 
 def cost_curve(
-    recorded: RecordingStrategy,
+    recording: RecordingStrategy,
     market: MarketTensor,
     first: int,
     last: int,
@@ -243,9 +248,11 @@ def cost_curve(
     cash: float,
     costs_bps: Sequence[float] = COSTS_BPS,
 ) -> list[dict[str, float]]:
-    """A row for each cost in basis points, with the metrics under it; the further models of `rules` stay as they
-    are."""
-    tables = torch.from_numpy(recorded.table(market.times)).unsqueeze(0)
+    """Metrics of recorded decisions at several proportional costs: one row per cost in basis points.
+
+    Other cost models of `rules` stay unchanged.
+    """
+    tables = torch.from_numpy(recording.table(market.times)).unsqueeze(0)
     jobs = [Job(0, first, last, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
     done = replay(market, tables, jobs, cash)
     return [

@@ -25,7 +25,7 @@ from finrl_pod.evaluate.significance import (
     reality_check,
     superior_predictive_ability,
 )
-from finrl_pod.evaluate.simulate import RUINED
+from finrl_pod.evaluate.simulate import RUIN_FLOOR
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.rules import Rule, check_selection, rule_on, spoken
 from finrl_pod.promotion.trial_registry import TrialCounts
@@ -132,7 +132,7 @@ def _ratio(result: BacktestResult) -> float:
 
 def log_returns(result: BacktestResult) -> Floats:
     """[T-1] log returns of a result's equity; at or below zero it counts as a 1e-9th of the first."""
-    returns: Floats = np.diff(np.log(np.maximum(result.equity, result.equity[0] * RUINED)))
+    returns: Floats = np.diff(np.log(np.maximum(result.equity, result.equity[0] * RUIN_FLOOR)))
     return returns
 
 

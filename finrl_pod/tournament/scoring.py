@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
+from finrl_pod.evaluate.simulate import Ledger, simulate
 from finrl_pod.market.rules import rules_of, turbulent_bars
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.training.acting import target_weights

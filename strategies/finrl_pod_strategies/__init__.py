@@ -1,1 +1,1 @@
-"""Strategies: baselines and trained policies."""
+"""Strategies: baselines, trained agents, schedules of strategies, and strategies from users' files."""

@@ -1,16 +1,21 @@
-"""What a champion has to beat: the registry of baselines, and one call that runs them all under the same rules."""
+"""Baselines that a champion is compared with: their registry, and backtests of them under one set of rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from difflib import get_close_matches
+from typing import cast
 
+import numpy as np
+
+from finrl_pod.data.tensor import Fill, build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_strategies.index import index_market, index_rules
 from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
 from finrl_pod_strategies.rule_based import EqualWeight, Index, Momentum, RandomWeights
 
@@ -21,7 +26,7 @@ def equal_weight() -> EqualWeight:
 
 
 def equal_weight_buy_and_hold() -> EqualWeight:
-    """Equal weight, bought at the first bar and left alone."""
+    """Equal weight, bought at the first bar and held."""
     return EqualWeight("equal_weight_buy_and_hold", rebalance=False)
 
 
@@ -36,35 +41,38 @@ BASELINES: dict[str, Callable[[], Strategy]] = {
 }
 
 
-# Strategies that draw random numbers: yardsticks of luck, which no champion is held against.
+# Random strategies show what chance earns; a champion is not compared with them.
 SEEDED_BASELINES: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
 
 
-def make(name: str, seed: int | None = None) -> Strategy:
+def make_baseline(name: str, seed: int | None = None) -> Strategy:
     """Create a strategy of `BASELINES` or `SEEDED_BASELINES` by name.
 
-    Raises InputError for an unknown name, and for a seed where the strategy takes none.
+    Raises InputError for an unknown name, and for a seed if the strategy takes none.
     """
     if name in SEEDED_BASELINES:
         return SEEDED_BASELINES[name](seed or 0)
     if name not in BASELINES:
         if name.endswith(".py"):
-            raise InputError(f"strategy {name!r} is a file: name the class in it too, as {name}:MyStrategy")
+            raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
         known = (*BASELINES, *SEEDED_BASELINES)
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
         raise InputError(f"unknown strategy {name!r}; {hint}")
     if seed is not None:
-        raise InputError(f"strategy {name} draws no random numbers; leave the seeds out")
+        raise InputError(f"strategy {name} uses no random numbers; leave out the seed")
     return BASELINES[name]()
 
 
 def run_baseline(
     name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> BacktestResult:
-    """Backtest one baseline; the index runs on its own one-asset market of the same bars and fill rule, where costs
-    that need a volume or count shares are not charged (`index_rules`)."""
-    strategy = make(name)
+    """Backtest one baseline on bars first to last.
+
+    The index runs on a market of its own with the same bars and fill rule, without the costs that need a volume or a
+    number of shares (`index_rules`).
+    """
+    strategy = make_baseline(name)
     if name == "index":
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
@@ -80,7 +88,51 @@ def run_baselines(
     cash: float,
     names: Iterable[str] | None = None,
 ) -> dict[str, BacktestResult]:
-    """Backtest baselines under one set of rules: those named, or all (the index only where the panel has one)."""
+    """Backtest the named baselines, or all (the index only if the panel has one), under one set of rules."""
     if names is None:
         names = [name for name in BASELINES if name != "index" or panel.benchmark is not None]
     return {name: run_baseline(name, panel, market, first, last, rules, cash) for name in names}
+
+
+# ---------------------------------------------------------------------- the index as a market of one asset
+
+
+def index_panel(panel: Panel) -> Panel:
+    """A panel with the benchmark as its only symbol: same bars, closes only. Raises InputError without a benchmark."""
+    benchmark = panel.benchmark
+    if benchmark is None:
+        raise InputError(f"panel {panel.name or panel.source or 'given'} has no index; leave out the index baseline")
+    close = np.asarray(benchmark.close, dtype=np.float64)[:, None].copy()
+    flaws = (f"{benchmark.name} is a price index: its dividends are left out",) if benchmark.price_only else ()
+    return Panel(
+        times=panel.times,
+        symbols=(benchmark.name,),
+        close=close,
+        tradable=np.isfinite(close),
+        adjusted=not benchmark.price_only,
+        bar=panel.bar,
+        name=benchmark.name,
+        source=panel.source,
+        flaws=flaws,
+    )
+
+
+def index_market(panel: Panel, fill: str = "next") -> tuple[Panel, MarketTensor]:
+    """Panel and market of the benchmark alone, without features.
+
+    An index has no opening price: with fill="next" it fills at the next close even if stocks fill at an open.
+    """
+    index = index_panel(panel)
+    return index, build_market(index, (), (0, len(index.times) - 1), cast(Fill, fill))
+
+
+def index_rules(rules: ExecutionRules) -> ExecutionRules:
+    """The rules without costs that an index cannot pay.
+
+    An index level has neither volume nor a number of shares: proportional costs, interest and delay remain.
+    """
+    frictions = rules.frictions
+    if frictions is None:
+        return rules
+    spreads = tuple(model for model in frictions.costs if isinstance(model, HalfSpread))
+    return replace(rules, frictions=replace(frictions, costs=spreads, participation=0.0))

@@ -1,6 +1,6 @@
-"""Baselines that solve for their weights, refitted monthly on trailing simple returns, long-only and fully invested.
+"""Portfolio optimisation baselines: refitted monthly on trailing simple returns, long-only, fully invested.
 
-skfolio does the mathematics; it is imported at the first fit.
+The optimisers are those of skfolio, which is imported at the first fit.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 
 from finrl_pod.errors import InputError
 from finrl_pod.types import Floats, Positions, Window
-from finrl_pod_strategies.rule_based import monthly
+from finrl_pod_strategies.rule_based import is_rebalance_bar
 
-MIN_PRICED = 0.9  # an asset with prices on fewer of the window's bars is skipped
-NO_VARIANCE = 1e-12  # a return series that never moves cannot be put into a covariance
+MIN_PRICED = 0.9  # share of the window's bars; an asset with fewer prices is skipped
+NO_VARIANCE = 1e-12  # constant returns make a covariance matrix singular
 
 
 @dataclass(frozen=True)
 class Optimised:
-    """A model of skfolio, fitted on the returns of the trailing `bars` bars at the first bar of each month.
+    """A skfolio model, fitted on the returns of the trailing `bars` bars at the first bar of each month.
 
-    An asset takes part when it has a price at the decision, at the window's first bar, and on nine tenths of the bars
-    between (a gap carries the last price on). Until the window is full the account stays in cash. A fit that fails
-    raises InputError with the date. needs_gain: hold cash where no asset has a positive mean return.
+    Assets need a price at the decision, at the window's first bar, and on nine tenths of the bars between; gaps are
+    filled forward. The account stays in cash until the window is full, and with needs_gain while no asset has a
+    positive mean return. Raises InputError with the date if a fit fails.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Optimised:
 
     @property
     def lookback(self) -> int:
-        """Rows of the window: one price more than returns."""
+        """Bars of the window: one more price than returns."""
         return self.bars + 1
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        if len(window.close) <= self.bars or not monthly(window, positions):
+        if len(window.close) <= self.bars or not is_rebalance_bar(window, positions):
             return None
         returns, chosen = trailing_returns(window, self.bars)
         weights = np.zeros(len(window.symbols))
@@ -58,12 +58,14 @@ class Optimised:
             model.fit(returns)
         except Exception as error:
             raise InputError(f"{self.name} could not be fitted at {date}: {error}") from error
-        fitted: Floats = np.clip(np.asarray(model.weights_, dtype=np.float64), 0.0, None)  # solvers leave -1e-9 or so
+        fitted: Floats = np.clip(
+            np.asarray(model.weights_, dtype=np.float64), 0.0, None
+        )  # solvers leave weights such as -1e-9
         return np.asarray(fitted / fitted.sum(), dtype=np.float64)
 
 
 def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
-    """Simple returns [bars, K] of the K assets that qualify, and their positions [K] among the symbols."""
+    """Simple returns [bars, K] of the K assets with enough prices, and their indices [K] among the symbols."""
     close = window.close[-bars - 1 :]
     priced = np.isfinite(close)
     enough = priced[0] & priced[-1] & window.tradable[-1] & (priced.mean(0) >= MIN_PRICED)
@@ -75,20 +77,20 @@ def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
 
 
 def minimum_variance() -> Optimised:
-    """The portfolio of least variance (Markowitz 1952); sample covariance of 252 bars."""
+    """Minimum variance portfolio (Markowitz 1952); sample covariance of 252 bars."""
     return Optimised("minimum_variance", _minimum_variance, bars=252)
 
 
 def mean_variance() -> Optimised:
-    """The portfolio of the highest Sharpe ratio over cash at zero; sample mean and covariance of 504 bars.
+    """Portfolio with the maximum Sharpe ratio over cash at zero; sample mean and covariance of 504 bars.
 
-    Where no asset has a positive mean no risky portfolio beats cash: the account goes to cash, and back once one has.
+    While no asset has a positive mean return the account holds cash.
     """
     return Optimised("mean_variance", _maximum_sharpe, bars=504, needs_gain=True)
 
 
 def hierarchical_risk_parity() -> Optimised:
-    """Risk parity down a tree of correlated assets (Lopez de Prado 2016); 252 bars."""
+    """Hierarchical risk parity (Lopez de Prado 2016); 252 bars."""
     return Optimised("hierarchical_risk_parity", _risk_parity, bars=252)
 
 

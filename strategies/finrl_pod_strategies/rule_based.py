@@ -1,4 +1,4 @@
-"""Baselines of plain rules: equal weight, the index, momentum, random weights."""
+"""Rule-based baselines: equal weight, the index, momentum, random weights."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from finrl_pod.random import key
 from finrl_pod.types import Floats, Positions, Window
 
 
-def new_month(window: Window) -> bool:
-    """The decision bar is the first bar of its calendar month (UTC) in the data. Needs two rows."""
+def is_new_month(window: Window) -> bool:
+    """Whether the decision bar is the first of its calendar month (UTC). Needs a window of two bars."""
     months = window.times[-2:].astype("datetime64[M]")
     return len(months) == 2 and bool(months[0] != months[1])
 
 
-def holds_nothing(positions: Positions) -> bool:
-    """The account is all cash, as at the first bar of a backtest."""
+def holds_only_cash(positions: Positions) -> bool:
+    """Whether the account has no holdings, as at the first bar of a backtest."""
     return not np.any(positions.weights)
 
 
-def monthly(window: Window, positions: Positions) -> bool:
-    """A monthly strategy acts at the first bar of a month, and whenever it holds nothing yet."""
-    return holds_nothing(positions) or new_month(window)
+def is_rebalance_bar(window: Window, positions: Positions) -> bool:
+    """Whether a monthly strategy trades: at the first bar of a month, and while it holds only cash."""
+    return holds_only_cash(positions) or is_new_month(window)
 
 
 YEAR, MONTH = 252, 21  # bars
 
 
-def equal_weights(chosen: np.ndarray) -> Floats:
-    """[N] bool -> [N] weights, the same for each chosen asset; all zero where none is chosen."""
-    return np.where(chosen, 1.0 / max(int(chosen.sum()), 1), 0.0)
+def equal_weights(selected: np.ndarray) -> Floats:
+    """Equal weights [N] of the selected assets [N] bool; all zero if none is selected."""
+    return np.where(selected, 1.0 / max(int(selected.sum()), 1), 0.0)
 
 
 @dataclass(frozen=True)
 class EqualWeight:
-    """The same weight for every asset with a price, restored monthly, or bought once and held."""
+    """Equal weight of every asset with a price, rebalanced monthly, or bought once and held."""
 
     name: str = "equal_weight"
     rebalance: bool = True
@@ -46,14 +46,14 @@ class EqualWeight:
     lookback: int = 2
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        if not (monthly(window, positions) if self.rebalance else holds_nothing(positions)):
+        if not (is_rebalance_bar(window, positions) if self.rebalance else holds_only_cash(positions)):
             return None
         return equal_weights(window.tradable[-1])
 
 
 @dataclass(frozen=True)
 class Index:
-    """Everything into the one asset of an index market (`index_market`), bought once and held."""
+    """The single asset of an index market (`baselines.index_market`), bought once and held."""
 
     name: str = "index"
     feature_names: tuple[str, ...] = ()
@@ -62,18 +62,18 @@ class Index:
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         if len(window.symbols) != 1:
             raise InputError(
-                f"the index baseline runs on a market of the index alone, got {len(window.symbols)} symbols; "
+                f"the index baseline needs a market of the index alone, got {len(window.symbols)} symbols; "
                 "build one with index_market"
             )
-        return np.ones(1) if holds_nothing(positions) and window.tradable[-1, 0] else None
+        return np.ones(1) if holds_only_cash(positions) and window.tradable[-1, 0] else None
 
 
 @dataclass(frozen=True)
 class Momentum:
-    """12-1 momentum: equal weight in the third of the assets that rose most from 252 to 21 bars ago, chosen monthly.
+    """12-1 momentum: equal weight in the top third by return from 252 to 21 bars ago, rebalanced monthly.
 
     Assets without a price at either bar or at the decision are skipped; ties go to the earlier symbol. Jegadeesh and
-    Titman (1993), with the last month left out.
+    Titman (1993), skipping the last month.
     """
 
     name: str = "momentum_12_1"
@@ -82,7 +82,7 @@ class Momentum:
     lookback: int = YEAR + 1
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        if len(window.close) <= YEAR or not monthly(window, positions):
+        if len(window.close) <= YEAR or not is_rebalance_bar(window, positions):
             return None
         growth = window.close[-1 - MONTH] / window.close[-1 - YEAR]
         growth[~window.tradable[-1]] = np.nan
@@ -90,16 +90,16 @@ class Momentum:
         if not known:
             return None
         ranked = np.argsort(-growth, kind="stable")  # NaN sorts last
-        chosen = np.zeros(len(growth), dtype=bool)
-        chosen[ranked[: ceil(known * self.top)]] = True
-        return equal_weights(chosen)
+        selected = np.zeros(len(growth), dtype=bool)
+        selected[ranked[: ceil(known * self.top)]] = True
+        return equal_weights(selected)
 
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Weights drawn evenly over all long-only portfolios of the assets with a price (Dirichlet), anew each month.
+    """Random long-only weights of the assets with a price (uniform Dirichlet), drawn again each month.
 
-    The draw of a month depends on the seed and the bar's date alone, not on where a backtest starts.
+    The draw depends only on the seed and the bar's date, not on where a backtest starts.
     """
 
     seed: int = 0
@@ -108,7 +108,7 @@ class RandomWeights:
     lookback: int = 2
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        if not monthly(window, positions):
+        if not is_rebalance_bar(window, positions):
             return None
         day = int(window.times[-1].astype("datetime64[D]").astype(np.int64))
         drawn = np.random.default_rng(key(self.seed, abs(day), "random weights")).exponential(size=len(window.symbols))

@@ -1,4 +1,4 @@
-"""One strategy after another on one account: the champions of a walk-forward, each for the bars of its fold."""
+"""A schedule of strategies on one account, as in a walk-forward: each trades from its start until the next one's."""
 
 from __future__ import annotations
 
@@ -12,25 +12,32 @@ from finrl_pod.types import Floats, Positions, Times, Window
 
 
 class ScheduledStrategy:
-    """At each bar the strategy that took over last decides; what the one before it held is handed on and costs."""
+    """Delegate each bar to the strategy that started last; it takes over the holdings of the one before.
 
-    def __init__(self, legs: Sequence[tuple[np.datetime64, Strategy]], name: str = "champion") -> None:
-        """legs: (first bar at which a strategy decides, strategy), by time. All must ask for the same features."""
-        if not legs:
-            raise InputError("a relay needs one strategy at least")
+    Before the first start the account is left as it is. Trades at a change of strategies pay costs as any other.
+    """
+
+    def __init__(self, schedule: Sequence[tuple[np.datetime64, Strategy]], name: str = "champion") -> None:
+        """schedule: (first bar at which a strategy decides, strategy), in ascending order of time.
+
+        Raises InputError for an empty or unsorted schedule, and for strategies whose features differ.
+        """
+        if not schedule:
+            raise InputError("a schedule needs at least one strategy, got none")
         self.name = name
-        self._starts: Times = np.array([start for start, _ in legs])
-        self._runners = [runner for _, runner in legs]
+        self._starts: Times = np.array([start for start, _ in schedule])
+        self._strategies = [strategy for _, strategy in schedule]
         if (np.diff(self._starts.astype(np.int64)) <= 0).any():
-            raise InputError("the strategies of a relay take over one after the other: sort them by time")
-        self.feature_names = self._runners[0].feature_names
-        if any(runner.feature_names != self.feature_names for runner in self._runners):
-            raise InputError("the strategies of a relay must ask for the same features in the same order")
-        back = [getattr(runner, "lookback", None) for runner in self._runners]
-        self.lookback = None if None in back else max(bars for bars in back if bars is not None)
+            raise InputError("the strategies of a schedule must start one after the other; sort them by time")
+        self.feature_names = self._strategies[0].feature_names
+        if any(strategy.feature_names != self.feature_names for strategy in self._strategies):
+            raise InputError("the strategies of a schedule must use the same features in the same order")
+        lookbacks = [getattr(strategy, "lookback", None) for strategy in self._strategies]
+        self.lookback = None if None in lookbacks else max(bars for bars in lookbacks if bars is not None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        leg = int(np.searchsorted(self._starts, window.times[-1], "right")) - 1
-        if leg < 0:
+        """Target weights [N] of the strategy in charge, or None before the first start."""
+        current = int(np.searchsorted(self._starts, window.times[-1], "right")) - 1
+        if current < 0:
             return None
-        return self._runners[leg].target_weights(window, positions)
+        return self._strategies[current].target_weights(window, positions)

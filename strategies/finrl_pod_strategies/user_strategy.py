@@ -1,7 +1,7 @@
-"""A strategy from a user's own file, named as `file.py:Class`.
+"""Strategies from users' own files, given as `file.py:Class`.
 
-The file is imported and runs with the rights of whoever started the program: it is trusted code, nothing fences it in.
-What a backtest does guarantee is that the object is handed copies of the past alone.
+The file is imported and runs with the rights of the user who started the program: it is trusted code, without a
+sandbox. A backtest does guarantee that the strategy only gets copies of past data.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def is_file_reference(text: str) -> bool:
 
 
 class UserStrategy:
-    """A user's object behind the Strategy protocol; `name` and `feature_names` may be left out.
+    """Adapter of a user's object to the Strategy protocol; `name`, `feature_names` and `lookback` are optional.
 
-    name: the object's, else its class's. Attributes `feature_names` (default none) and `lookback` (bars; default all).
-    strategy_hash: of the file and the seed that it was made from, None where there is no file.
+    name: the object's, else its class's. strategy_hash: of the file and the seed it was created from, None without a
+    file.
     """
 
     def __init__(self, make: Callable[[], Any], name: str, strategy_hash: str | None = None) -> None:
@@ -42,65 +42,66 @@ class UserStrategy:
         self.lookback: int | None = getattr(inner, "lookback", None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        with _told_apart():
+        """Target weights [N] of the user's object, or None."""
+        with _stdout_to_stderr():
             weights: Floats | None = self.inner.target_weights(window, positions)
         return weights
 
-    def again(self) -> UserStrategy:
-        """A new one that has seen nothing yet, with the same settings."""
+    def recreate(self) -> UserStrategy:
+        """A new instance with the same settings and no state from earlier calls."""
         return UserStrategy(self._make, self.name, self.strategy_hash)
 
 
 def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
-    """Import `file.py` and make its `Class`. seed: passed to a constructor that has a parameter of that name.
+    """Import `file.py` and create its `Class`. seed: passed to a constructor with a parameter of that name.
 
-    Raises InputError for a file that is missing or does not import, a class that is missing, needs other arguments,
-    takes no seed where one is given, or has no method `target_weights`.
+    Raises InputError for a file that is missing or cannot be imported, a class that is missing or cannot be created, a
+    seed that it does not take, and a class without a method `target_weights`.
     """
     file, _, name = text.rpartition(":")
-    made = getattr(_module(Path(file), text), name, None)
-    if not inspect.isclass(made):
-        raise InputError(f"{file} has no class {name}; name one that is in it, as {Path(file).name}:MyStrategy")
-    if not callable(getattr(made, "target_weights", None)):
-        raise InputError(f"class {name} in {file} has no method target_weights(window, positions); give it one")
-    takes_seed = "seed" in inspect.signature(made).parameters
+    found = getattr(_import_file(Path(file), text), name, None)
+    if not inspect.isclass(found):
+        raise InputError(f"{file} has no class {name}; give one that it defines, as {Path(file).name}:MyStrategy")
+    if not callable(getattr(found, "target_weights", None)):
+        raise InputError(f"class {name} in {file} needs a method target_weights(window, positions)")
+    takes_seed = "seed" in inspect.signature(found).parameters
     if seed is not None and not takes_seed:
-        raise InputError(f"class {name} in {file} takes no seed; leave the seeds out or give its __init__ one")
-    factory: Any = made
+        raise InputError(f"class {name} in {file} takes no seed; leave out the seeds or add a parameter seed")
+    factory: Any = found
     try:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
-        with _told_apart():
+        with _stdout_to_stderr():
             return UserStrategy(factory, name, strategy_hash(text, seed))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} of {file} could not be made: {_words(error)}") from error
+        raise InputError(f"{name} of {file} could not be created: {_error_text(error)}") from error
 
 
 def strategy_hash(text: str, seed: int | None = None) -> str:
-    """What names a user's strategy: the text of its file, its class and its seed, hashed."""
+    """Identity of a user's strategy: SHA-256 of its file's contents, its class name and its seed."""
     file, _, name = text.rpartition(":")
     return hashlib.sha256(Path(file).read_bytes() + repr((name, seed)).encode()).hexdigest()
 
 
-def _module(path: Path, text: str) -> Any:
+def _import_file(path: Path, text: str) -> Any:
     if not path.is_file():
-        raise InputError(f"there is no file {path} for the strategy {text}; name it as path/to/file.py:Class")
+        raise InputError(f"there is no file {path} for the strategy {text}; write it as path/to/file.py:Class")
     spec = importlib.util.spec_from_file_location(f"finrl_pod_user_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{path} cannot be imported as Python; name it as path/to/file.py:Class")
+        raise InputError(f"{path} cannot be imported as Python; write it as path/to/file.py:Class")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     try:
-        with _told_apart():
+        with _stdout_to_stderr():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} could not be imported: {_words(error)}") from error
+        raise InputError(f"{path} could not be imported: {_error_text(error)}") from error
     return module
 
 
-def _told_apart() -> contextlib.AbstractContextManager[Any]:
-    """What a user's code prints goes to standard error: standard output may have to be one JSON object."""
+def _stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
+    """Redirect what a user's code prints: standard output may have to be a single JSON object."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytest
-from finrl_pod_strategies.baselines import BASELINES, make
-from finrl_pod_strategies.index import index_panel
+from finrl_pod_strategies.baselines import BASELINES, index_panel, make_baseline
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.backtest import backtest
@@ -72,7 +71,7 @@ def arrays(*records: object) -> list[np.ndarray]:
 
 def decisions(name: str, panel: Panel) -> list[np.ndarray | None]:
     panel = index_panel(panel) if name == "index" else panel
-    watched = Watched(make(name))
+    watched = Watched(make_baseline(name))
     backtest(watched, panel, build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5)
     return watched.decisions
 
@@ -115,6 +114,6 @@ def test_decisions_repeat_and_are_weights(name):
 def test_the_window_it_names_is_all_it_needs(name):
     panel = index_panel(random_panel()) if name == "index" else random_panel()
     market = build_market(panel, (), (0, 400))
-    short = backtest(make(name), panel, market, FIRST, LAST, RULES, 1e5)
-    full = backtest(Watched(make(name)), panel, market, FIRST, LAST, RULES, 1e5)  # no lookback: everything
+    short = backtest(make_baseline(name), panel, market, FIRST, LAST, RULES, 1e5)
+    full = backtest(Watched(make_baseline(name)), panel, market, FIRST, LAST, RULES, 1e5)  # no lookback: everything
     np.testing.assert_allclose(short.equity, full.equity, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""What a strategy is handed, and what it cannot do with it."""
+"""What a strategy gets in a backtest, and that it cannot reach the future or change the account."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def prices(seed: int = 0, bars: int = 40, assets: int = 3) -> np.ndarray:
 
 @dataclass
 class Recorder:
-    """Follows the last returns it can see, and keeps what it was handed."""
+    """Weigh assets by their last return, and record the arguments of every call."""
 
     name: str = "recorder"
     feature_names: tuple[str, ...] = ()
-    seen: list[tuple[Window, Positions]] = field(default_factory=list)
-    spoil: bool = False
+    calls: list[tuple[Window, Positions]] = field(default_factory=list)
+    overwrite: bool = False
 
     def target_weights(self, window, positions):
-        self.seen.append((window, positions))
+        self.calls.append((window, positions))
         recent = window.close[-2:] if len(window.close) > 1 else np.ones((2, len(window.symbols)))
         score = np.nan_to_num(recent[-1] / recent[-2])
         weights = score / score.sum()
-        if self.spoil:
+        if self.overwrite:
             for record in (window, positions):
                 for entry in fields(record):
                     value = getattr(record, entry.name)
@@ -46,21 +46,21 @@ class Recorder:
         return weights
 
 
-class Short(Recorder):
-    """A recorder that asks for three rows."""
+class ShortRecorder(Recorder):
+    """A recorder with a lookback of three bars."""
 
     lookback = 3
 
 
-def test_the_window_ends_at_the_decision_bar_and_starts_at_the_first(market_of):
+def test_window_starts_at_the_first_bar_and_ends_at_the_decision(market_of):
     close = prices()
     close[7:9, 1] = np.nan
     panel, market = market_of(close)
     panel = replace(panel, benchmark=Benchmark("index", np.arange(1.0, 41.0), True))
     strategy = Recorder()
     backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
-    assert [len(window.times) for window, _ in strategy.seen] == list(range(6, 21))
-    window, positions = strategy.seen[3]
+    assert [len(window.times) for window, _ in strategy.calls] == list(range(6, 21))
+    window, positions = strategy.calls[3]
     np.testing.assert_array_equal(window.close, close[:9])
     assert window.benchmark is not None
     assert window.benchmark[-1] == 9.0
@@ -70,48 +70,48 @@ def test_the_window_ends_at_the_decision_bar_and_starts_at_the_first(market_of):
     assert positions.weights.sum() + positions.cash == pytest.approx(1.0)
 
 
-def test_the_account_at_the_decision_is_the_one_the_result_shows(market_of):
+def test_positions_at_the_decision_equal_the_result(market_of):
     panel, market = market_of(prices())
     strategy = Recorder()
     result = backtest(strategy, panel, market, 5, 20, RULES, 1000.0)
-    for i, (_, positions) in enumerate(strategy.seen):
+    for i, (_, positions) in enumerate(strategy.calls):
         assert positions.equity == pytest.approx(result.equity[i])
         np.testing.assert_allclose(positions.weights, result.weights[i], atol=1e-15)
 
 
-def test_lookback_spares_the_rest_and_changes_nothing(market_of):
+def test_lookback_shortens_the_window_and_changes_no_result(market_of):
     panel, market = market_of(prices())
-    short, full = Short(), Recorder()
+    short, full = ShortRecorder(), Recorder()
     a = backtest(short, panel, market, 1, 30, RULES, 1000.0)
     b = backtest(full, panel, market, 1, 30, RULES, 1000.0)
-    assert {len(window.times) for window, _ in short.seen} == {2, 3}
-    assert {len(window.tradable) for window, _ in short.seen} == {2, 3}
+    assert {len(window.times) for window, _ in short.calls} == {2, 3}
+    assert {len(window.tradable) for window, _ in short.calls} == {2, 3}
     np.testing.assert_array_equal(a.equity, b.equity)
 
 
-def test_features_come_by_name_and_raw(market_of):
+def test_features_are_raw_and_selected_by_name(market_of):
     panel, market = market_of(prices(), features=FEATURES)
     strategy = Recorder(feature_names=("return_5", "return_1"))
     backtest(strategy, panel, market, 10, 20, RULES, 1000.0)
-    for t, (window, _) in zip(range(10, 20), strategy.seen, strict=True):
+    for t, (window, _) in zip(range(10, 20), strategy.calls, strict=True):
         np.testing.assert_array_equal(window.features, market.raw_features[t].numpy()[:, [1, 0]])
-    with pytest.raises(InputError, match=r"recorder needs the features nonsense .* it has return_1, return_5"):
+    with pytest.raises(InputError, match=r"recorder needs the features nonsense, .* it has return_1, return_5"):
         backtest(Recorder(feature_names=("nonsense", "return_1")), panel, market, 10, 20, RULES, 1000.0)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-def test_spoiling_what_was_handed_changes_nothing(market_of, fill):
+def test_changing_the_arguments_changes_no_result(market_of, fill):
     panel, market = market_of(prices(), fill=fill, features=FEATURES)
     before, table = panel.sha256, market.raw_features.clone()
     clean = backtest(Recorder(feature_names=FEATURES), panel, market, 6, 39, RULES, 1000.0)
-    spoilt = backtest(Recorder(feature_names=FEATURES, spoil=True), panel, market, 6, 39, RULES, 1000.0)
+    spoilt = backtest(Recorder(feature_names=FEATURES, overwrite=True), panel, market, 6, 39, RULES, 1000.0)
     np.testing.assert_array_equal(clean.equity, spoilt.equity)
     np.testing.assert_array_equal(clean.weights, spoilt.weights)
     assert panel.sha256 == before
     torch.testing.assert_close(market.raw_features, table, rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_future_cannot_be_reached_through_the_window(market_of):
+def test_window_holds_no_reference_to_later_bars(market_of):
     panel, _ = market_of(prices())
     window = window_at(panel, 10)
     for entry in fields(window):
@@ -122,7 +122,7 @@ def test_the_future_cannot_be_reached_through_the_window(market_of):
             assert value.base is None or value.base.shape == value.shape
 
 
-def test_the_result_is_complete(market_of):
+def test_result_is_complete(market_of):
     panel, market = market_of(prices())
     result = backtest(Recorder(), panel, market, 5, 20, RULES, 1000.0)
     assert result.name == "recorder"
@@ -136,7 +136,7 @@ def test_the_result_is_complete(market_of):
     )
 
 
-def test_what_does_not_fit_is_refused(market_of):
+def test_mismatched_arguments_are_refused(market_of):
     panel, market = market_of(prices())
     other, _ = market_of(prices(bars=30))
     with pytest.raises(InputError, match="another panel"):
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused(market_of):
         def target_weights(self, window, positions):
             return np.zeros(7)
 
-    with pytest.raises(InputError, match="recorder at 2020-01-06 must be one for each of the 3 symbols"):
+    with pytest.raises(InputError, match="recorder at 2020-01-06 must be one number for each of the 3 symbols"):
         backtest(Long(), panel, market, 5, 20, RULES, 1000.0)
 
     class Blind(Recorder):

@@ -1,4 +1,4 @@
-"""The engine against a plain Python loop, against closed forms, and on decisions that it must refuse."""
+"""The backtest engine against a plain Python loop and closed forms, and the decisions that it refuses."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def prices(seed: int, bars: int, assets: int, gaps: float = 0.0) -> np.ndarray:
 
 
 def decisions(seed: int, bars: int, assets: int) -> list[list[float] | None]:
-    """Random target weights that leave some cash, with some bars left alone."""
+    """Random target weights that leave some cash; None at some bars."""
     rng = np.random.default_rng(seed + 1)
     drawn = rng.dirichlet(np.ones(assets + 1), bars)[:, 1:]
     return [None if rng.random() < 0.3 else row.tolist() for row in drawn]
 
 
 def plain_loop(close, opens, fill, plan, cash, rate, whole):
-    """The rules of the market once more, on lists of floats, one asset at a time.
+    """Independent implementation of the market's rules on lists of floats, one asset at a time.
 
-    close: [T][N], NaN where untradable. Returns a list of (equity, weights, turnover, cost) a bar, marked at closes.
+    close: [T][N], NaN where untradable. Returns (equity, weights, turnover, cost) of each bar, marked at closes.
     """
     bars, assets = len(close), len(close[0])
     known, last_price = [], [1.0] * assets
     for row in close:
         last_price = [p if not math.isnan(p) else q for p, q in zip(row, last_price, strict=True)]
         known.append(last_price)
-    shares, book = [0.0] * assets, []
+    shares, history = [0.0] * assets, []
 
     def trade(t, bar):
         """Fill the decision of t at `bar`; returns turnover and cost."""
@@ -60,11 +60,11 @@ def plain_loop(close, opens, fill, plan, cash, rate, whole):
             over.append(all(math.isnan(close[s][i]) for s in range(t + 1, bars)))
             at_open = bar > t and opens is not None
             price.append((opens[bar][i] if at_open else close[bar][i]) if ok else known[t][i])
-        worth = cash + sum(s * p for s, p in zip(shares, known[t], strict=True))
+        total = cash + sum(s * p for s, p in zip(shares, known[t], strict=True))
         wanted = [0.0] * assets
         for i in range(assets):
             if can[i] and plan[t] is not None:
-                wanted[i] = plan[t][i] * worth / known[t][i] - shares[i]
+                wanted[i] = plan[t][i] * total / known[t][i] - shares[i]
             elif not can[i] and over[i]:
                 wanted[i] = -shares[i]
             if whole:
@@ -94,12 +94,12 @@ def plain_loop(close, opens, fill, plan, cash, rate, whole):
         if fill == "next" and bar > 0:
             flow = trade(bar - 1, bar)
         equity = cash + sum(s * p for s, p in zip(shares, known[bar], strict=True))
-        book.append((equity, [s * p / equity for s, p in zip(shares, known[bar], strict=True)], *flow))
-    return book
+        history.append((equity, [s * p / equity for s, p in zip(shares, known[bar], strict=True)], *flow))
+    return history
 
 
-def follow(plans, first=0):
-    """A decision function that follows one plan for each account; None only where every plan says so."""
+def follow_plans(plans, first=0):
+    """A decision function with one plan per account; None where all plans are None."""
 
     def decide(t, cash, shares):
         rows = [plan[t - first] for plan in plans]
@@ -124,10 +124,10 @@ def test_engine_equals_a_plain_loop(market_of, seed, bars, assets, fill, gaps, r
     opens = close * np.random.default_rng(seed + 2).uniform(0.97, 1.03, close.shape) if with_open else None
     _, market = market_of(close, fill=fill, open_=opens)
     plan = decisions(seed, bars, assets)
-    ledger = simulate(market, follow([plan]), 0, bars - 1, ExecutionRules(rate), 10_000.0)
-    book = plain_loop(close.tolist(), None if opens is None else opens.tolist(), fill, plan, 10_000.0, rate, False)
+    ledger = simulate(market, follow_plans([plan]), 0, bars - 1, ExecutionRules(rate), 10_000.0)
+    rows = plain_loop(close.tolist(), None if opens is None else opens.tolist(), fill, plan, 10_000.0, rate, False)
     for column, values in enumerate([ledger.equity, ledger.weights, ledger.turnover, ledger.costs]):
-        expected = torch.tensor([row[column] for row in book], dtype=torch.float64)
+        expected = torch.tensor([row[column] for row in rows], dtype=torch.float64)
         torch.testing.assert_close(values[:, 0], expected, rtol=1e-9, atol=1e-9)
 
 
@@ -137,26 +137,26 @@ def test_whole_shares_equal_the_plain_loop_and_stay_whole(market_of, seed, fill)
     close = prices(seed, 10, 3, 0.2)
     _, market = market_of(close, fill=fill)
     plan = decisions(seed, 10, 3)
-    ledger = simulate(market, follow([plan]), 0, 9, ExecutionRules(0.001, whole_shares=True), 10_000.0)
-    book = plain_loop(close.tolist(), None, fill, plan, 10_000.0, 0.001, True)
-    expected = torch.tensor([row[0] for row in book], dtype=torch.float64)
+    ledger = simulate(market, follow_plans([plan]), 0, 9, ExecutionRules(0.001, whole_shares=True), 10_000.0)
+    rows = plain_loop(close.tolist(), None, fill, plan, 10_000.0, 0.001, True)
+    expected = torch.tensor([row[0] for row in rows], dtype=torch.float64)
     torch.testing.assert_close(ledger.equity[:, 0], expected, rtol=1e-9, atol=0)
     assert torch.equal(ledger.shares, ledger.shares.round())
 
 
-def test_accounts_in_a_batch_equal_accounts_alone(market_of):
+def test_batched_accounts_equal_single_accounts(market_of):
     close = prices(4, 30, 4, 0.1)
     _, market = market_of(close)
     plans = [[row or [0.0] * 4 for row in decisions(seed, 30, 4)] for seed in range(5)]
-    together = simulate(market, follow(plans), 0, 29, ExecutionRules(), 1e5, batch=5)
+    together = simulate(market, follow_plans(plans), 0, 29, ExecutionRules(), 1e5, batch=5)
     for i, plan in enumerate(plans):
-        alone = simulate(market, follow([plan]), 0, 29, ExecutionRules(), 1e5)
+        alone = simulate(market, follow_plans([plan]), 0, 29, ExecutionRules(), 1e5)
         torch.testing.assert_close(together.equity[:, i], alone.equity[:, 0], rtol=1e-12, atol=0)
         torch.testing.assert_close(together.weights[:, i], alone.weights[:, 0], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-def test_free_equal_weight_held_from_the_start_is_the_mean_of_the_relative_prices(market_of, fill):
+def test_buy_and_hold_without_costs_is_the_mean_of_relative_prices(market_of, fill):
     close = prices(8, 50, 6)
     _, market = market_of(close, fill=fill)
     ledger = simulate(
@@ -172,7 +172,7 @@ def test_free_equal_weight_held_from_the_start_is_the_mean_of_the_relative_price
     assert ledger.equity[0, 0] == 1000.0
 
 
-def test_free_daily_equal_weight_at_the_close_grows_by_the_mean_return(market_of):
+def test_daily_equal_weight_without_costs_grows_by_the_mean_return(market_of):
     close = prices(9, 40, 5)
     _, market = market_of(close, fill="same_close")
     ledger = simulate(market, lambda t, c, s: torch.full((1, 5), 0.2, dtype=torch.float64), 0, 39, FREE, 1.0)
@@ -180,7 +180,7 @@ def test_free_daily_equal_weight_at_the_close_grows_by_the_mean_return(market_of
     np.testing.assert_allclose(ledger.log_returns[:, 0], expected, rtol=1e-9, atol=1e-13)
 
 
-def test_an_account_that_never_trades_keeps_its_cash_and_what_ended_is_sold_at_its_last_close(market_of):
+def test_account_without_trades_keeps_its_cash_and_delisted_holdings_are_sold_at_the_last_close(market_of):
     close = np.full((6, 2), 10.0)
     close[3:, 1] = np.nan
     close[2, 1] = 15.0
@@ -194,7 +194,7 @@ def test_an_account_that_never_trades_keeps_its_cash_and_what_ended_is_sold_at_i
     assert ledger.costs[:, 0].tolist() == pytest.approx([0, 10.0, 0, 15.0, 0, 0])
 
 
-def test_decisions_are_asked_for_every_bar_but_the_last_and_get_copies(market_of):
+def test_decide_is_called_with_copies_at_every_bar_but_the_last(market_of):
     _, market = market_of(prices(1, 12, 3))
     asked = []
 
@@ -212,7 +212,7 @@ def test_decisions_are_asked_for_every_bar_but_the_last_and_get_copies(market_of
     assert ledger.weights.shape == (8, 1, 3)
 
 
-def test_an_account_ruined_by_shorts_is_closed_out_and_says_so_in_finite_numbers(market_of):
+def test_account_ruined_by_shorts_is_closed_out_with_finite_results(market_of):
     close = np.array([[10.0], [10.0], [40.0], [40.0], [5.0]])
     _, market = market_of(close)
     rules = ExecutionRules(0.0, short=True, leverage=2.0)
@@ -228,7 +228,7 @@ def once(weights: list[float], at: int = 0):
     return lambda t, c, s: torch.tensor([weights], dtype=torch.float64) if t == at else None
 
 
-def test_a_loan_that_is_lost_is_closed_out_though_nothing_is_decided(market_of):
+def test_account_ruined_by_borrowing_is_closed_out_without_a_decision(market_of):
     _, market = market_of(np.array([[100.0], [100], [40], [40], [60], [120], [200]]))
     ledger = simulate(market, once([2.0]), 0, 6, ExecutionRules(0.0, leverage=2.0), 100.0)
     np.testing.assert_allclose(ledger.equity[:, 0], [100, 100, -20, -20, -20, -20, -20])
@@ -237,7 +237,7 @@ def test_a_loan_that_is_lost_is_closed_out_though_nothing_is_decided(market_of):
 @pytest.mark.parametrize("costs", [(), (PerShare(0.0, 1.0),), (PerShare(0.01, 1.0), HalfSpread(0.001))])
 @pytest.mark.parametrize("delisting_return", [0.0, -0.3, -1.0])
 @pytest.mark.parametrize("weight", [0.5, 0.01, -0.5])
-def test_what_has_ended_is_held_no_longer_under_any_costs(market_of, costs, delisting_return, weight):
+def test_delisted_holdings_are_sold_under_any_costs(market_of, costs, delisting_return, weight):
     close = np.full((10, 2), 100.0)
     close[4:, 0] = np.nan
     _, market = market_of(close)
@@ -248,7 +248,7 @@ def test_what_has_ended_is_held_no_longer_under_any_costs(market_of, costs, deli
     assert ledger.equity[-1, 0] == pytest.approx(100_000 - lost, abs=250)
 
 
-def test_what_a_bar_s_volume_leaves_unsold_counts_against_the_gross_limit(market_of):
+def test_unsold_holdings_count_against_the_gross_limit(market_of):
     close = np.full((12, 2), 100.0)
     _, market = market_of(close)
     volume = torch.full((12, 2), 1e9, dtype=torch.float64)
@@ -263,7 +263,7 @@ def test_what_a_bar_s_volume_leaves_unsold_counts_against_the_gross_limit(market
     assert float(gross.max()) <= 1 + 1e-9
 
 
-def test_a_leverage_below_one_caps_what_a_strategy_asks_for(market_of):
+def test_leverage_below_one_caps_target_weights(market_of):
     close = np.full((8, 2), 100.0)
     close[3:6, 0] = np.nan
     _, market = market_of(close)
@@ -287,7 +287,7 @@ def test_a_leverage_below_one_caps_what_a_strategy_asks_for(market_of):
         (torch.tensor([[0.5, 0.2, 0.1]]), FREE, "2020-01-04 must have the shape"),
     ],
 )
-def test_weights_that_break_a_rule_are_refused_with_the_date(market_of, weights, rules, message):
+def test_invalid_weights_are_refused_with_the_date(market_of, weights, rules, message):
     _, market = market_of(prices(0, 8, 2))
     with pytest.raises(InputError, match=message):
         simulate(market, lambda t, c, s: weights if t == 3 else None, 0, 7, rules, 100.0)
@@ -296,14 +296,14 @@ def test_weights_that_break_a_rule_are_refused_with_the_date(market_of, weights,
 @pytest.mark.parametrize(
     ("first", "last", "cash"), [(3, 3, 1.0), (-1, 3, 1.0), (0, 8, 1.0), (0, 7, 0.0), (0, 7, math.nan)]
 )
-def test_ranges_that_cannot_be_simulated_are_refused(market_of, first, last, cash):
+def test_invalid_ranges_are_refused(market_of, first, last, cash):
     _, market = market_of(prices(0, 8, 2))
     with pytest.raises(InputError):
         simulate(market, lambda t, c, s: None, first, last, FREE, cash)
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_four_years_take_well_under_a_second(market_of, batch):
+def test_four_years_take_less_than_a_second(market_of, batch):
     _, market = market_of(prices(0, 1001, 20))
     weights = torch.softmax(torch.randn(1001, batch, 20, generator=torch.Generator().manual_seed(0)), -1)
     started = time.process_time()

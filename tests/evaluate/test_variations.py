@@ -1,4 +1,4 @@
-"""Replayed decisions against the engine that was asked, one account at a time."""
+"""Replays of recorded decisions against the backtest engine, one account at a time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.markets import random_market
 BARS, ASSETS, CASH = 40, 5, 1e6
 
 
-def rough(seed: int, fill: str = "next") -> MarketTensor:
+def gappy_market(seed: int, fill: str = "next") -> MarketTensor:
     return random_market(
         seed, bars=BARS, assets=ASSETS, gaps=0.05, ends={0: 25}, starts={1: 6}, fill=fill, opens=seed % 2 == 0
     )
 
 
-def drawn(count: int, holds: float = 0.0) -> torch.Tensor:
-    """[W, T, N] weights that often want more than the cash can pay for, with rows that leave the account alone."""
+def random_tables(count: int, holds: float = 0.0) -> torch.Tensor:
+    """Target weights [W, T, N] that often exceed the cash, with NaN rows that keep the holdings."""
     rng = np.random.default_rng(count)
     tables = rng.dirichlet(np.ones(ASSETS) * 0.4, (count, BARS))
     tables[rng.random((count, BARS)) < holds] = np.nan
     return torch.from_numpy(tables)
 
 
-def one_by_one(market: MarketTensor, table: torch.Tensor, job: Job):
+def simulate_job(market: MarketTensor, table: torch.Tensor, job: Job):
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor | None:
         return None if bool(torch.isnan(table[t, 0])) else table[t].unsqueeze(0)
 
@@ -51,8 +51,8 @@ PLAIN = (
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("holds", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
-    market, tables = rough(seed, fill), drawn(9, holds).to(dtype)
+def test_kernel_equals_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
+    market, tables = gappy_market(seed, fill), random_tables(9, holds).to(dtype)
     kernel = kernel_for(market)
     if kernel is None:
         pytest.skip("no C++ compiler")
@@ -61,7 +61,7 @@ def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: f
     assert done is not None
     equity, turnover, costs = done
     for v, job in enumerate(jobs):
-        want = one_by_one(market, tables[job.table].double(), job)
+        want = simulate_job(market, tables[job.table].double(), job)
         length = job.last - job.first + 1
         np.testing.assert_allclose(equity[v, :length], want.equity[:, 0], rtol=1e-12)
         assert np.isnan(equity[v, length:]).all()
@@ -70,7 +70,7 @@ def test_the_kernel_keeps_the_books_of_the_engine(seed: int, fill: str, holds: f
 
 
 @pytest.mark.parametrize("assets", [1, 3, 4, 8, 30])
-def test_the_kernel_takes_any_number_of_assets(assets: int) -> None:
+def test_kernel_supports_any_number_of_assets(assets: int) -> None:
     market = random_market(1, bars=20, assets=assets)
     kernel = kernel_for(market)
     if kernel is None:
@@ -79,11 +79,11 @@ def test_the_kernel_takes_any_number_of_assets(assets: int) -> None:
     done = replay_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
     assert done is not None
     np.testing.assert_allclose(
-        done[0][0], one_by_one(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
+        done[0][0], simulate_job(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
     )
 
 
-def test_what_the_kernel_does_not_know_is_left_to_the_engine() -> None:
+def test_unsupported_rules_are_left_to_the_engine() -> None:
     assert [proportional_rate(rules) for rules in PLAIN] == pytest.approx([0.0, 0.01, 0.003])
     for rules in (
         ExecutionRules(whole_shares=True),
@@ -101,8 +101,8 @@ def test_what_the_kernel_does_not_know_is_left_to_the_engine() -> None:
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize("holds", [0.0, 0.6])
-def test_every_job_equals_its_own_backtest(fill: str, holds: float) -> None:
-    market, tables = rough(3, fill), drawn(7, holds)
+def test_every_job_equals_its_own_simulation(fill: str, holds: float) -> None:
+    market, tables = gappy_market(3, fill), random_tables(7, holds)
     rules = [
         *PLAIN,
         ExecutionRules(0.001, whole_shares=True),
@@ -111,7 +111,7 @@ def test_every_job_equals_its_own_backtest(fill: str, holds: float) -> None:
     jobs = [Job(v % 7, v % 3, BARS - 1 - v % 4, rules[v % len(rules)]) for v in range(30)]
     done = replay(market, tables, jobs, CASH)
     for v, job in enumerate(jobs):
-        want = one_by_one(market, tables[job.table], job)
+        want = simulate_job(market, tables[job.table], job)
         length = job.last - job.first + 1
         np.testing.assert_allclose(done.equity[v, :length], want.equity[:, 0], rtol=1e-12)
         assert np.isnan(done.equity[v, length:]).all()
@@ -119,7 +119,7 @@ def test_every_job_equals_its_own_backtest(fill: str, holds: float) -> None:
         assert done.turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
 
 
-def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
+def test_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
     class Drift:
         name, feature_names = "drift", ()
 
@@ -139,7 +139,7 @@ def test_a_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
     assert dearer["cumulative_return"] < same["cumulative_return"]
 
 
-def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
+def test_strategy_without_decisions_replays_to_cash(market_of) -> None:
     class Rest:
         name, feature_names = "rest", ()
 
@@ -166,21 +166,21 @@ def test_a_strategy_that_rests_replays_to_an_account_in_cash(market_of) -> None:
         (lambda x: x.__setitem__((1, 5, 2), float("inf")), "finite"),
     ],
 )
-def test_targets_that_break_a_rule_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
+def test_invalid_targets_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
     if not native:
         monkeypatch.setattr("finrl_pod.evaluate.variations.kernel_for", lambda market: None)
-    tables = drawn(3)
+    tables = random_tables(3)
     spoil(tables)
     with pytest.raises(InputError, match=f"2020-01-06 .*{words}"):
-        replay(rough(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
+        replay(gappy_market(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
 
 
-def test_jobs_out_of_range_are_refused() -> None:
-    tables = drawn(2)
+def test_invalid_jobs_are_refused() -> None:
+    tables = random_tables(2)
     for job in (Job(2, 0, 5, ExecutionRules()), Job(0, 5, 5, ExecutionRules()), Job(0, 0, BARS, ExecutionRules())):
         with pytest.raises(InputError):
-            replay(rough(1), tables, [job], CASH)
+            replay(gappy_market(1), tables, [job], CASH)
     with pytest.raises(InputError, match="shape"):
-        replay(rough(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
+        replay(gappy_market(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
     with pytest.raises(InputError, match="at least one job"):
-        replay(rough(1), tables, [], CASH)
+        replay(gappy_market(1), tables, [], CASH)

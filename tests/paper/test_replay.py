@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from finrl_pod_strategies.baselines import make
+from finrl_pod_strategies.baselines import make_baseline
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
@@ -62,8 +62,8 @@ def test_orders_without_rounding_or_buffer_give_the_plain_backtest() -> None:
     panel = prices(symbols=SYMBOLS)
     market = build_market(panel, (), (0, 10))
     rules = sizing_rules(config(orders=OrderSettings(cash_buffer=0.0, fractional=True, collar=0.0, min_value=1e-6)))
-    paper = backtest_paper(make("equal_weight"), panel, market, 3, 40, rules, 100_000.0, "open")
-    plain = backtest(make("equal_weight"), panel, market, 3, 40, ExecutionRules(cost_rate=0.0), 100_000.0)
+    paper = backtest_paper(make_baseline("equal_weight"), panel, market, 3, 40, rules, 100_000.0, "open")
+    plain = backtest(make_baseline("equal_weight"), panel, market, 3, 40, ExecutionRules(cost_rate=0.0), 100_000.0)
     assert paper.result.equity == pytest.approx(plain.equity, rel=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Each baseline against an independent statement of what it does, on real prices."""
+"""Each baseline against an independent implementation, on real prices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_strategies.baselines import BASELINES, make, run_baseline, run_baselines
-from finrl_pod_strategies.index import index_market
+from finrl_pod_strategies.baselines import BASELINES, index_market, make_baseline, run_baseline, run_baselines
 from finrl_pod_strategies.optimised import Optimised, trailing_returns
 
 from finrl_pod.data.tensor import build_market
@@ -27,7 +26,7 @@ def in_cash(assets: int) -> Positions:
 
 
 def weights_at(name: str, panel, t: int = T) -> np.ndarray:
-    strategy = make(name)
+    strategy = make_baseline(name)
     weights = strategy.target_weights(window_at(panel, t, strategy.lookback), in_cash(len(panel.symbols)))
     assert weights is not None
     return weights
@@ -40,7 +39,7 @@ def month_starts(times, first: int, last: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [n for n in BASELINES if n not in ("index", "equal_weight_buy_and_hold")])
-def test_monthly_baselines_trade_the_day_after_the_first_bar_of_a_month_only(stocks, name):
+def test_monthly_baselines_trade_only_after_the_first_bar_of_a_month(stocks, name):
     panel, market = stocks
     result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
     traded = [600 + i for i in np.flatnonzero(result.turnover > 1e-9)]
@@ -48,13 +47,13 @@ def test_monthly_baselines_trade_the_day_after_the_first_bar_of_a_month_only(sto
 
 
 @pytest.mark.parametrize("name", ["equal_weight_buy_and_hold", "index"])
-def test_baselines_that_hold_trade_once(stocks, name):
+def test_buy_and_hold_baselines_trade_once(stocks, name):
     panel, market = stocks
     result = run_baseline(name, panel, market, 600, 690, RULES, 1e6)
     assert np.flatnonzero(result.turnover).tolist() == [1]
 
 
-def test_equal_weight_skips_what_has_no_price(stocks):
+def test_equal_weight_skips_assets_without_a_price(stocks):
     panel, _ = stocks
     tradable = panel.tradable.copy()
     tradable[T, 3] = False
@@ -63,7 +62,7 @@ def test_equal_weight_skips_what_has_no_price(stocks):
     np.testing.assert_allclose(np.delete(weights, 3), 1 / 19)
 
 
-def test_the_index_grows_with_the_index_less_the_cost_of_buying_it(stocks):
+def test_index_grows_with_the_index_less_the_cost_of_the_purchase(stocks):
     panel, market = stocks
     result = run_baseline("index", panel, market, 600, 690, ExecutionRules(0.01), 1000.0)
     index = panel.benchmark.close
@@ -74,7 +73,7 @@ def test_the_index_grows_with_the_index_less_the_cost_of_buying_it(stocks):
     np.testing.assert_allclose(result.equity[1:], left + shares * index[601:691], rtol=1e-12)
 
 
-def test_minimum_variance_meets_the_conditions_of_the_optimum(stocks):
+def test_minimum_variance_meets_the_optimality_conditions(stocks):
     panel, _ = stocks
     weights = weights_at("minimum_variance", panel)
     close = panel.close[T - 252 : T + 1]
@@ -87,7 +86,7 @@ def test_minimum_variance_meets_the_conditions_of_the_optimum(stocks):
     assert (slope >= variance * (1 - 1e-3)).all()
 
 
-def test_mean_variance_meets_the_conditions_of_the_highest_sharpe_ratio(stocks):
+def test_mean_variance_meets_the_optimality_conditions(stocks):
     panel, _ = stocks
     weights = weights_at("mean_variance", panel)
     close = panel.close[T - 504 : T + 1]
@@ -101,7 +100,7 @@ def test_mean_variance_meets_the_conditions_of_the_highest_sharpe_ratio(stocks):
     assert (score <= 1e-2).all()
 
 
-def test_mean_variance_holds_cash_where_nothing_rose(stocks):
+def test_mean_variance_holds_cash_if_no_mean_is_positive(stocks):
     panel, _ = stocks
     close = panel.close * np.exp(-0.01 * np.arange(len(panel.times)))[:, None]
     assert not weights_at("mean_variance", replace(panel, close=close)).any()
@@ -116,7 +115,7 @@ def test_risk_parity_of_two_assets_is_inverse_variance(stocks):
     np.testing.assert_allclose(weights_at("hierarchical_risk_parity", pair), inverse / inverse.sum(), rtol=1e-9)
 
 
-def test_momentum_holds_the_third_that_rose_most_without_the_last_month(stocks):
+def test_momentum_holds_the_top_third_without_the_last_month(stocks):
     panel, _ = stocks
     weights = weights_at("momentum_12_1", panel)
     growth = [panel.close[T - 21, i] / panel.close[T - 252, i] for i in range(20)]
@@ -126,7 +125,7 @@ def test_momentum_holds_the_third_that_rose_most_without_the_last_month(stocks):
 
 
 @pytest.mark.parametrize("name", ["momentum_12_1", "minimum_variance", "hierarchical_risk_parity", "mean_variance"])
-def test_assets_without_the_history_are_skipped_and_gaps_are_carried(stocks, name):
+def test_assets_without_history_are_skipped_and_gaps_are_filled_forward(stocks, name):
     panel, _ = stocks
     tradable = panel.tradable.copy()
     tradable[: T - 50, 0] = False  # started too late
@@ -139,7 +138,7 @@ def test_assets_without_the_history_are_skipped_and_gaps_are_carried(stocks, nam
         assert weights[2] > 0
 
 
-def test_trailing_returns_carry_prices_over_a_gap(stocks):
+def test_trailing_returns_fill_gaps_forward(stocks):
     panel, _ = stocks
     tradable = panel.tradable.copy()
     tradable[T - 3, 2] = False
@@ -152,14 +151,14 @@ def test_trailing_returns_carry_prices_over_a_gap(stocks):
 
 
 @pytest.mark.parametrize("name", ["momentum_12_1", "minimum_variance", "mean_variance", "hierarchical_risk_parity"])
-def test_without_enough_history_the_account_stays_in_cash(stocks, name):
+def test_account_stays_in_cash_without_enough_history(stocks, name):
     panel, market = stocks
     result = run_baseline(name, panel, market, 0, 100, RULES, 1000.0)
     assert not result.weights.any()
     assert set(result.metrics.values()) == {0.0}
 
 
-def test_a_fit_that_fails_is_told_with_its_date(stocks):
+def test_failed_fit_is_reported_with_its_date(stocks):
     panel, market = stocks
 
     class Broken:
@@ -170,25 +169,25 @@ def test_a_fit_that_fails_is_told_with_its_date(stocks):
         backtest(Optimised("broken", Broken, bars=20), panel, market, T, T + 5, RULES, 1000.0)
 
 
-def test_one_asset_gets_everything(stocks):
+def test_single_asset_gets_full_weight(stocks):
     panel, _ = stocks
     one = replace(panel, symbols=panel.symbols[:1], close=panel.close[:, :1], tradable=panel.tradable[:, :1])
     for name in ("minimum_variance", "mean_variance", "hierarchical_risk_parity", "momentum_12_1"):
         assert weights_at(name, one).tolist() == [1.0]
 
 
-def test_the_registry_makes_strategies_under_their_names():
+def test_registry_makes_strategies_by_name():
     for name in BASELINES:
-        strategy = make(name)
+        strategy = make_baseline(name)
         assert isinstance(strategy, Strategy)
         assert strategy.name == name
     with pytest.raises(InputError, match="did you mean equal_weight"):
-        make("equal_wieght")
+        make_baseline("equal_wieght")
     with pytest.raises(InputError, match="choose one of equal_weight"):
-        make("zzz")
+        make_baseline("zzz")
 
 
-def test_all_run_under_the_same_rules_and_the_index_only_where_there_is_one(stocks):
+def test_all_baselines_run_under_the_same_rules(stocks):
     panel, market = stocks
     results = run_baselines(panel, market, 600, 630, RULES, 1e6)
     assert list(results) == list(BASELINES)
@@ -198,10 +197,10 @@ def test_all_run_under_the_same_rules_and_the_index_only_where_there_is_one(stoc
     with pytest.raises(InputError, match="has no index"):
         run_baseline("index", bare, market, 600, 630, RULES, 1e6)
     with pytest.raises(InputError, match="index_market"):
-        backtest(make("index"), panel, market, 600, 630, RULES, 1e6)
+        backtest(make_baseline("index"), panel, market, 600, 630, RULES, 1e6)
 
 
-def test_the_index_market_keeps_the_fill_rule(stocks):
+def test_index_market_keeps_the_fill_rule(stocks):
     panel, _ = stocks
     same = build_market(panel, (), (0, 100), "same_close")
     alone, market = index_market(panel, same.fill_rule)

@@ -1,4 +1,4 @@
-"""Trained agents as a strategy: the backtest of a run is the one that the tournament scored."""
+"""Trained agents as a strategy: their backtest equals the tournament's scores and the environment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RULES = {
 
 
 def prices() -> Panel:
-    """Six tickers of which one ends, one has gaps and one starts late."""
+    """Six tickers: one is delisted, one has gaps, one is listed late."""
     return random_panel(3)
 
 
@@ -49,7 +49,7 @@ def market_of(source: Panel, rules: EnvironmentConfig) -> MarketTensor:
 def agent(
     market: MarketTensor, rules: EnvironmentConfig, seed: int = 0, kind: str = "equivariant", **changes: Any
 ) -> AgentSnapshot:
-    """An agent as a learner saves it, its weights drawn wide so that it trades."""
+    """A saved agent with large random weights, so that it trades."""
     assets = market.shape[1]
     size = assets if rules.kind == "stock_trading" else assets + 1
     action = "softmax" if rules.kind == "portfolio" and not rules.short else "direct"
@@ -68,8 +68,8 @@ def agent(
 
 def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: EnvironmentConfig) -> Ledger:
     """What the tournament sees of these agents."""
-    (family,) = PolicyStrategy(agents).groups
-    return run_members(family.actor, family.params, market, rules, FIRST, LAST)
+    (group,) = PolicyStrategy(agents).groups
+    return run_members(group.actor, group.params, market, rules, FIRST, LAST)
 
 
 def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentConfig) -> Any:
@@ -79,7 +79,7 @@ def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentC
 
 @pytest.mark.parametrize("kind", ["equivariant", "mlp"])
 @pytest.mark.parametrize("name", RULES)
-def test_the_backtest_is_the_one_that_the_tournament_scored(name: str, kind: str) -> None:
+def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
     rules, source = RULES[name], prices()
     market = market_of(source, rules)
     alone = agent(market, rules, kind=kind)
@@ -91,7 +91,7 @@ def test_the_backtest_is_the_one_that_the_tournament_scored(name: str, kind: str
     assert len(np.unique(result.equity)) > 50
 
 
-def test_members_of_one_batch_score_as_each_alone() -> None:
+def test_batched_members_equal_single_members() -> None:
     rules = RULES["portfolio"]
     market = market_of(prices(), rules)
     agents = [agent(market, rules, seed) for seed in range(3)]
@@ -103,7 +103,7 @@ def test_members_of_one_batch_score_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize("shares", [None, (0.7, 0.2, 0.1)])
-def test_an_ensemble_holds_the_mean_of_what_its_members_would(shares: tuple[float, ...] | None) -> None:
+def test_ensemble_averages_its_members(shares: tuple[float, ...] | None) -> None:
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     agents = [agent(market, rules, seed) for seed in range(3)]
@@ -116,8 +116,8 @@ def test_an_ensemble_holds_the_mean_of_what_its_members_would(shares: tuple[floa
     np.testing.assert_allclose(ensemble.target_weights(window, held), expected, rtol=1e-5)
 
 
-def test_members_of_different_kinds_form_one_ensemble() -> None:
-    """In whatever order: each family of members acts as a batch, and every member counts by its own share."""
+def test_members_of_different_kinds_form_an_ensemble() -> None:
+    """Each group of members is one batch, and every member counts with its own share, in any order."""
     rules, source, shares = RULES["portfolio"], prices(), (0.5, 0.2, 0.2, 0.1)
     market = market_of(source, rules)
     kinds = ("mlp", "equivariant", "mlp", "equivariant")
@@ -126,13 +126,13 @@ def test_members_of_different_kinds_form_one_ensemble() -> None:
     held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
     each = np.array([PolicyStrategy([member]).target_weights(window, held) for member in agents])
     ensemble = PolicyStrategy(agents, shares)
-    assert [family.members for family in ensemble.groups] == [[0, 2], [1, 3]]
+    assert [group.members for group in ensemble.groups] == [[0, 2], [1, 3]]
     np.testing.assert_allclose(
         ensemble.target_weights(window, held), np.average(each, axis=0, weights=shares), rtol=1e-5
     )
 
 
-def test_the_account_matters_to_the_decision() -> None:
+def test_decisions_depend_on_the_account() -> None:
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
@@ -145,7 +145,7 @@ def test_the_account_matters_to_the_decision() -> None:
 
 
 @pytest.mark.parametrize("name", ["portfolio", "with shorts"])
-def test_what_has_no_price_gets_no_weight(name: str) -> None:
+def test_assets_without_a_price_get_no_weight(name: str) -> None:
     rules, source = RULES[name], prices()
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
@@ -161,8 +161,8 @@ def test_what_has_no_price_gets_no_weight(name: str) -> None:
     assert checked >= LAST - END - 1
 
 
-def test_shares_that_cannot_be_traded_are_kept_and_take_no_room() -> None:
-    """Shorts at full leverage: a wish for an asset without a price must not shrink the others' trades."""
+def test_untradable_holdings_are_kept_outside_the_limit() -> None:
+    """Shorts at full leverage: a target for an asset without a price must not shrink the others' trades."""
     rules = EnvironmentConfig(kind="stock_trading", hmax=1e6, short=True)
     source = prices()
     market = market_of(source, rules)
@@ -179,7 +179,7 @@ def test_shares_that_cannot_be_traded_are_kept_and_take_no_room() -> None:
 
 
 @pytest.mark.parametrize("limit", [4.0, 8.0])
-def test_above_the_turbulence_limit_everything_is_sold(limit: float) -> None:
+def test_everything_is_sold_above_the_turbulence_limit(limit: float) -> None:
     rules, source = EnvironmentConfig(turbulence_limit=limit), prices()
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
@@ -194,7 +194,7 @@ def test_above_the_turbulence_limit_everything_is_sold(limit: float) -> None:
     assert (np.abs(result.weights[1:]).sum(1)[~stormy] > 0).all()
 
 
-def test_the_environment_obeys_the_same_limit() -> None:
+def test_environment_applies_the_same_turbulence_limit() -> None:
     from finrl_pod_envs.trading_envs import make_env
 
     source = panel(random_panel(4).close[:, [0, 4, 5]])
@@ -226,8 +226,8 @@ SAME_CLOSE = {
 
 
 @pytest.mark.parametrize("name", SAME_CLOSE)
-def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
-    """Filled at the close that was seen, an agent's account is the same in its environment and in the backtest.
+def test_backtest_equals_the_environment(name: str) -> None:
+    """Filled at the observed close, an agent's account is the same in its environment and in the backtest.
 
     But for tickers that end: an environment spends the proceeds of the forced sale at once, a strategy a bar later.
     """
@@ -238,14 +238,14 @@ def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
     source = panel(random_panel(3).close[:, [0, 1, 3, 4, 5]])
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
-    (family,) = strategy.groups
+    (group,) = strategy.groups
     env = make_env(market, rules, first=FIRST, last=FIRST + length - 1, dtype=torch.float64)
     day, account = env.reset(0, stagger=False)
     equity = [rules.cash]
     for t in range(FIRST, FIRST + length):
         assert int(day) == t
         features, known = market.features[t][None, None], market.tradable[t][None, None]
-        action = family.actor.action(family.params, features, account.float().view(1, 1, 1, -1), known)
+        action = group.actor.action(group.params, features, account.float().view(1, 1, 1, -1), known)
         out = env.step(action.view(1, 1, -1))
         day, account = out.observation
         equity.append(float(out.equity))
@@ -256,7 +256,7 @@ def test_a_backtest_trades_as_the_environment_did(name: str) -> None:
     assert result.costs.sum() > 100
 
 
-def test_an_equivariant_agent_runs_on_another_number_of_symbols() -> None:
+def test_equivariant_agent_trades_another_number_of_symbols() -> None:
     rules = RULES["portfolio"]
     trained = agent(market_of(prices(), rules), rules)
     few = panel(random_panel(8).close[:, [0, 4, 5]])
@@ -267,7 +267,7 @@ def test_an_equivariant_agent_runs_on_another_number_of_symbols() -> None:
     assert result.turnover.sum() > 0.5
 
 
-def test_the_order_of_the_symbols_does_not_matter_to_it() -> None:
+def test_equivariant_agent_ignores_the_order_of_symbols() -> None:
     rules, order = RULES["portfolio"], [5, 4, 0]
     close = random_panel(8).close
     strategy = PolicyStrategy([agent(market_of(prices(), rules), rules)])
@@ -277,7 +277,7 @@ def test_the_order_of_the_symbols_does_not_matter_to_it() -> None:
     np.testing.assert_allclose(other.weights[:, ::-1], one.weights, atol=1e-5)
 
 
-def test_an_mlp_refuses_another_universe() -> None:
+def test_mlp_refuses_another_number_of_symbols() -> None:
     rules = RULES["portfolio"]
     strategy = PolicyStrategy([agent(market_of(prices(), rules), rules, kind="mlp")], name="mine")
     strategy.check_universe(["A"] * 6)
@@ -285,7 +285,7 @@ def test_an_mlp_refuses_another_universe() -> None:
         strategy.check_universe(["A", "B", "C"])
 
 
-def test_agents_that_do_not_match_form_no_ensemble() -> None:
+def test_mismatched_agents_are_refused() -> None:
     rules = RULES["portfolio"]
     market = market_of(prices(), rules)
     one = agent(market, rules)
@@ -296,11 +296,11 @@ def test_agents_that_do_not_match_form_no_ensemble() -> None:
         agent(market, rules, 1, normaliser=other_norm),
         agent(market, EnvironmentConfig(leverage=2.0), 1),
     ):
-        with pytest.raises(RunError, match="agents g00s00 and g00s01 cannot form one ensemble"):
+        with pytest.raises(RunError, match="agents g00s00 and g00s01 cannot form an ensemble"):
             PolicyStrategy([one, other])
 
 
-def test_a_market_without_its_features_is_refused() -> None:
+def test_market_without_the_features_is_refused() -> None:
     rules, source = RULES["portfolio"], prices()
     strategy = PolicyStrategy([agent(market_of(source, rules), rules)])
     bare = build_market(source, ("return_1",), FIT)
@@ -310,7 +310,7 @@ def test_a_market_without_its_features_is_refused() -> None:
         strategy.target_weights(window_at(source, 320, 1), Positions(np.zeros(6), 1.0, 1e6))
 
 
-def test_saved_agents_decide_as_before(tmp_path: Any) -> None:
+def test_saved_agents_make_the_same_decisions(tmp_path: Any) -> None:
     from finrl_pod.tournament import snapshots
 
     rules, source = RULES["portfolio"], prices()
@@ -324,8 +324,8 @@ def test_saved_agents_decide_as_before(tmp_path: Any) -> None:
     assert both.shares.tolist() == [0.5, 0.5]
 
 
-def test_the_ledger_of_the_tournament_needs_no_strategy() -> None:
-    """An independent statement of what `run_members` does: equal weights, decided by hand, through the same engine."""
+def test_run_members_equals_manual_decisions() -> None:
+    """`run_members` equals equal weights passed to the engine directly."""
     rules = RULES["portfolio"]
     market = market_of(panel(random_panel(4).close[:, [0, 4, 5]]), rules)
     spec = PolicySpec("equivariant", 3, 3, 4, (4, 4))
@@ -337,12 +337,12 @@ def test_the_ledger_of_the_tournament_needs_no_strategy() -> None:
     np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)
 
 
-def test_an_agent_of_an_unknown_form_is_one_sentence() -> None:
+def test_agent_of_another_version_is_refused() -> None:
     market = market_of(prices(), RULES["portfolio"])
     known = agent(market, RULES["portfolio"])
     for spec in (
         {name: value for name, value in known.spec.items() if name != "action"},
         {**known.spec, "environment": {"kind": "portfolio", "moon": 1}},
     ):
-        with pytest.raises(RunError, match="does not know; train it anew"):
+        with pytest.raises(RunError, match="cannot read; train it again"):
             PolicyStrategy([dataclasses.replace(known, spec=spec)])

@@ -1,4 +1,4 @@
-"""A relay asks whoever is on duty, and hands the account on."""
+"""A schedule of strategies: who decides when, and invalid schedules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.evaluate.conftest import build
 
 
 class Hold:
-    """Everything in one asset, at every bar."""
+    """Hold one asset."""
 
     feature_names: tuple[str, ...] = ()
 
@@ -31,11 +31,11 @@ def day(n: int) -> np.datetime64:
     return np.datetime64("2020-01-01", "ns") + n * np.timedelta64(1, "D")
 
 
-def test_each_leg_decides_from_its_first_bar_on() -> None:
+def test_each_strategy_decides_from_its_start() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.01, (12, 2)), 0))
     panel, market = build(close)
-    relay = ScheduledStrategy([(day(0), Hold(0)), (day(5), Hold(1))])
-    result = backtest(relay, panel, market, 0, 11, ExecutionRules(0.0), 100.0)
+    schedule = ScheduledStrategy([(day(0), Hold(0)), (day(5), Hold(1))])
+    result = backtest(schedule, panel, market, 0, 11, ExecutionRules(0.0), 100.0)
     held = result.weights.argmax(1)
     assert held[1:6].tolist() == [0] * 5  # decided at bars 0 to 4, filled a bar later
     assert held[6:].tolist() == [1] * 6
@@ -43,7 +43,7 @@ def test_each_leg_decides_from_its_first_bar_on() -> None:
     assert result.equity[-1] == pytest.approx(expected)
 
 
-def test_before_the_first_leg_the_account_rests() -> None:
+def test_account_holds_cash_before_the_first_start() -> None:
     close = np.ones((8, 2)) + np.arange(8)[:, None] / 100
     panel, market = build(close)
     result = backtest(ScheduledStrategy([(day(4), Hold(0))]), panel, market, 0, 7, ExecutionRules(0.0), 100.0)
@@ -51,13 +51,13 @@ def test_before_the_first_leg_the_account_rests() -> None:
     assert result.weights[5:, 0] == pytest.approx(1.0)
 
 
-def test_the_longest_memory_is_asked_for() -> None:
+def test_lookback_is_the_longest_of_all() -> None:
     assert ScheduledStrategy([(day(0), Hold(0, 3)), (day(5), Hold(1, 7))]).lookback == 7
     assert ScheduledStrategy([(day(0), Hold(0, None)), (day(5), Hold(1, 7))]).lookback is None
 
 
-def test_what_is_no_relay_is_refused() -> None:
-    with pytest.raises(InputError, match="one strategy at least"):
+def test_invalid_schedules_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one strategy"):
         ScheduledStrategy([])
     with pytest.raises(InputError, match="sort them by time"):
         ScheduledStrategy([(day(5), Hold(0)), (day(0), Hold(1))])

@@ -1,4 +1,4 @@
-"""Strategies from files: what is found, what is refused, and that nothing but copies of the past is handed over."""
+"""Strategies from users' files: loading, refusals, and that they only get copies of past data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_class_becomes_a_strategy(file: Path) -> None:
+def test_class_becomes_a_strategy(file: Path) -> None:
     made = load_user_strategy(f"{file}:Even", seed=5)
     assert (made.name, made.feature_names, made.inner.seed) == ("Even", (), 5)  # type: ignore[attr-defined]
     other = load_user_strategy(f"{file}:Seedless")
@@ -67,17 +67,17 @@ def test_a_class_becomes_a_strategy(file: Path) -> None:
     [
         ("Absent", None, "has no class Absent"),
         ("number", None, "has no class number"),
-        ("Nothing", None, "has no method target_weights"),
-        ("Demanding", None, "Demanding of .* could not be made: TypeError"),
+        ("Nothing", None, "needs a method target_weights"),
+        ("Demanding", None, "Demanding of .* could not be created: TypeError"),
         ("Seedless", 1, "takes no seed"),
     ],
 )
-def test_what_is_no_strategy_is_refused(file: Path, name: str, seed: int | None, words: str) -> None:
+def test_invalid_classes_are_refused(file: Path, name: str, seed: int | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load_user_strategy(f"{file}:{name}", seed)
 
 
-def test_files_that_are_missing_or_broken_are_refused(tmp_path: Path) -> None:
+def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         load_user_strategy(f"{tmp_path}/none.py:A")
     broken = tmp_path / "broken.py"
@@ -90,14 +90,14 @@ def test_files_that_are_missing_or_broken_are_refused(tmp_path: Path) -> None:
     ("body", "words"),
     [
         ("return np.full(3, 0.5)", "at 2020-01-06 may add up to 1 at most"),
-        ("return np.full(2, 0.5)", r"Bad at 2020-01-06 must be one for each of the 3 symbols, got shape \(2,\)"),
+        ("return np.full(2, 0.5)", r"Bad at 2020-01-06 must be one number for each of the 3 symbols, got shape \(2,\)"),
         ("return np.array([0.5, np.nan, 0.1])", "2020-01-06 must be finite, got nan for S1"),
         ("return 'much'", "Bad at 2020-01-06 must be an array of numbers or None, got str"),
         ("return 1 / 0", r"strategy Bad failed at 2020-01-06: ZeroDivisionError: division by zero, mine.py line 5"),
         ("return window.close[99]", "strategy Bad failed at 2020-01-06: IndexError"),
     ],
 )
-def test_bad_decisions_name_the_bar_and_the_rule(tmp_path: Path, body: str, words: str) -> None:
+def test_invalid_decisions_are_reported_with_the_bar(tmp_path: Path, body: str, words: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "import numpy as np\nclass Bad:\n    def target_weights(self, window, positions):\n"
@@ -108,7 +108,7 @@ def test_bad_decisions_name_the_bar_and_the_rule(tmp_path: Path, body: str, word
         backtest(load_user_strategy(f"{path}:Bad"), panel, market, 2, 19, RULES, 1e4)
 
 
-def test_random_weights_depend_on_the_seed_and_the_date_alone() -> None:
+def test_random_weights_depend_only_on_seed_and_date() -> None:
     panel, market = build(50 + np.random.default_rng(0).normal(0, 0.1, (90, 3)).cumsum(0))
     one, again, other = (backtest(RandomWeights(s), panel, market, 3, 89, RULES, 1e4) for s in (1, 1, 2))
     np.testing.assert_array_equal(one.equity, again.equity)

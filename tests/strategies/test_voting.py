@@ -1,4 +1,4 @@
-"""Votes: over choices and over weights, by numbers that numpy and a plain count give, and by whole ensembles."""
+"""Votes on discrete actions and on weights, against numpy and plain counting, and by whole ensembles."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ HELD = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=9))
-def test_most_votes_win_and_ties_go_to_the_first_who_stands(choices: list[int]) -> None:
+def test_majority_wins_and_ties_go_to_the_first_member(choices: list[int]) -> None:
     counted = Counter(choices)
     most = max(counted.values())
     wanted = next(choice for choice in choices if counted[choice] == most)
     assert majority(choices, np.full(len(choices), 1 / len(choices))) == wanted
 
 
-def test_a_vote_counts_with_its_share() -> None:
+def test_votes_count_with_their_share() -> None:
     assert majority([3, 1, 1], np.array([0.6, 0.2, 0.2])) == 3
     assert majority([3, 1, 1], np.array([0.4, 0.3, 0.3])) == 1
 
 
 @given(st.integers(1, 7), st.integers(0, 2**31 - 1))
-def test_equal_shares_give_numpys_median(members: int, seed: int) -> None:
+def test_equal_shares_give_the_median(members: int, seed: int) -> None:
     weights = np.random.default_rng(seed).dirichlet(np.ones(5), members)[:, :4]
     median, shares = np.median(weights, 0), np.full(members, 1 / members)
     most = weights.sum(1).max()
     np.testing.assert_allclose(median_weights(weights, shares), median * min(1, most / median.sum()), rtol=1e-12)
 
 
-def test_shares_repeat_a_member() -> None:
+def test_shares_are_weights_of_the_median() -> None:
     weights = np.array([[0.1, 0.5], [0.2, 0.1], [0.4, 0.3]])
     repeated = np.median(weights[[0, 1, 1, 2, 2, 2]], 0)
     np.testing.assert_allclose(median_weights(weights, np.array([1, 2, 3]) / 6), repeated)
 
 
-def test_medians_never_hold_more_than_the_fullest_member() -> None:
+def test_medians_never_exceed_the_largest_gross_exposure() -> None:
     weights = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
     np.testing.assert_allclose(median_weights(weights, np.full(3, 1 / 3)), np.full(3, 1 / 3))
     short = np.array([[-0.6, 0.4], [-0.6, 0.4], [0.2, 0.1]])
     np.testing.assert_allclose(median_weights(short, np.full(3, 1 / 3)), [-0.6, 0.4])
 
 
-def test_an_ensemble_votes_on_weights() -> None:
+def test_ensemble_votes_on_weights() -> None:
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     agents = [agent(market, rules, seed, kind=kind) for seed, kind in enumerate(("mlp", "equivariant", "mlp"))]
@@ -68,7 +68,7 @@ def test_an_ensemble_votes_on_weights() -> None:
     assert np.abs(voted - each.mean(0)).max() > 1e-3
 
 
-def test_an_ensemble_of_discrete_agents_makes_the_choice_of_most() -> None:
+def test_discrete_ensemble_takes_the_majority_action() -> None:
     rules, source = EnvironmentConfig(kind="discrete", envs=8, group=4, window=40), prices()
     market = market_of(source, rules)
     env = make_env(market, rules, first=FIT[0], last=FIT[1])
@@ -90,7 +90,7 @@ def test_an_ensemble_of_discrete_agents_makes_the_choice_of_most() -> None:
 
 
 @pytest.mark.parametrize("rule", ["mean", "vote"])
-def test_one_alone_is_of_one_mind(rule: str) -> None:
+def test_single_member_equals_itself_under_any_rule(rule: str) -> None:
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     window = window_at(source, 320, 1, market.raw_features[320].double().numpy())

@@ -18,8 +18,9 @@ from finrl_pod_strategies.rule_based import EqualWeight
 from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
-from finrl_pod.evaluate.backtest import backtest, simulate
+from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import growth_interval
+from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig

@@ -36,14 +36,14 @@ def audit(
         raise InputError("audit takes a run directory, --strategy NAME or --env KIND, one of the three")
     if run_dir is not None and data is not None:
         raise InputError("a run is audited on its own data: leave --data out")
-    with console.step_display(quiet=as_json) as tell:
+    with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
         if run_dir is not None:
-            found = audit_targets.audit_run(run_dir, tell=tell, **options)
+            found = audit_targets.audit_run(run_dir, on_step=on_step, **options)
         elif strategy is not None:
-            found = audit_targets.audit_strategy(strategy, data, tell=tell, **options)
+            found = audit_targets.audit_strategy(strategy, data, on_step=on_step, **options)
         else:
-            found = audit_targets.audit_env(str(env), data, tell=tell, **options)
+            found = audit_targets.audit_env(str(env), data, on_step=on_step, **options)
     if as_json:
         print_json(found.plain())
     else:

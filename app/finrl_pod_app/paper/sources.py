@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from finrl_pod_strategies.baselines import make
+from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod import __version__
@@ -33,7 +33,9 @@ class Baseline:
     """A strategy of the project by name."""
 
     def __init__(self, name: str) -> None:
-        self._loaded = LoadedStrategy(make(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name)
+        self._loaded = LoadedStrategy(
+            make_baseline(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name
+        )
 
     def current(self) -> LoadedStrategy:
         return self._loaded

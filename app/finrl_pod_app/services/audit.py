@@ -1,4 +1,4 @@
-"""The checks of an audit in their order, and the audit of a champion."""
+"""Run the audit's checks on a champion of a run or on any pipeline."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
-from finrl_pod_strategies.baselines import make
+from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.audit.determinism import determinism
-from finrl_pod.evaluate.audit.fills import fills
-from finrl_pod.evaluate.audit.flaws import flaws
-from finrl_pod.evaluate.audit.leakage import chosen_on_validation, fitted, separated
-from finrl_pod.evaluate.audit.lookahead import PROBES, lookahead
+from finrl_pod.evaluate.audit.data_quality import check_data
+from finrl_pod.evaluate.audit.determinism import check_determinism
+from finrl_pod.evaluate.audit.fills import check_fills
+from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
+from finrl_pod.evaluate.audit.lookahead import PROBES, check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, fresh_copy
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
-from finrl_pod.evaluate.audit.warmup import WARM_UP, warm_up
-from finrl_pod.evaluate.variations import recorded
+from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
+from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
@@ -33,15 +33,15 @@ from finrl_pod.tournament.scoring import metrics_of
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
 from finrl_pod_app.services.champions import member_ledgers
 
-YARDSTICK = "equal_weight"
-ENVIRONMENTS, GROUP = 8, 4
+REFERENCE = "equal_weight"
+ENVIRONMENTS, GROUP = 8, 4  # of an audited environment
 
-Tell = Callable[[str], None]
+OnStep = Callable[[str], None]  # called with the name of each check before it runs
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found. sensitivity: None where there is no strategy."""
+    """Findings about one subject. sensitivity: None without a strategy, or if costs were not checked."""
 
     subject: str
     findings: tuple[Finding, ...]
@@ -49,11 +49,11 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """No finding is a failure."""
+        """Whether no finding is a failure."""
         return clean(self.findings)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON knows it: what is infinite is null."""
+        """The audit as JSON holds it, infinite numbers as null."""
         return {
             "subject": self.subject,
             "clean": self.clean,
@@ -72,105 +72,128 @@ def audit_champion(
     costs: bool = True,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
-    tell: Tell = lambda _: None,
+    on_step: OnStep = lambda _: None,
 ) -> Audit:
-    """The champion of a run, from its prices to its decisions.
+    """Audit the champion of a run, from its prices to its decisions.
 
-    last_decision: last bar at which its training environments decide. costs: try other costs and delays, on the
-    validation bars; they can raise doubts, not faults.
+    last_decision: last bar at which its training environments decide. costs: also check other costs and delays on the
+    validation bars, which can lead to warnings but not to failures.
     """
     splits = make_splits(panel.times, config.splits)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
     champion = PolicyStrategy(list(snapshots.values()), members.shares, rule=members.rule)
     strategies = {"champion": champion}
     if len(snapshots) > 1:
-        strategies |= {agent: PolicyStrategy([one], name=agent) for agent, one in snapshots.items()}
+        strategies |= {agent: PolicyStrategy([snapshot], name=agent) for agent, snapshot in snapshots.items()}
     pipeline = Pipeline(
         name="champion",
         panel=panel,
-        build=builder(config, _with_turbulence(champion)),
+        build=market_builder(config, _champion_normaliser(champion)),
         rules=rules_of(config.environment),
         cash=config.environment.cash,
-        settled=splits.train.last + 1,
+        out_of_sample=splits.train.last + 1,
         strategies=strategies,
-        make_env=small_env(config.environment),
+        make_env=audit_env_factory(config.environment),
     )
-    tell("leakage")
-    market = builder(config, champion.normaliser)(panel)
+    on_step("leakage")
+    market = market_builder(config, champion.normaliser)(panel)
     found = [
-        *fitted(market, champion.normaliser, (splits.train.first, splits.train.last)),
-        *separated(splits, last_decision),
-        *_selection(run, config, market, splits, members),
+        *check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last)),
+        *check_splits(splits, last_decision),
+        *_check_selection(run, config, market, splits, members),
     ]
     span = (splits.validation.first, splits.validation.last) if costs else None
-    rest, sensed = examine(pipeline, span, config.environment.cost_bps, probes, warm_up_bars, tell)
-    return Audit(f"champion of {run.path}", (*found, *rest), sensed)
+    rest, sensitivities = run_checks(pipeline, span, config.environment.cost_bps, probes, warm_up_bars, on_step)
+    return Audit(f"champion of {run.path}", (*found, *rest), sensitivities)
 
 
-def examine(
+def run_checks(
     pipeline: Pipeline,
     span: tuple[int, int] | None,
     cost: float,
     probes: int,
     warm_up_bars: int,
-    tell: Tell,
-    yardstick: str = YARDSTICK,
+    on_step: OnStep,
+    reference: str = REFERENCE,
 ) -> tuple[list[Finding], Sensitivity | None]:
-    """The checks that every subject goes through. span: bars on which a strategy's costs and delays are tried."""
+    """Run the checks that apply to every pipeline. span: bars on which a strategy's costs and delays are varied."""
     if probes < 1 or warm_up_bars < 1:
-        raise InputError(f"an audit needs 1 probe and 1 bar of warm-up at least, got {probes} and {warm_up_bars}")
-    tell("determinism")
-    found = determinism(pipeline)
-    # What is not the same twice moves whether or not the future changes: that is one fault, not three.
+        raise InputError(
+            f"an audit needs at least 1 probe and 1 bar of warm-up, got {probes} probes and {warm_up_bars} bars"
+        )
+    on_step("determinism")
+    found = check_determinism(pipeline)
+    # A strategy that is not deterministic would fail the other comparisons too: report that once.
     fickle = {finding.part for finding in found if finding.status == "fail"}
     kept = {name: strategy for name, strategy in pipeline.strategies.items() if f"strategy {name}" not in fickle}
-    steady = dataclasses.replace(pipeline, strategies=kept)
-    steps: Sequence[tuple[str, Callable[[], list[Finding]]]] = (
-        ("look-ahead", lambda: lookahead(steady, probes)),
-        ("warm-up", lambda: warm_up(steady, warm_up_bars)),
-        ("fills", lambda: fills(pipeline)),
-        ("data", lambda: flaws(pipeline.panel)),
+    deterministic = dataclasses.replace(pipeline, strategies=kept)
+    checks: Sequence[tuple[str, Callable[[], list[Finding]]]] = (
+        ("look-ahead", lambda: check_lookahead(deterministic, probes)),
+        ("warm-up", lambda: check_warm_up(deterministic, warm_up_bars)),
+        ("fills", lambda: check_fills(pipeline)),
+        ("data", lambda: check_data(pipeline.panel)),
     )
-    for name, check in steps:
-        tell(name)
+    for name, check in checks:
+        on_step(name)
         found += check()
     if span is None or not pipeline.strategies:
         return found, None
-    tell("costs and delays")
-    sensed = sense(pipeline, span)
-    return [*found, *sensitivity_findings(pipeline, sensed, yardstick, cost)], sensed
+    on_step("costs and delays")
+    varied = cost_sensitivity(pipeline, span)
+    return [*found, *sensitivity_findings(pipeline, varied, reference, cost)], varied
 
 
-def sense(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
-    """The first strategy of a pipeline beside equal weight, at other costs and delays."""
+def cost_sensitivity(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
+    """Sensitivity of a pipeline's first strategy, compared with equal weight."""
     panel = pipeline.prepare(pipeline.panel)
     market = pipeline.build(panel)
     terms = (panel, market, *span, pipeline.rules, pipeline.cash)
-    whole = fresh_copy(next(iter(pipeline.strategies.values())))
-    own, yardstick = (recorded(strategy, *terms)[1] for strategy in (whole, make(YARDSTICK)))
-    return sensitivity(own.decisions, yardstick.decisions, *terms[1:])
+    strategy = fresh_copy(next(iter(pipeline.strategies.values())))
+    own, reference = (backtest_recorded(tested, *terms)[1] for tested in (strategy, make_baseline(REFERENCE)))
+    return sensitivity(own.decisions, reference.decisions, *terms[1:])
 
 
-def _selection(
+def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:
+    """A function from prices to a market with a frozen normaliser."""
+    environment = config.environment
+
+    def build(panel: Panel) -> MarketTensor:
+        turbulence = environment.turbulence_limit > 0
+        return build_market(panel, normaliser.feature_names, normaliser, environment.fill, turbulence=turbulence)
+
+    return build
+
+
+def audit_env_factory(config: EnvironmentConfig) -> Callable[[MarketTensor, int, int], MarketEnv]:
+    """A function that makes a few environments. Cash earns nothing in them: interest would look like a wrong fill."""
+    config = dataclasses.replace(config, cash_rates=())
+
+    def make_audit_env(market: MarketTensor, first: int, last: int) -> MarketEnv:
+        return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP)
+
+    return make_audit_env
+
+
+def _check_selection(
     run: RunDirectory, config: RunConfig, market: MarketTensor, splits: Splits, members: ChampionMembers
 ) -> list[Finding]:
-    """Everybody on the leaderboard is scored again on the validation bars."""
+    """Score every agent of the leaderboard again on the validation bars."""
     state = run.state()
     board = Leaderboard.from_plain(config.tournament.leaderboard, state["leaderboard"] if state else [])
     agents = [run.snapshot(score.id) for score in board.scores]
-    again = _scores(agents, market, config, (splits.validation.first, splits.validation.last))
+    recomputed = _validation_scores(agents, market, config, (splits.validation.first, splits.validation.last))
     chosen = choose(board, config.tournament).ids
-    found = chosen_on_validation({s.id: s.score for s in board.scores}, again, members.ids)
+    found = check_selection({s.id: s.score for s in board.scores}, recomputed, members.ids)
     if set(members.ids) != set(chosen):
-        text = f"The champion holds {', '.join(members.ids)}, the leaderboard's best are {', '.join(chosen)}."
+        text = f"The champion consists of {', '.join(members.ids)}, the leaderboard's best are {', '.join(chosen)}."
         found.append(Finding("leakage", "fail", "the champion's selection", text))
     return found
 
 
-def _scores(
+def _validation_scores(
     agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, span: tuple[int, int]
 ) -> dict[str, float]:
-    """id -> Sharpe ratio a year on the bars of `span`."""
+    """id -> annual Sharpe ratio on the bars of `span`."""
     found: dict[str, float] = {}
     for members, ledger in member_ledgers(agents, market, config.environment, *span):
         metrics = metrics_of(ledger, market)
@@ -178,29 +201,8 @@ def _scores(
     return found
 
 
-def builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:
-    """Prices to a market, the normaliser frozen."""
-    environment = config.environment
-
-    def build(panel: Panel) -> MarketTensor:
-        storm = environment.turbulence_limit > 0
-        return build_market(panel, normaliser.feature_names, normaliser, environment.fill, turbulence=storm)
-
-    return build
-
-
-def small_env(config: EnvironmentConfig) -> Callable[[MarketTensor, int, int], MarketEnv]:
-    """Environments by a config, a few of them. Cash earns nothing in them: a night's interest is no fill."""
-    config = dataclasses.replace(config, cash_rates=())
-
-    def made(market: MarketTensor, first: int, last: int) -> MarketEnv:
-        return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP)
-
-    return made
-
-
-def _with_turbulence(champion: PolicyStrategy) -> Normaliser:
-    """The champion's normaliser; turbulence, where it looks at it beside its features, is left as it is."""
+def _champion_normaliser(champion: PolicyStrategy) -> Normaliser:
+    """The champion's normaliser, extended by an identity for features it uses besides its own (turbulence)."""
     own, extra = champion.normaliser, champion.feature_names[len(champion.normaliser.feature_names) :]
     if not extra:
         return own

@@ -1,4 +1,4 @@
-"""What can be audited from the command line: a run, a baseline, an environment."""
+"""Audit a run, a strategy or an environment by name, as `finrl-pod audit` and the dashboard do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
-from finrl_pod_strategies.index import index_panel
+from finrl_pod_strategies.baselines import index_panel
 from finrl_pod_strategies.user_strategy import is_file_reference, strategy_hash
 
 from finrl_pod.data.splits import Span, make_splits
@@ -19,18 +19,31 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import DataConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod_app.services.audit import YARDSTICK, Audit, Tell, audit_champion, builder, examine, small_env
+from finrl_pod_app.services.audit import (
+    REFERENCE,
+    Audit,
+    OnStep,
+    audit_champion,
+    audit_env_factory,
+    market_builder,
+    run_checks,
+)
 from finrl_pod_app.services.backtests import find_strategy
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import make_market, training_env
 from finrl_pod_app.services.trial_log import log_look
 
-FEWEST_BARS = 60  # of a panel: below it there is no bar to probe
+MIN_BARS = 60  # a shorter panel has no bar to probe
 
 
-def audit_run(path: Path, *, probes: int = PROBES, warm_up_bars: int = WARM_UP, tell: Tell = lambda _: None) -> Audit:
-    """The champion of a run. Raises RunError for a folder without a finished generation, DataError for changed data."""
+def audit_run(
+    path: Path, *, probes: int = PROBES, warm_up_bars: int = WARM_UP, on_step: OnStep = lambda _: None
+) -> Audit:
+    """Audit the champion of a run.
+
+    Raises RunError for a folder without a finished generation, DataError if the data has changed since.
+    """
     run = RunDirectory.open(path)
     config = run.config
     panel = load_panel(config)
@@ -40,7 +53,7 @@ def audit_run(path: Path, *, probes: int = PROBES, warm_up_bars: int = WARM_UP, 
     trained = training_env(config, make_market(panel, config, splits), splits, (0,))
     members = saved_members(run)
     return audit_champion(
-        run, panel, config, members, trained.last, probes=probes, warm_up_bars=warm_up_bars, tell=tell
+        run, panel, config, members, trained.last, probes=probes, warm_up_bars=warm_up_bars, on_step=on_step
     )
 
 
@@ -50,12 +63,15 @@ def audit_strategy(
     *,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
-    tell: Tell = lambda _: None,
+    on_step: OnStep = lambda _: None,
 ) -> Audit:
-    """A baseline, or a user's `file.py:Class`, on a panel of the store, under the default rules."""
+    """Audit a baseline or a user's `file.py:Class` on a panel of the store, under the default rules.
+
+    Auditing a user's strategy counts as a look at the bars on which costs are varied.
+    """
     strategy = find_strategy(name)
-    config, panel, span = _grounds(data)
-    if is_file_reference(name):  # the audit says how it does on these bars
+    config, panel, span = _default_data(data)
+    if is_file_reference(name):
         log_look(panel, Span(*span), strategy_hash(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)
@@ -67,13 +83,12 @@ def audit_strategy(
         build=lambda prices: build_market(prices, features, frozen or (0, len(prices.times) - 1), fill),
         rules=rules_of(config.environment),
         cash=config.environment.cash,
-        settled=span[0],
+        out_of_sample=span[0],
         strategies={name: strategy},
     )
-    yardstick = name if name == "index" else YARDSTICK
-    terms = (span, config.environment.cost_bps, probes, warm_up_bars, tell, yardstick)
-    found, sensed = examine(pipeline, *terms)
-    return Audit(name, tuple(found), sensed)
+    reference = name if name == "index" else REFERENCE
+    found, varied = run_checks(pipeline, span, config.environment.cost_bps, probes, warm_up_bars, on_step, reference)
+    return Audit(name, tuple(found), varied)
 
 
 def audit_env(
@@ -82,35 +97,38 @@ def audit_env(
     *,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
-    tell: Tell = lambda _: None,
+    on_step: OnStep = lambda _: None,
 ) -> Audit:
-    """An environment and the features that it shows, on a panel of the store, under the default rules."""
+    """Audit an environment and its features on a panel of the store, under the default rules."""
     if kind not in KINDS:
         raise InputError(f"--env must be one of {', '.join(KINDS)}, got {kind!r}")
-    config, panel, span = _grounds(data)
+    config, panel, span = _default_data(data)
     environment = dataclasses.replace(config.environment, kind=kind)  # type: ignore[arg-type]  # checked above
     config = dataclasses.replace(config, environment=environment)
     market = build_market(panel, config.features.names, (0, span[0] - 1), environment.fill)
     pipeline = Pipeline(
         name=kind,
         panel=panel,
-        build=builder(config, market.normaliser),
+        build=market_builder(config, market.normaliser),
         rules=rules_of(environment),
         cash=environment.cash,
-        settled=span[0],
-        make_env=small_env(environment),
+        out_of_sample=span[0],
+        make_env=audit_env_factory(environment),
     )
-    found, _ = examine(pipeline, None, environment.cost_bps, probes, warm_up_bars, tell)
+    found, _ = run_checks(pipeline, None, environment.cost_bps, probes, warm_up_bars, on_step)
     return Audit(kind, tuple(found))
 
 
-def _grounds(data: str | None) -> tuple[RunConfig, Panel, tuple[int, int]]:
-    """The default config on a panel, and the bars that costs are tried on: the validation split of the sample, the
-    later half of other data. Decisions are probed from the first of them on."""
+def _default_data(data: str | None) -> tuple[RunConfig, Panel, tuple[int, int]]:
+    """The default config, its panel, and the bars on which costs are varied.
+
+    These are the validation split of the sample, or the second half of other data. Decisions are probed from the first
+    of them on.
+    """
     config = RunConfig() if data is None else RunConfig(data=DataConfig(data))
     panel = load_panel(config)
-    if len(panel.times) < FEWEST_BARS:
-        raise DataError(f"an audit needs {FEWEST_BARS} bars at least, panel {panel.name!r} has {len(panel.times)}")
+    if len(panel.times) < MIN_BARS:
+        raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")
     if data is not None:
         return config, panel, (len(panel.times) // 2, len(panel.times) - 1)
     validation = make_splits(panel.times, config.splits).validation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from finrl_pod_strategies.baselines import make, run_baseline
+from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.user_strategy import is_file_reference, load_user_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
@@ -145,7 +145,7 @@ def _on_paper(
                     name, asked.panel, asked.market, asked.first, asked.last, rules, terms.cash
                 )
             continue
-        strategy = asked.strategy if name == asked.name else make(name)
+        strategy = asked.strategy if name == asked.name else make_baseline(name)
         tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
         results[name], sent[name] = tested
     document = _document(asked, results, None)
@@ -244,7 +244,7 @@ def find_strategy(name: str, seed: int | None = None) -> Strategy:
     """A baseline by name, or a user's `file.py:Class`. Raises InputError where there is none."""
     if is_file_reference(name):
         return load_user_strategy(name, seed)
-    return make(name, seed)
+    return make_baseline(name, seed)
 
 
 def _prepared_run(

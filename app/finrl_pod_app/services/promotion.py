@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from finrl_pod_strategies.baselines import make, run_baselines
+from finrl_pod_strategies.baselines import make_baseline, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
-from finrl_pod.evaluate.audit.sensitivity import break_even_of
+from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.variations import cost_curve, recorded
+from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence, fewest_bars
 from finrl_pod.promotion.gate import check as check_gate
@@ -109,10 +109,10 @@ def evaluate_champion(
     stage("testing the champion beside the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
-    result, watched = recorded(champion, panel, market, *span, *terms)
+    result, watched = backtest_recorded(champion, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
     if kept is None:
-        _, yardstick = recorded(make(REFERENCE), panel, market, *span, *terms)
+        _, yardstick = backtest_recorded(make_baseline(REFERENCE), panel, market, *span, *terms)
         evidence = PromotionEvidence(
             validation=validation,
             test=test,
@@ -120,13 +120,13 @@ def evaluate_champion(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=break_even_of(
+            break_even=break_even_cost(
                 watched,
                 yardstick,
                 market,
                 *span,
                 *terms,
-                beyond=config.gate.break_even_cost_multiple * environment.cost_bps,
+                at_least=config.gate.break_even_cost_multiple * environment.cost_bps,
             ),
             faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,

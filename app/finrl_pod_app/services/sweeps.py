@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_strategies.index import index_market, index_rules
+from finrl_pod_strategies.baselines import index_market, index_rules
 
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finrl_pod_strategies.baselines import make, run_baselines
+from finrl_pod_strategies.baselines import make_baseline, run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.scheduled import ScheduledStrategy
 
@@ -17,7 +17,7 @@ from finrl_pod import __version__
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.audit.sensitivity import break_even_of
+from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
@@ -26,7 +26,7 @@ from finrl_pod.evaluate.seed_statistics import (
     interquartile_mean_interval,
     probability_of_improvement,
 )
-from finrl_pod.evaluate.variations import recorded
+from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence
@@ -85,7 +85,9 @@ def report_walkforward(
     audits = [] if kept else _audit(fold_runs, tell)
     tell("stitching the champions of all folds")
     looks = registry.look(look, panel)
-    result, watched = recorded(_scheduled(panel, [_together(fold_runs, fold) for fold in _folds(fold_runs)]), *terms)
+    result, watched = backtest_recorded(
+        _scheduled(panel, [_together(fold_runs, fold) for fold in _folds(fold_runs)]), *terms
+    )
     alone = {
         seed: backtest(
             _scheduled(
@@ -104,11 +106,11 @@ def report_walkforward(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=break_even_of(
+            break_even=break_even_cost(
                 watched,
-                recorded(make(REFERENCE), *terms)[1],
+                backtest_recorded(make_baseline(REFERENCE), *terms)[1],
                 *terms[1:],
-                beyond=config.gate.break_even_cost_multiple * config.environment.cost_bps,
+                at_least=config.gate.break_even_cost_multiple * config.environment.cost_bps,
             ),
             faults=tuple(audits),
             seed=config.seed,

@@ -1,1 +1,1 @@
-"""The audit: does anything that is decided know what could not have been known?"""
+"""The audit: checks for look-ahead, leakage, warm-up, fills, data quality, cost sensitivity and determinism."""

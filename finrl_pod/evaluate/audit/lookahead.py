@@ -1,12 +1,14 @@
-"""Look-ahead: what comes after a bar is changed, and nothing decided at or before it may move.
+"""Check look-ahead: change the bars after t; nothing computed or decided up to t may change.
 
-The bars after t are perturbed, permuted and dropped, for many t after the training. The chain is compared stage by
-stage, from prices to decisions, and the first stage that moves is the one at fault: the later ones only pass it on.
+For many t after training, later bars are perturbed, permuted and dropped. The pipeline is compared stage by stage, from
+prices to decisions. The first stage that changes is at fault; later stages only pass the change on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,53 +16,53 @@ from numpy.typing import ArrayLike
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
-    cut,
-    decisions,
-    difference,
-    permuted,
-    perturbed,
-    tradable_everywhere,
+    RolloutStep,
+    decision_difference,
+    first_difference,
+    record_decisions,
+    rollout,
 )
-from finrl_pod.evaluate.audit.rollout import Shown, first_difference, rollout
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "look-ahead"
 PROBES = 12
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
 STEPS = 24  # decisions that lead up to t
-TOLERANCE = 1e-5  # of values, relative; a leak moves them by per cents
-WEIGHT_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
+TOLERANCE = 1e-5  # relative; a leak changes values by per cents
+DECISION_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
 
-Fault = tuple[str, str, int, str]  # stage, part, bar of the panel, by which change
-Moved = Iterator[tuple[str, int]]  # part, row
+Fault = tuple[str, str, int, str]  # stage, part, bar of the panel, kind of change
+Changes = Iterator[tuple[str, int]]  # part, row
 
 
-class Made:
-    """Prices as prepared, the market made of them, and what ran on it; each is made once."""
+class PipelineRun:
+    """One run of the pipeline on a panel: prepared prices, market, and decisions and rollouts, each computed once."""
 
     def __init__(self, pipeline: Pipeline, panel: Panel) -> None:
+        self.pipeline = pipeline
         self.panel = pipeline.prepare(panel)
         self.market: MarketTensor = pipeline.build(self.panel)
-        self._led: dict[str, list[Floats | None]] = {}
-        self._shown: dict[tuple[int, int], list[Shown]] = {}
+        self._decisions: dict[str, list[Floats | None]] = {}
+        self._rollouts: dict[tuple[int, int], list[RolloutStep]] = {}
 
-    def led(self, pipeline: Pipeline, name: str, first: int, k: int) -> list[Floats | None]:
-        """Decisions of a strategy from bar `first` to k, as far as they can fill, through the engine."""
-        if name not in self._led:
+    def decisions(self, name: str, first: int, k: int) -> list[Floats | None]:
+        """Decisions of a strategy at the bars from `first` to k that can fill."""
+        if name not in self._decisions:
+            strategy = self.pipeline.strategies[name]
             span = first, min(k + 1, len(self.panel.times) - 1)
-            terms = (pipeline.rules, pipeline.cash)
-            self._led[name] = decisions(pipeline.strategies[name], self.panel, self.market, *span, *terms)
-        return self._led[name]
+            terms = (self.pipeline.rules, self.pipeline.cash)
+            self._decisions[name] = record_decisions(strategy, self.panel, self.market, *span, *terms)
+        return self._decisions[name]
 
-    def shown(self, pipeline: Pipeline, first: int, last: int) -> list[Shown]:
-        """What the environment shows while it decides on bars first to last."""
-        if (first, last) not in self._shown and pipeline.make_env is not None:
-            self._shown[first, last] = rollout(pipeline.make_env(self.market, first, last), STEPS)
-        return self._shown[first, last]
+    def rollout(self, first: int, last: int) -> list[RolloutStep]:
+        """Rollout of an environment whose decisions lie on bars first to last."""
+        if (first, last) not in self._rollouts and self.pipeline.make_env is not None:
+            self._rollouts[first, last] = rollout(self.pipeline.make_env(self.market, first, last), STEPS)
+        return self._rollouts[first, last]
 
 
-def lookahead(pipeline: Pipeline, probes: int = PROBES, seed: int = 0) -> list[Finding]:
-    """One finding a part that sees the future, with its first bar; one "pass" where there is none."""
+def check_lookahead(pipeline: Pipeline, probes: int = PROBES, seed: int = 0) -> list[Finding]:
+    """One failure for each part that depends on later bars, with its first bar; a single pass if there is none."""
     bars = probe_bars(pipeline, probes)
     first: dict[tuple[str, str], Fault] = {}
     for t in bars:
@@ -69,17 +71,20 @@ def lookahead(pipeline: Pipeline, probes: int = PROBES, seed: int = 0) -> list[F
             if key not in first or fault[2] < first[key][2]:
                 first[key] = fault
     if first:
-        return [_finding(pipeline, fault) for fault in first.values()]
+        return [_failure(pipeline, fault) for fault in first.values()]
     stages = ["prices", "features", "market"]
     stages += ["environment"] if pipeline.make_env else []
     stages += ["decisions"] if pipeline.strategies else []
-    what = f"{', '.join(stages[:-1])} and {stages[-1]} up to a bar stay as they are when later bars change"
-    return [Finding(CHECK, "pass", pipeline.name, f"{what}, tried at {len(bars)} bars in 3 ways.", value=len(bars))]
+    message = (
+        f"Changing later bars changes no {', '.join(stages[:-1])} or {stages[-1]}; probed at {len(bars)} bars in 3 "
+        "ways."
+    )
+    return [Finding(CHECK, "pass", pipeline.name, message, value=len(bars))]
 
 
 def probe_bars(pipeline: Pipeline, probes: int) -> list[int]:
-    """Bars spread from the end of training to the last bar but one, none of them within a gap of a ticker."""
-    low = max(pipeline.settled, STEPS + 2)
+    """Bars spread from the end of training to the last bar but one, none within a gap of a ticker."""
+    low = max(pipeline.out_of_sample, STEPS + 2)
     high = len(pipeline.panel.times) - 2
     wanted = np.unique(np.linspace(low, high, max(probes, 1)).round().astype(int))
     found = []
@@ -98,100 +103,102 @@ def _faults_at(pipeline: Pipeline, t: int, seed: int) -> Iterator[Fault]:
         "the bars after it in another order": lambda: permuted(part, k, seed + t),
         "no bars after it": lambda: cut(part, 0, k + 1),
     }
-    base = Made(pipeline, part)
-    for name in pipeline.strategies:  # before any other market is made, which a strategy might get hold of
-        base.led(pipeline, name, max(k - STEPS, 0), k)
+    base = PipelineRun(pipeline, part)
+    for name in pipeline.strategies:  # before another market exists that a strategy might get hold of
+        base.decisions(name, max(k - STEPS, 0), k)
     for how, change in changes.items():
-        other = Made(pipeline, change())
+        other = PipelineRun(pipeline, change())
         for stage, compare in _STAGES.items():
-            moved = list(compare(pipeline, base, other, k))
-            yield from ((stage, piece, start + row, how) for piece, row in moved)
-            if moved:
+            changed = list(compare(base, other, k))
+            yield from ((stage, name, start + row, how) for name, row in changed)
+            if changed:
                 break
 
 
-def _finding(pipeline: Pipeline, fault: Fault) -> Finding:
+def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
     stage, part, t, how = fault
     bar = pipeline.bar(t)
-    message = f"{part} ({stage}) sees the future: what it says at {bar} changes with {how}."
+    message = f"{part} ({stage}) depends on the future: its value at {bar} changes with {how}."
     return Finding(CHECK, "fail", part, message, bar)
 
 
-def _prices(_: Pipeline, base: Made, other: Made, k: int) -> Moved:
-    """What the preparation of prices made of the bars up to k."""
+# ---------------------------------------------------------------------- stages
+
+
+def _compare_prices(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+    """Prepared prices up to k."""
     for column in (*base.panel.columns, "tradable"):
         a, b = getattr(base.panel, column), getattr(other.panel, column)
-        yield from _moved(f"the preparation of {column}", a[: k + 1], b[: k + 1])
+        yield from _compare_rows(f"the preparation of {column}", a[: k + 1], b[: k + 1])
 
 
-def _features(_: Pipeline, base: Made, other: Made, k: int) -> Moved:
-    """Features as they are computed; where these hold still, as they are normalised."""
+def _compare_features(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+    """Raw features up to k; if these are equal, normalised features."""
     a, b = base.market, other.market
     raw = [
-        fault
+        change
         for i, name in enumerate(a.feature_names)
-        for fault in _moved(f"feature {name}", a.raw_features[: k + 1, :, i], b.raw_features[: k + 1, :, i])
+        for change in _compare_rows(f"feature {name}", a.raw_features[: k + 1, :, i], b.raw_features[: k + 1, :, i])
     ]
     yield from raw
     for i, name in enumerate(a.feature_names if not raw else ()):
-        yield from _moved(f"the normaliser of {name}", a.features[: k + 1, :, i], b.features[: k + 1, :, i])
+        yield from _compare_rows(f"the normaliser of {name}", a.features[: k + 1, :, i], b.features[: k + 1, :, i])
 
 
-def _market(_: Pipeline, base: Made, other: Made, k: int) -> Moved:
-    """Closes, what is tradable, turbulence up to k; fills of the decisions up to k - 1."""
+def _compare_markets(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+    """Closes, tradability and turbulence up to k; fills of the decisions up to k - 1."""
     a, b = base.market, other.market
-    yield from _moved("the closing price for valuation", a.close[: k + 1], b.close[: k + 1])
-    yield from _moved("the mask of what is tradable", a.tradable[: k + 1], b.tradable[: k + 1])
+    yield from _compare_rows("the closing price for valuation", a.close[: k + 1], b.close[: k + 1])
+    yield from _compare_rows("the mask of tradable tickers", a.tradable[: k + 1], b.tradable[: k + 1])
     if a.turbulence is not None and b.turbulence is not None:
-        yield from _moved("turbulence", a.turbulence[: k + 1], b.turbulence[: k + 1])
-    yield from _moved("the fill price", a.fill[:k], b.fill[:k])
-    yield from _moved("the mask of what fills", a.fillable[:k], b.fillable[:k])
+        yield from _compare_rows("turbulence", a.turbulence[: k + 1], b.turbulence[: k + 1])
+    yield from _compare_rows("the fill price", a.fill[:k], b.fill[:k])
+    yield from _compare_rows("the mask of fillable tickers", a.fillable[:k], b.fillable[:k])
 
 
-def _environment(pipeline: Pipeline, base: Made, other: Made, k: int) -> Moved:
-    """Two environments on the bars before k, led by the same actions from the same seed."""
+def _compare_environments(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+    """Rollouts of two environments on the bars before k, with the same actions from the same seed."""
     first, last = max(k - STEPS, base.market.first), min(k, other.market.steps - 1)
-    if pipeline.make_env is None or first > last:
+    if base.pipeline.make_env is None or first > last:
         return
-    a, b = (made.shown(pipeline, first, last) for made in (base, other))
-    found = first_difference(a, b, TOLERANCE, known=k)
+    found = first_difference(base.rollout(first, last), other.rollout(first, last), TOLERANCE, known=k)
     if found is not None:
         name, day = found
         yield f"the environment's {name}", day
 
 
-def _decisions(pipeline: Pipeline, base: Made, other: Made, k: int) -> Moved:
-    """The whole; where it moves its members too, for then they are at fault and it only passes on what they did."""
+def _compare_decisions(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
+    """Decisions of the ensemble; if they change, those of the members whose change it passes on."""
     first = max(k - STEPS, 0)
-    if not pipeline.strategies:
+    if not base.pipeline.strategies:
         return
-    whole, *members = pipeline.strategies
-    row = _first_other_decision(pipeline, whole, base, other, first, k)
+    ensemble, *members = base.pipeline.strategies
+    row = _first_other_decision(ensemble, base, other, first, k)
     if row is None:
         return
-    rows = {name: _first_other_decision(pipeline, name, base, other, first, k) for name in members}
-    faulty = {name: row for name, row in rows.items() if row is not None} or {whole: row}
+    rows = {name: _first_other_decision(name, base, other, first, k) for name in members}
+    faulty = {name: row for name, row in rows.items() if row is not None} or {ensemble: row}
     yield from ((f"strategy {name}", first + row) for name, row in faulty.items())
 
 
-def _first_other_decision(pipeline: Pipeline, name: str, base: Made, other: Made, first: int, k: int) -> int | None:
-    a, b = (made.led(pipeline, name, first, k) for made in (base, other))
-    # With no bar after k nothing that is decided at k can fill: there is one decision less.
-    moved = [i for i, (x, y) in enumerate(zip(a, b, strict=False)) if difference(x, y) > WEIGHT_TOLERANCE]
-    return moved[0] if moved else None
+def _first_other_decision(name: str, base: PipelineRun, other: PipelineRun, first: int, k: int) -> int | None:
+    a, b = (run.decisions(name, first, k) for run in (base, other))
+    # Without bars after k the decision at k cannot fill: there is one decision less.
+    changed = [i for i, (x, y) in enumerate(zip(a, b, strict=False)) if decision_difference(x, y) > DECISION_TOLERANCE]
+    return changed[0] if changed else None
 
 
-_STAGES: dict[str, Callable[[Pipeline, Made, Made, int], Moved]] = {
-    "prices": _prices,
-    "features": _features,
-    "market": _market,
-    "environment": _environment,
-    "decisions": _decisions,
+_STAGES: dict[str, Callable[[PipelineRun, PipelineRun, int], Changes]] = {
+    "prices": _compare_prices,
+    "features": _compare_features,
+    "market": _compare_markets,
+    "environment": _compare_environments,
+    "decisions": _compare_decisions,
 }
 
 
-def _moved(part: str, a: ArrayLike, b: ArrayLike) -> Moved:
-    """(part, the first row in which two arrays [T, ...] differ), where they do."""
+def _compare_rows(part: str, a: ArrayLike, b: ArrayLike) -> Changes:
+    """(part, first row in which two arrays [T, ...] differ), if they do."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape != y.shape:
         yield part, 0
@@ -199,3 +206,49 @@ def _moved(part: str, a: ArrayLike, b: ArrayLike) -> Moved:
     same = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True).reshape(len(x), -1).all(1)
     if not same.all():
         yield part, int(np.argmin(same))
+
+
+# ---------------------------------------------------------------------- changes of a panel
+
+
+def cut(panel: Panel, first: int, stop: int) -> Panel:
+    """Bars first to stop - 1 of a panel."""
+    return _rows(panel, np.arange(first, stop))
+
+
+def permuted(panel: Panel, t: int, seed: int) -> Panel:
+    """The panel with the bars after t in random order, at the same times."""
+    later = np.random.default_rng(seed).permutation(np.arange(t + 1, len(panel.times)))
+    moved = _rows(panel, np.concatenate([np.arange(t + 1), later]))
+    return dataclasses.replace(moved, times=panel.times.copy())
+
+
+def perturbed(panel: Panel, t: int, seed: int, volatility: float = 0.05) -> Panel:
+    """The panel with the prices and volumes after t multiplied by a random walk for each ticker."""
+    rng = np.random.default_rng(seed)
+    bars, assets = panel.close.shape
+    walk = np.ones((bars, assets + 2))
+    walk[t + 1 :] = np.exp(np.cumsum(rng.normal(0, volatility, (bars - t - 1, assets + 2)), 0))
+    changed: dict[str, Any] = {
+        c: getattr(panel, c) * (walk[:, -2:-1] if c == "volume" else walk[:, :assets]) for c in panel.columns
+    }
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close * walk[:, -1])
+    return dataclasses.replace(panel, benchmark=benchmark, **changed)
+
+
+def tradable_everywhere(panel: Panel, t: int) -> bool:
+    """Whether every ticker listed around t has a bar at t, so that dropping later bars cuts through no gap."""
+    listed = np.asarray(panel.tradable[: t + 1].any(0) & panel.tradable[t:].any(0))
+    return bool(panel.tradable[t][listed].all())
+
+
+def _rows(panel: Panel, rows: np.ndarray) -> Panel:
+    benchmark = panel.benchmark
+    if benchmark is not None:
+        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
+    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
+    return dataclasses.replace(
+        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
+    )

@@ -1,29 +1,32 @@
-"""What is audited: the way from prices to decisions with everything fitted frozen, and the findings of its checks."""
+"""What is audited: the pipeline from prices to decisions, recordings of its decisions and rollouts, and findings."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 
+from finrl_pod import random
 from finrl_pod.data.dates import stamp
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy, VecEnv
-from finrl_pod.types import Floats, MarketTensor, Panel
+from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
 
 Status = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """check: look-ahead, leakage, warm-up, fills, data, sensitivity or determinism. status: "fail" makes results
-    worthless, "warn" deserves doubt. part: the feature or step that it is about. bar: the first one (ISO) where the
-    fault appears. message: one sentence. value: the figure in it, where there is one.
+    """Result of one check.
+
+    check: look-ahead, leakage, warm-up, fills, data, sensitivity or determinism. status: "fail" makes results
+    worthless, "warn" deserves doubt. part: the feature or step concerned. message: one sentence. bar: the first bar
+    (ISO) at which the fault appears. value: the figure in the message, if any.
     """
 
     check: str
@@ -35,12 +38,12 @@ class Finding:
 
 
 def clean(findings: Iterable[Finding]) -> bool:
-    """No finding is a failure."""
+    """Whether no finding is a failure."""
     return not any(finding.status == "fail" for finding in findings)
 
 
-def as_it_is(panel: Panel) -> Panel:
-    """Preparation that leaves prices alone."""
+def unchanged(panel: Panel) -> Panel:
+    """Preparation that leaves prices as they are."""
     return panel
 
 
@@ -48,10 +51,10 @@ def as_it_is(panel: Panel) -> Panel:
 class Pipeline:
     """How prices become decisions.
 
-    prepare: what is done to prices before features are computed. build: prepared prices -> market, with the fitted
-    normaliser frozen. strategies: by name, the whole before its members; may be empty. make_env(market, first, last)
-    gives an environment whose decisions lie on bars first to last; None where none belongs to the subject. settled:
-    first bar after training; decisions are probed from here to the last bar.
+    prepare: preprocessing of prices before features are computed. build: makes a market from prepared prices, with the
+    fitted normaliser frozen. strategies: by name, an ensemble before its members; may be empty. make_env(market, first,
+    last): an environment whose decisions lie on bars first to last, or None. out_of_sample: first bar after training;
+    decisions are probed from here to the last bar.
     """
 
     name: str
@@ -59,86 +62,121 @@ class Pipeline:
     build: Callable[[Panel], MarketTensor]
     rules: ExecutionRules
     cash: float
-    settled: int
+    out_of_sample: int
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
-    prepare: Callable[[Panel], Panel] = as_it_is
+    prepare: Callable[[Panel], Panel] = unchanged
 
     def bar(self, t: int) -> str:
-        """The time of a bar of the panel, as messages write it."""
+        """Time of a bar of the panel, as messages show it."""
         return stamp(self.panel.times[t], self.panel.bar)
+
+
+# ---------------------------------------------------------------------- decisions of a strategy
 
 
 @runtime_checkable
 class Recreatable(Protocol):
-    """A strategy that may remember what it saw."""
+    """A strategy with state from earlier calls that can be created again."""
 
-    def again(self) -> Strategy:
-        """A new one, with the same settings."""
+    def recreate(self) -> Strategy:
+        """A new instance with the same settings and no state."""
         ...
 
 
 def fresh_copy(strategy: Strategy) -> Strategy:
-    """The strategy as it begins: what it saw on other bars must not tell on these."""
-    return strategy.again() if isinstance(strategy, Recreatable) else strategy
+    """The strategy without state from earlier calls, if it supports that."""
+    return strategy.recreate() if isinstance(strategy, Recreatable) else strategy
 
 
-def decisions(
+def record_decisions(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> list[Floats | None]:
-    """What a strategy decides at bars first to last - 1, led through the engine from cash; one that remembers is made
-    anew for it."""
-    recorded = RecordingStrategy(fresh_copy(strategy))
-    backtest(recorded, panel, market, first, last, rules, cash)
-    return recorded.decisions
+    """Decisions of a fresh copy of a strategy at bars first to last - 1, in a backtest that starts in cash."""
+    recording = RecordingStrategy(fresh_copy(strategy))
+    backtest(recording, panel, market, first, last, rules, cash)
+    return recording.decisions
 
 
-def difference(a: Floats | None, b: Floats | None) -> float:
-    """Sum of absolute differences of two decisions; infinite where only one of them leaves the account alone."""
+def decision_difference(a: Floats | None, b: Floats | None) -> float:
+    """Sum of absolute differences of two decisions [N]; infinite if only one of them is None."""
     if a is None or b is None:
         return 0.0 if a is b else float("inf")
     total = float(np.abs(a - b).sum())
     return total if np.isfinite(total) else float("inf")
 
 
-def cut(panel: Panel, first: int, stop: int) -> Panel:
-    """Bars first to stop - 1, as they are."""
-    return _rows(panel, np.arange(first, stop))
+# ---------------------------------------------------------------------- rollouts of an environment
+
+STEP_FIELDS = ("reward", "terminated", "truncated", "equity", "turnover", "cost")
 
 
-def permuted(panel: Panel, t: int, seed: int) -> Panel:
-    """The bars after t in another order, at the same times."""
-    later = np.random.default_rng(seed).permutation(np.arange(t + 1, len(panel.times)))
-    moved = _rows(panel, np.concatenate([np.arange(t + 1), later]))
-    return dataclasses.replace(moved, times=panel.times.copy())
+class RolloutStep(NamedTuple):
+    """day: [P, E] bar of the decision, or the number of the step if observations have no day. values: by name."""
+
+    day: Floats
+    values: dict[str, Floats]
 
 
-def perturbed(panel: Panel, t: int, seed: int, volatility: float = 0.05) -> Panel:
-    """Other prices and volumes after t: each ticker's go on along a random walk of their own."""
-    rng = np.random.default_rng(seed)
-    bars, assets = panel.close.shape
-    walk = np.ones((bars, assets + 2))
-    walk[t + 1 :] = np.exp(np.cumsum(rng.normal(0, volatility, (bars - t - 1, assets + 2)), 0))
-    changed: dict[str, Any] = {
-        c: getattr(panel, c) * (walk[:, -2:-1] if c == "volume" else walk[:, :assets]) for c in panel.columns
-    }
-    benchmark = panel.benchmark
-    if benchmark is not None:
-        benchmark = dataclasses.replace(benchmark, close=benchmark.close * walk[:, -1])
-    return dataclasses.replace(panel, benchmark=benchmark, **changed)
+def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
+    """Step an environment with random actions; record every observation and everything that `step` returns."""
+    stream = random.generator(seed, 0, "audit actions")
+    observation = env.reset(seed)
+    recorded = [RolloutStep(_days(observation, env, 0), {"observation": _observation_array(observation, env)})]
+    for i in range(steps):
+        action = random_actions(env, stream, torch.randn)
+        day = _days(observation, env, i)
+        outcome = env.step(action)
+        values = {name: _array(getattr(outcome, name)) for name in STEP_FIELDS}
+        values["final observation"] = _observation_array(outcome.final_observation, env)
+        recorded.append(RolloutStep(day, values))
+        observation = outcome.observation
+        shown = {"observation": _observation_array(observation, env)}
+        recorded.append(RolloutStep(_days(observation, env, i + 1), shown))
+    return recorded
 
 
-def tradable_everywhere(panel: Panel, t: int) -> bool:
-    """Every ticker that lives around t has a bar at t: a drop after t cuts through no gap."""
-    alive = np.asarray(panel.tradable[: t + 1].any(0) & panel.tradable[t:].any(0))
-    return bool(panel.tradable[t][alive].all())
+def random_actions(env: VecEnv, stream: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
+    """Random actions [P, E, D]: from `draw` (torch.randn, torch.rand), or choices for a discrete environment."""
+    shape = (env.members, env.envs, env.action_size)
+    if env.action_kind == "discrete":
+        return torch.randint(env.actions, shape, generator=stream)
+    return draw(shape, generator=stream)
 
 
-def _rows(panel: Panel, rows: np.ndarray) -> Panel:
-    benchmark = panel.benchmark
-    if benchmark is not None:
-        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
-    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
-    return dataclasses.replace(
-        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
-    )
+def first_difference(
+    a: list[RolloutStep], b: list[RolloutStep], tolerance: float, known: float = float("inf")
+) -> tuple[str, int] | None:
+    """Name and bar of the earliest difference of two rollouts, or None. Relative tolerance; NaN equals NaN.
+
+    known: last bar whose prices are the same in both. Observations are compared up to this bar, results of a decision
+    up to the bar before (it fills one bar later), and rewards up to the one before that.
+    """
+    earliest: tuple[str, int] | None = None
+    for x, y in zip(a, b, strict=True):
+        for name, values in x.values.items():
+            wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+            late = {"observation": 0, "reward": 2}.get(name, 1)
+            wrong = np.asarray(wrong.reshape(*x.day.shape, -1).any(-1)) & (x.day <= known - late)
+            if wrong.any():
+                day = int(x.day[wrong].min())
+                if earliest is None or day < earliest[1]:
+                    earliest = name, day
+    return earliest
+
+
+def _days(observation: Any, env: VecEnv, step: int) -> Floats:
+    if not isinstance(observation, Observation):
+        return np.full((env.members, env.envs), float(step))
+    day = _array(observation.day)  # [P, G]
+    return np.repeat(day, env.envs // day.shape[1], axis=1)
+
+
+def _observation_array(observation: Any, env: VecEnv) -> Floats:
+    """Observation [P, E, ...] without its day, which `RolloutStep` holds separately."""
+    values = observation.account if isinstance(observation, Observation) else observation
+    return _array(values).reshape(env.members, env.envs, -1)
+
+
+def _array(tensor: Tensor) -> Floats:
+    return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float64)

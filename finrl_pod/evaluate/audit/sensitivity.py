@@ -1,4 +1,4 @@
-"""How much of a result hangs on costs and on speed: the same decisions at other costs, and carried out later."""
+"""Check sensitivity to costs and delays: the same decisions at other costs, and executed later."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor
 
 CHECK = "sensitivity"
-COSTS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points a side
-MOST_COST = 9_999.0  # the whole price, nearly
+COSTS_BPS = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)  # basis points per side
+MAX_COST_BPS = 9_999.0  # nearly the whole price
 DELAYS = (0, 1, 2, 3)  # further bars between a decision and its fill
-Decisions = Sequence[Floats | None]  # [N] weights of each bar in order, None: leave the account alone
+Decisions = Sequence[Floats | None]  # target weights [N] of each bar in order, None to keep the holdings
 
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-    """growth: log growth a year of the strategy, by cost and by delay. reference: of the yardstick at the same cost.
+    """Annual log growth of a strategy and of a reference strategy under other costs and delays.
 
-    break_even: cost in basis points a side at which its growth falls to the reference's; 0 where it never was above,
-    infinite where even the highest cost of `COSTS` leaves it above.
+    growth, reference: by cost in basis points per side. delayed: of the strategy, by bars of delay. break_even: cost at
+    which its growth falls to the reference's; 0 if it is never above, infinite if it is above at the highest cost.
     """
 
     costs: tuple[float, ...]
@@ -39,104 +39,103 @@ class Sensitivity:
 
 def sensitivity(
     decisions: Decisions,
-    yardstick: Decisions,
+    reference: Decisions,
     market: MarketTensor,
     first: int,
     last: int,
     rules: ExecutionRules,
     cash: float,
-    costs: Sequence[float] = COSTS,
+    costs: Sequence[float] = COSTS_BPS,
     delays: Sequence[int] = DELAYS,
 ) -> Sensitivity:
-    """Replay the decisions of bars first to last - 1, and those of the yardstick, under other costs and delays.
+    """Replay the decisions of bars first to last - 1, and those of the reference, under other costs and delays.
 
-    A late account stays in cash until the first decision has come through.
+    A delayed account stays in cash until its first decision is executed.
     """
-    made = (decisions, yardstick, *([*[None] * delay, *decisions][: last - first] for delay in delays))
-    tables = torch.from_numpy(np.stack([_table(one, market, first) for one in made]))
-    terms = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
-    jobs = [Job(which, first, last, term) for which in (0, 1) for term in terms]
+    recorded = (decisions, reference, *([*[None] * delay, *decisions][: last - first] for delay in delays))
+    tables = torch.from_numpy(np.stack([_target_table(rows, market, first) for rows in recorded]))
+    cost_rules = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
+    jobs = [Job(which, first, last, rule) for which in (0, 1) for rule in cost_rules]
     jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
     periods = bars_per_year(market.times)
-    grown = [log_growth(equity, periods) for equity in replay(market, tables, jobs, cash).equity]
-    own, reference, late = grown[: len(costs)], grown[len(costs) : 2 * len(costs)], grown[2 * len(costs) :]
+    growth = [log_growth(equity, periods) for equity in replay(market, tables, jobs, cash).equity]
+    own, base, late = growth[: len(costs)], growth[len(costs) : 2 * len(costs)], growth[2 * len(costs) :]
     return Sensitivity(
-        tuple(costs), tuple(own), tuple(reference), tuple(delays), tuple(late), break_even(costs, own, reference)
+        tuple(costs), tuple(own), tuple(base), tuple(delays), tuple(late), interpolate_break_even(costs, own, base)
     )
 
 
-def break_even_of(
+def break_even_cost(
     own: RecordingStrategy,
-    yardstick: RecordingStrategy,
+    reference: RecordingStrategy,
     market: MarketTensor,
     first: int,
     last: int,
     rules: ExecutionRules,
     cash: float,
     *,
-    beyond: float = 0.0,
+    at_least: float = 0.0,
 ) -> float:
-    """The cost in basis points at which what one strategy decided grows no more than what the yardstick did.
+    """Cost in basis points at which one strategy's decisions grow no faster than the reference's.
 
-    beyond: a cost up to which is tried at least, where the usual ones end before.
+    at_least: a cost up to which is tried even if it is above those of `COSTS_BPS`. Infinite if the strategy grows
+    faster at the highest cost.
     """
     terms = (market, first, last, rules, cash)
-    costs = sorted({*COSTS, min(beyond, MOST_COST)})
-    return sensitivity(own.decisions, yardstick.decisions, *terms, costs=costs, delays=()).break_even
+    costs = sorted({*COSTS_BPS, min(at_least, MAX_COST_BPS)})
+    return sensitivity(own.decisions, reference.decisions, *terms, costs=costs, delays=()).break_even
 
 
-def _table(decisions: Decisions, market: MarketTensor, first: int) -> Floats:
-    """[T, N] on the bars of a market, NaN where nothing was decided."""
+def interpolate_break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence[float]) -> float:
+    """Cost at which growth `own` falls to `reference`, linear between the given ascending costs."""
+    excess = np.asarray(own) - np.asarray(reference)
+    if excess[0] <= 0:
+        return 0.0
+    below = np.flatnonzero(excess <= 0)
+    if not len(below):
+        return float("inf")
+    i = int(below[0])
+    share = excess[i - 1] / (excess[i - 1] - excess[i])
+    return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
+
+
+def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float:
+    """Annual log growth of equity [T]; minus infinity after ruin."""
+    if equity[-1] <= 0:
+        return float("-inf")
+    return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * periods_per_year)
+
+
+def sensitivity_findings(pipeline: Pipeline, of: Sensitivity, reference: str, cost: float) -> list[Finding]:
+    """Findings on the break-even cost and on one bar of delay. cost: basis points that are charged."""
+    name = pipeline.name
+    if name == reference:
+        loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
+        message = f"Doubling the costs reduces the growth of {name}, the reference, by {loss:.2%} per year."
+        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of)]
+    excess = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
+    if excess <= 0:
+        message = f"{name} does not grow faster than {reference} at {cost:g} basis points."
+        return [Finding(CHECK, "warn", "costs", message, value=of.break_even), _delay_finding(of)]
+    finite = bool(np.isfinite(of.break_even))
+    shown = f"{of.break_even:.1f}" if finite else f"more than {of.costs[-1]:g}"
+    message = f"{name} grows {excess:.2%} per year faster than {reference}; it breaks even at {shown} basis points."
+    value = of.break_even if finite else of.costs[-1]
+    status = "pass" if of.break_even >= 2 * cost else "warn"
+    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(of)]  # type: ignore[arg-type]
+
+
+def _delay_finding(of: Sensitivity) -> Finding:
+    loss = of.delayed[0] - of.delayed[1]
+    message = f"One bar of delay reduces the annual growth of {of.delayed[0]:.2%} by {loss:.2%}."
+    return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
+
+
+def _target_table(decisions: Decisions, market: MarketTensor, first: int) -> Floats:
+    """Target weights [T, N] on the bars of a market, NaN where nothing was decided."""
     bars, assets, _ = market.shape
     table = np.full((bars, assets), np.nan)
     for t, weights in enumerate(decisions, first):
         if weights is not None:
             table[t] = weights
     return table
-
-
-def break_even(costs: Sequence[float], own: Sequence[float], reference: Sequence[float]) -> float:
-    """The cost at which `own` falls to `reference`, linear between the costs that were tried (ascending)."""
-    lead = np.asarray(own) - np.asarray(reference)
-    if lead[0] <= 0:
-        return 0.0
-    below = np.flatnonzero(lead <= 0)
-    if not len(below):
-        return float("inf")
-    i = int(below[0])
-    share = lead[i - 1] / (lead[i - 1] - lead[i])
-    return float(costs[i - 1] + share * (costs[i] - costs[i - 1]))
-
-
-def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float:
-    """Log growth a year; minus infinity after ruin."""
-    if equity[-1] <= 0:
-        return float("-inf")
-    return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * periods_per_year)
-
-
-def sensitivity_findings(pipeline: Pipeline, of: Sensitivity, yardstick: str, cost: float) -> list[Finding]:
-    """In words: the break-even cost, and what one bar of delay takes. cost: basis points that are charged."""
-    whole = pipeline.name
-    if whole == yardstick:
-        worth = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
-        text = f"Twice the costs take {worth:.2%} a year from {whole}, which is the yardstick itself."
-        return [Finding(CHECK, "pass", "costs", text, value=worth), _delay(of)]
-    lead = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
-    if lead <= 0:
-        text = f"{whole} does not grow faster than {yardstick} at {cost:g} basis points: there is no lead to lose."
-        return [Finding(CHECK, "warn", "costs", text, value=of.break_even), _delay(of)]
-    shown = f"{of.break_even:.1f}" if np.isfinite(of.break_even) else f"more than {of.costs[-1]:g}"
-    text = f"{whole} grows {lead:.2%} a year faster than {yardstick}; the lead is gone at {shown} basis points a side."
-    status = "pass" if of.break_even >= 2 * cost else "warn"
-    return [Finding(CHECK, status, "costs", text, value=_finite(of.break_even, of)), _delay(of)]  # type: ignore[arg-type]
-
-
-def _delay(of: Sensitivity) -> Finding:
-    taken = of.delayed[0] - of.delayed[1]
-    text = f"One bar of delay takes {taken:.2%} a year from a growth of {of.delayed[0]:.2%}."
-    return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", text, value=taken)
-
-
-def _finite(value: float, of: Sensitivity) -> float:
-    return value if np.isfinite(value) else of.costs[-1]

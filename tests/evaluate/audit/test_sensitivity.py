@@ -1,4 +1,4 @@
-"""Other costs and delays: closed forms, and what is told of them."""
+"""Sensitivity to costs and delays: closed forms, and the findings about it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.sensitivity import (
     Sensitivity,
-    break_even,
+    interpolate_break_even,
     log_growth,
     sensitivity,
     sensitivity_findings,
 )
 from finrl_pod.evaluate.metrics import bars_per_year
-from finrl_pod.evaluate.variations import recorded
+from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Positions, Window
 from tests.evaluate.conftest import build
@@ -24,17 +24,17 @@ RULES = ExecutionRules(cost_rate=0.001)
 
 
 class Swapping:
-    """All in one of two assets, the other one at the next bar."""
+    """Hold one of two assets, alternating at every bar."""
 
     name, lookback = "swapping", 1
     feature_names: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def target_weights(self, window: Window, positions: Positions) -> Floats:
-        self.asked += 1
-        return np.eye(2)[self.asked % 2]
+        self.calls += 1
+        return np.eye(2)[self.calls % 2]
 
 
 class Holding:
@@ -47,38 +47,38 @@ class Holding:
         return None if positions.weights.any() else np.array([0.5, 0.5])
 
 
-def test_costs_take_what_the_turnover_says() -> None:
+def test_growth_falls_with_costs_as_turnover_predicts() -> None:
     panel, market = build(np.ones((BARS, 2)))
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    _, own = recorded(Swapping(), *terms)
-    _, held = recorded(Holding(), *terms)
+    _, own = backtest_recorded(Swapping(), *terms)
+    _, held = backtest_recorded(Holding(), *terms)
     found = sensitivity(own.decisions, held.decisions, *terms[1:], costs=(0.0, 10.0, 20.0), delays=(0, 5))
-    # At constant prices a bar sells all (keeps 1 - c) and buys again (divides by 1 + c); the first one only buys.
+    # At constant prices every bar sells all (times 1 - c) and buys again (divided by 1 + c); the first only buys.
     for cost, growth in zip(found.costs, found.growth, strict=True):
         c = cost / 1e4
         wealth = ((1 - c) / (1 + c)) ** (BARS - 2) / (1 + c)
         assert growth == pytest.approx(np.log(wealth) / (BARS - 1) * bars_per_year(market.times), abs=1e-9)
     assert found.reference[0] == 0
-    assert found.break_even == 0  # it never led
+    assert found.break_even == 0  # it never grew faster
     assert found.delayed[1] > found.delayed[0]  # five swaps fewer
 
 
-def test_replaying_gives_the_backtest_again() -> None:
+def test_replay_without_changes_equals_the_backtest() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.01, (BARS, 2)), 0))
     panel, market = build(close)
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    result, own = recorded(Swapping(), *terms)
+    result, own = backtest_recorded(Swapping(), *terms)
     found = sensitivity(own.decisions, own.decisions, *terms[1:], costs=(10.0,), delays=(0,))
     again = pytest.approx((log_growth(result.equity, bars_per_year(market.times)),), rel=1e-12)
     assert found.growth == again
     assert found.delayed == again
 
 
-def test_the_break_even_cost_lies_on_the_line() -> None:
+def test_break_even_cost_is_interpolated() -> None:
     costs = (0.0, 10.0, 20.0, 40.0)
-    assert break_even(costs, (0.3, 0.2, 0.1, -0.1), (0.15,) * 4) == pytest.approx(15.0)
-    assert break_even(costs, (0.3, 0.2, 0.1, -0.1), (-1.0,) * 4) == float("inf")
-    assert break_even(costs, (0.1, 0.0, 0.0, 0.0), (0.2,) * 4) == 0.0
+    assert interpolate_break_even(costs, (0.3, 0.2, 0.1, -0.1), (0.15,) * 4) == pytest.approx(15.0)
+    assert interpolate_break_even(costs, (0.3, 0.2, 0.1, -0.1), (-1.0,) * 4) == float("inf")
+    assert interpolate_break_even(costs, (0.1, 0.0, 0.0, 0.0), (0.2,) * 4) == 0.0
     assert log_growth(np.array([1.0, -1.0])) == float("-inf")
 
 
@@ -87,26 +87,26 @@ def subject(name: str) -> Pipeline:
     return Pipeline(name, panel, lambda _: market, RULES, 1.0, 2)
 
 
-def sensed(lead: float, later: float = 0.1) -> Sensitivity:
-    own = (0.2 + lead, 0.15 + lead, 0.1 + lead, 0.0 + lead)
+def sensitivity_with(excess: float, delayed: float = 0.1) -> Sensitivity:
+    own = (0.2 + excess, 0.15 + excess, 0.1 + excess, 0.0 + excess)
     costs = (0.0, 10.0, 20.0, 40.0)
     reference = (0.15,) * 4
-    return Sensitivity(costs, own, reference, (0, 1), (0.2, later), break_even(costs, own, reference))
+    return Sensitivity(costs, own, reference, (0, 1), (0.2, delayed), interpolate_break_even(costs, own, reference))
 
 
-def test_what_is_told() -> None:
-    costs, delay = sensitivity_findings(subject("mine"), sensed(0.1), "equal_weight", 10.0)
+def test_findings() -> None:
+    costs, delay = sensitivity_findings(subject("mine"), sensitivity_with(0.1), "equal_weight", 10.0)
     assert (costs.status, delay.status) == ("pass", "pass")
-    assert "grows 10.00% a year faster than equal_weight; the lead is gone at 30.0 basis points" in costs.message
-    assert sensitivity_findings(subject("mine"), sensed(0.01), "equal_weight", 10.0)[0].status == "warn"
-    thin = sensitivity_findings(subject("mine"), sensed(-0.1, -0.05), "equal_weight", 10.0)
+    assert "grows 10.00% per year faster than equal_weight; it breaks even at 30.0 basis points" in costs.message
+    assert sensitivity_findings(subject("mine"), sensitivity_with(0.01), "equal_weight", 10.0)[0].status == "warn"
+    thin = sensitivity_findings(subject("mine"), sensitivity_with(-0.1, -0.05), "equal_weight", 10.0)
     assert [f.status for f in thin] == ["warn", "warn"]
-    assert "no lead to lose" in thin[0].message
-    itself = sensitivity_findings(subject("equal_weight"), sensed(0.1), "equal_weight", 10.0)
-    assert "which is the yardstick itself" in itself[0].message
+    assert "does not grow faster" in thin[0].message
+    itself = sensitivity_findings(subject("equal_weight"), sensitivity_with(0.1), "equal_weight", 10.0)
+    assert "the reference" in itself[0].message
 
 
-def test_a_cost_beyond_the_usual_ones_is_tried_where_it_is_asked_for() -> None:
-    """A lead that ends between the highest of the usual costs and the one that is asked for is not without end."""
-    assert break_even((0.0, 160.0), (0.2, 0.1), (0.0, 0.0)) == float("inf")
-    assert break_even((0.0, 160.0, 225.0), (0.2, 0.1, -0.1), (0.0, 0.0, 0.0)) == pytest.approx(192.5)
+def test_break_even_beyond_the_default_costs_is_found_if_requested() -> None:
+    """A break-even cost between the highest default cost and the requested one is finite."""
+    assert interpolate_break_even((0.0, 160.0), (0.2, 0.1), (0.0, 0.0)) == float("inf")
+    assert interpolate_break_even((0.0, 160.0, 225.0), (0.2, 0.1, -0.1), (0.0, 0.0, 0.0)) == pytest.approx(192.5)

@@ -134,8 +134,8 @@ def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str
 
     _one_thread()
     if isinstance(target, str):
-        return audit_targets.audit_strategy(target, None, tell=_tell).plain()
-    return audit_targets.audit_run(target.path, tell=_tell).plain()
+        return audit_targets.audit_strategy(target, None, on_step=_tell).plain()
+    return audit_targets.audit_run(target.path, on_step=_tell).plain()
 
 
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Looking at the machine")

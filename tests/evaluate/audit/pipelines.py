@@ -1,9 +1,10 @@
-"""Pipelines for the audit: an honest one, and what the planted faults change in it."""
+"""Pipelines for the audit's tests: a sound one, and strategies, features and environments with planted faults."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,13 @@ from finrl_pod.types import (
     Window,
 )
 
-BARS, ASSETS, SETTLED = 900, 4, 600
+BARS, ASSETS, OUT_OF_SAMPLE = 900, 4, 600
 FEATURES = ("return_1", "return_21", "volatility_21_rank", "macd")
 RULES = EnvironmentConfig(window=30, envs=8, group=4)
 
 
 def panel(gap: bool = False, opens: bool = False) -> Panel:
-    """Random walks that share a market, with an index; `gap`: some bars of one ticker are missing."""
+    """Correlated random walks with an index. gap: some bars of one ticker are missing. opens: with opening prices."""
     rng = np.random.default_rng(21)
     moves = rng.normal(3e-4, 0.012, (BARS, ASSETS)) + rng.normal(0, 0.006, (BARS, 1))
     close = 50 * np.exp(moves.cumsum(0))
@@ -52,7 +53,7 @@ def panel(gap: bool = False, opens: bool = False) -> Panel:
     return Panel(days, tuple("ABCD"), hidden, tradable, open=opened_or_none, benchmark=index, name="audited")
 
 
-def normaliser_of(prices: Panel, names: tuple[str, ...] = FEATURES, last: int = SETTLED - 1) -> Normaliser:
+def normaliser_of(prices: Panel, names: tuple[str, ...] = FEATURES, last: int = OUT_OF_SAMPLE - 1) -> Normaliser:
     return build_market(prices, names, (0, last)).normaliser
 
 
@@ -60,35 +61,29 @@ def environment(kind: type[PortfolioEnv] = PortfolioEnv) -> Callable[[MarketTens
     return lambda market, first, last: kind(market, RULES, first=first, last=last)
 
 
-def honest(prices: Panel | None = None, names: tuple[str, ...] = FEATURES, **changes: Any) -> Pipeline:
+def sound_pipeline(prices: Panel | None = None, names: tuple[str, ...] = FEATURES, **changes: Any) -> Pipeline:
     """Frozen normaliser, two strategies, one environment."""
     prices = panel() if prices is None else prices
     frozen = normaliser_of(prices, names)
     made = Pipeline(
-        name="honest",
+        name="sound",
         panel=prices,
         build=lambda p: build_market(p, names, frozen),
         rules=ExecutionRules(),
         cash=1e6,
-        settled=SETTLED,
+        out_of_sample=OUT_OF_SAMPLE,
         strategies={"equal_weight": EqualWeight()},
         make_env=environment(),
     )
     return dataclasses.replace(made, **changes)
 
 
-class Registered:
-    """Registers a feature for one test."""
-
-    def __init__(self, name: str, function: Callable[[Panel], Floats]) -> None:
-        self.name, self.function = name, function
-
-    def __enter__(self) -> str:
-        features.register(self.name)(self.function)
-        return self.name
-
-    def __exit__(self, *_: object) -> None:
-        del features._FEATURES[self.name]
+@contextlib.contextmanager
+def registered_feature(name: str, function: Callable[[Panel], Floats]) -> Iterator[str]:
+    """Register a feature for the duration of a test."""
+    features.register(name)(function)
+    yield name
+    del features._FEATURES[name]
 
 
 def centred_average(prices: Panel) -> Floats:
@@ -97,22 +92,22 @@ def centred_average(prices: Panel) -> Floats:
     return np.asarray(prices.close / average - 1)
 
 
-def scaled_by_everything(prices: Panel) -> Floats:
-    """A return divided by a deviation over all bars there are."""
+def scaled_by_all_bars(prices: Panel) -> Floats:
+    """A return divided by its deviation over all bars."""
     moves = np.log(prices.close[1:] / prices.close[:-1])
     return np.vstack([np.full((1, prices.close.shape[1]), np.nan), moves / moves.std()])
 
 
-def filled_backwards(prices: Panel) -> Panel:
+def back_filled(prices: Panel) -> Panel:
     """Missing bars take the price of the next one."""
     close = pd.DataFrame(prices.close).bfill().to_numpy()
     return dataclasses.replace(prices, close=close, tradable=np.isfinite(close))
 
 
-class Peeking:
-    """Holds what rises most by tomorrow: it was handed the market as it will be."""
+class LookaheadStrategy:
+    """Hold the asset that rises most in the next bar, read from the whole market."""
 
-    name = "peeking"
+    name = "lookahead"
     feature_names: tuple[str, ...] = FEATURES[:1]
     lookback = 1
 
@@ -126,10 +121,10 @@ class Peeking:
         return np.eye(len(window.symbols))[int((market.close[ahead] / market.close[t]).argmax())]
 
 
-class Restless:
-    """Draws its weights anew whenever it is asked."""
+class RandomStrategy:
+    """Draw new weights at every call, without a seed per bar."""
 
-    name = "restless"
+    name = "random"
     feature_names: tuple[str, ...] = ()
     lookback = 1
 
@@ -140,10 +135,10 @@ class Restless:
         return self.rng.dirichlet(np.ones(len(window.symbols)))
 
 
-class Remembering:
-    """Weighs assets by the sum of all prices it was ever handed."""
+class WholeHistory:
+    """Weigh assets by the sum of all prices in the window, without a lookback."""
 
-    name = "remembering"
+    name = "whole_history"
     feature_names: tuple[str, ...] = ()
 
     def target_weights(self, window: Window, positions: Positions) -> Floats:
@@ -151,8 +146,8 @@ class Remembering:
         return np.asarray(total / total.sum())
 
 
-class PeekingEnv(PortfolioEnv):
-    """Shows holdings at tomorrow's prices."""
+class LookaheadEnv(PortfolioEnv):
+    """Observe holdings at the prices of the next bar."""
 
     def reset(self, seed: int, *, stagger: bool = True) -> Observation:
         return self._ahead(super().reset(seed, stagger=stagger))
@@ -170,7 +165,7 @@ class PeekingEnv(PortfolioEnv):
 
 
 class SameCloseEnv(PortfolioEnv):
-    """Fills at the close that was observed, whatever the market says."""
+    """Fill at the observed close, whatever the market's fill rule."""
 
     def __init__(self, market: MarketTensor, config: EnvironmentConfig, **options: Any) -> None:
         super().__init__(dataclasses.replace(market, fill=market.close), config, **options)
