@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, over_runs
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, median_row
 
 PROGRAM = Path(sys.executable).with_name("finrl-pod")
 # arguments, runs
@@ -55,7 +55,7 @@ def rows_of(name: str) -> list[Row]:
     measure(arguments)
     seconds, peaks = zip(*(measure(arguments) for _ in range(runs)), strict=True)
     config = {"command": " ".join(("finrl-pod", *arguments)), "runs": runs}
-    return [over_runs(f"{name}_seconds", seconds, "s", config), over_runs(f"{name}_memory", peaks, "GiB", config)]
+    return [median_row(f"{name}_seconds", seconds, "s", config), median_row(f"{name}_memory", peaks, "GiB", config)]
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, over_runs
+from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document, median_row
 
 PEERS = Path(__file__).with_name("peers")
 THREADS = 2
@@ -76,7 +76,7 @@ def rows_of(rounds: Sequence[Mapping[str, float]]) -> list[Row]:
     """Return a row per measurement with its median over the rounds."""
     units = dict.fromkeys(RATIOS, "ratio")
     return [
-        over_runs(
+        median_row(
             name,
             [found[name] for found in rounds],
             units.get(name, "samples/s" if "ppo" in name else "steps/s"),

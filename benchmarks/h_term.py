@@ -26,7 +26,7 @@ from results_file import append, read
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig
 
-KEPT = Path(__file__).with_name("h_term.jsonl")
+RESULTS_FILE = Path(__file__).with_name("h_term.jsonl")
 BARS, ASSETS = 4_000, 10
 DRAWS, LEVEL = 10_000, 0.90
 INFORMATION = 0.1
@@ -102,7 +102,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8, help="default %(default)s")
     parser.add_argument("--samples", type=int, default=100_000, help="of each training, default %(default)s")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.0, 1.0], help="default 0 and 1")
-    parser.add_argument("--keep", type=Path, default=KEPT, help="default %(default)s")
+    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

@@ -42,7 +42,7 @@ from zoo_settings import SOURCE, STAGES, Cell, linear, ours
 from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
 
-KEPT = Path(__file__).with_name("sb3_study.jsonl")
+RESULTS_FILE = Path(__file__).with_name("sb3_study.jsonl")
 OURS, THEIRS = "finrl_pod", "stable_baselines3"
 EPISODES, FIRST_EPISODE = 20, 1_000_000  # seeds of the evaluation, far from those of trainings
 LEVEL = 0.90
@@ -243,7 +243,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=0, help="at most so many; default each cell's")
     parser.add_argument("--steps", type=int, default=0, help="of each training; default each cell's")
     parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument("--keep", type=Path, default=KEPT, help="default %(default)s")
+    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

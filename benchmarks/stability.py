@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_app.bench.planted import planted_market, reachable
-from finrl_pod_app.bench.worlds import ARRIVES
+from finrl_pod_app.bench.planted import attainable_growth, planted_market
+from finrl_pod_app.bench.simulated_markets import REWARD_LAG
 from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
@@ -43,7 +43,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, SACConf
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 
-KEPT = Path(__file__).with_name("stability.jsonl")
+RESULTS_FILE = Path(__file__).with_name("stability.jsonl")
 SEEDS, DRAWS, LEVEL = 10, 10_000, 0.90
 AGAINST = "Stable-Baselines3 PPO"
 RULES = EnvironmentConfig(envs=128, group=16)
@@ -95,7 +95,7 @@ def _ours(cell: Cell, **changes: Any) -> Score:
 def _market() -> tuple[MarketTensor, int, float]:
     """The market, the last bar to train on, and the growth a bar that is reachable on the rest."""
     market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
-    return market, train_last, reachable(market, train_last + 1, market.steps, rules_of(RULES)).best
+    return market, train_last, attainable_growth(market, train_last + 1, market.steps, rules_of(RULES)).best
 
 
 def follow(act: Callable[[Any], Any]) -> float:
@@ -114,7 +114,7 @@ def follow(act: Callable[[Any], Any]) -> float:
 
 def _portfolio(agent: AgentConfig, seed: int) -> float:
     market, train_last, _ = _market()
-    env = make_env(market, RULES, first=market.first, last=train_last - ARRIVES)
+    env = make_env(market, RULES, first=market.first, last=train_last - REWARD_LAG)
     learner = Learner(env, agent, seed=seed, threads=1)
     learner.learn(SAMPLES)
     actor, weights = learner.algorithm.actor, learner.algorithm.weights()
@@ -131,7 +131,7 @@ def _portfolio_theirs(seed: int) -> float:
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     market, train_last, _ = _market()
-    make = partial(GymMarketEnv, market, RULES, first=market.first, last=train_last - ARRIVES)
+    make = partial(GymMarketEnv, market, RULES, first=market.first, last=train_last - REWARD_LAG)
     env = VecNormalize(DummyVecEnv([make] * 16), gamma=OURS.discount)
     env.seed(seed)
     model = PPO("MlpPolicy", env, n_steps=128, gamma=OURS.discount, gae_lambda=OURS.gae_lambda, seed=seed, device="cpu")
@@ -212,7 +212,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="these; default all")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="default %(default)s")
     parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument("--keep", type=Path, default=KEPT, help="default %(default)s")
+    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

@@ -79,8 +79,11 @@ def random_market(
     )
 
 
-def stormy_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> MarketTensor:
-    """One with turbulence; with gaps, a late and an early ticker as well."""
+def turbulent_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> MarketTensor:
+    """A market with turbulence in [0, 1]: NaN in the first bars, a third of it exactly 0.5; with gaps, also a late and
+    an early ticker."""
+    turbulence = np.random.default_rng(seed).random(bars)
+    turbulence[:3], turbulence[1::3] = np.nan, 0.5
     return random_market(
         seed,
         bars=bars,
@@ -90,5 +93,5 @@ def stormy_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> M
         starts={1: 6} if gaps and assets > 1 else None,
         ends={0: 15} if gaps and assets > 1 else None,
         volatility=0.03,
-        turbulence=np.random.default_rng(seed).random(bars),
+        turbulence=turbulence,
     )

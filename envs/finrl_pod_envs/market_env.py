@@ -16,9 +16,10 @@ from typing import ClassVar, Literal
 
 import torch
 
+from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.execution import equity, limit_gross_exposure
-from finrl_pod.market.rules import rules_of, turbulent_bars
+from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
 from finrl_pod.settings.run import EnvironmentConfig
@@ -94,8 +95,8 @@ class MarketEnv(ABC):
         self.venue = Venue(market, self.rules, self.dtype)
         self.close = market.close.to(self.dtype)
         self.fill = self.venue.fill
+        self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
-        self._turbulent = turbulent_bars(market, config.turbulence_limit)
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
         self._observation: Observation | None = None
@@ -316,9 +317,9 @@ class MarketEnv(ABC):
         if not self._all_fillable:
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
-        if self._turbulent is not None:
-            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # the sale is delayed like any other decision
-            turbulent = self._turbulent[decided][..., None, None]
+        if self.turbulent is not None:
+            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed as any other decision
+            turbulent = self.turbulent[decided][..., None, None]
             sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
             trades = torch.where(turbulent, sold, trades)
         return trades

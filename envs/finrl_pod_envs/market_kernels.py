@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from finrl_pod.market.rules import turbulent_bars
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.rewards import CHANGE_SCALE, SMALLEST_GROWTH
@@ -64,9 +63,8 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     if not bool(env.market.fillable[used].all()):
         tables["fillable"] = env.market.fillable.to(dtype).contiguous()
         tables["ended"] = env.market.ended.to(dtype).contiguous()
-    turbulent = turbulent_bars(env.market, config.turbulence_limit)
-    if turbulent is not None:
-        tables["turbulent"] = turbulent.to(torch.uint8)
+    if env.turbulent is not None:
+        tables["turbulent"] = env.turbulent.to(torch.uint8)
     for name, table in tables.items():
         setattr(market, name, table.data_ptr())
     return tables

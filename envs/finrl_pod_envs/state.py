@@ -34,6 +34,7 @@ class KernelEnv(Protocol):
 
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
     range of decision bars. dtype: of accounts; shown: of what step returns. close, fill: [T, N] in `dtype`.
+    turbulent: [T] bool, bars at which everything is sold, or None.
     """
 
     market: MarketTensor
@@ -52,3 +53,4 @@ class KernelEnv(Protocol):
     last: int
     close: Tensor
     fill: Tensor
+    turbulent: Tensor | None

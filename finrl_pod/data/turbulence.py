@@ -7,7 +7,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from finrl_pod.data.price_features import lag, over_own_bars
-from finrl_pod.types import Bools, Floats, Panel
+from finrl_pod.types import Bools, Floats, Panel, Tensor
 
 # A ticker counts once this share of the window's returns is there.
 _ENOUGH = 0.5
@@ -38,6 +38,15 @@ def turbulence(panel: Panel, window: int = 252) -> Floats:
         past = sliding_window_view(returns[first - window : last - 1], window, axis=0)  # [B, N, window]
         result[first:last] = _distances(past, returns[first:last])
     return result
+
+
+def turbulent_bars(turbulence: Tensor | None, limit: float) -> Tensor | None:
+    """[T] bool: the bars at which everything is sold, those whose turbulence [T] is above `limit`.
+
+    NaN (warm-up) is never above. None where nothing is ever sold: the limit is 0, or there is no turbulence.
+    Environments, their kernels, scoring and deployed agents all apply this rule.
+    """
+    return turbulence > limit if limit > 0 and turbulence is not None else None
 
 
 def _distances(past: Floats, today: Floats) -> Floats:

@@ -35,7 +35,7 @@ class ClockPacer:
         self._number = count()
 
     def set(self, pace: Pace) -> None:
-        """Use a fixed pace, whatever the client does."""
+        """Use a fixed pace from now on, independent of the client."""
         self._idle_pace = None
         self._following = False
         self._clock.set_pace(pace)

@@ -106,7 +106,7 @@ class ScaledClock:
     """Simulated clock of the fake server. It can jump ahead and change its pace; safe to use from several threads.
 
     path: file through which other processes read the clock (see `ClockClient`), or None.
-    sleep_mark: tells until when the client of the clock sleeps; without a path it is never set.
+    sleep_mark: time until which the client of the clock sleeps; never set without a path.
     """
 
     def __init__(self, start: datetime, pace: Pace, path: Path | None = None) -> None:

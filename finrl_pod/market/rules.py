@@ -8,23 +8,10 @@ from datetime import date
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.settings.constraints import ABOVE_AND_FINITE, SHARE, at_least, between, check_ranges, from_to_below
+from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import MarketTensor, Tensor
 
 NO_FRICTIONS = Frictions()
-MOST_DELAY = 1_000  # bars: decisions of so many are kept for every account
-RANGES = {
-    "cost_bps": from_to_below(0, 10_000),
-    "cash": ABOVE_AND_FINITE,
-    "leverage": ABOVE_AND_FINITE,
-    "half_spread_bps": from_to_below(0, 10_000),
-    **dict.fromkeys(("per_share", "per_share_minimum", "impact"), at_least(0)),
-    "participation": SHARE,
-    "borrow_fee": at_least(0),
-    "delisting_return": at_least(-1),
-    "delay": between(1, MOST_DELAY),
-}
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
@@ -63,16 +50,8 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
     )
 
 
-def turbulent_bars(market: MarketTensor, limit: float) -> Tensor | None:
-    """[T] bool: bars at which every position is sold, those with turbulence above `limit`.
-
-    None if `limit` is 0, which turns the rule off, or the market has no turbulence. NaN (warm-up) is not turbulent.
-    """
-    return None if limit <= 0 or market.turbulence is None else market.turbulence > limit
-
-
 def _check(config: EnvironmentConfig) -> None:
-    check_ranges("environment", config, RANGES)
+    check_settings("environment.", config)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
     if config.impact and not config.participation:

@@ -17,7 +17,6 @@ import numpy as np
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, account_intervals, growth_interval
 from finrl_pod.evaluate.metrics import bars_per_year, is_constant, max_drawdown, sharpe, simple_returns
-from finrl_pod.evaluate.overfitting import MAX_BLOCKS
 from finrl_pod.evaluate.significance import (
     minimum_track_record,
     moments,
@@ -29,7 +28,7 @@ from finrl_pod.evaluate.simulate import RUIN_FLOOR
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.rules import Rule, check_selection, rule_on, spoken
 from finrl_pod.promotion.trial_registry import TrialCounts
-from finrl_pod.settings.constraints import FINITE, Range, above_to, at_least, between, check_ranges, from_to_below
+from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult, Floats
 
@@ -37,17 +36,6 @@ REFERENCE = "equal_weight"
 CHAMPION = "champion"
 BASIS_POINT = 1e-4
 MOST_DRAWS = 20_000
-RANGES = {
-    "min_dsr": from_to_below(0, 1),
-    "max_pbo": above_to(0, 1),
-    "max_pbo_loss_probability": between(0, 0.5),
-    "pbo_blocks": Range(f"an even 2 to {MAX_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MAX_BLOCKS),
-    "min_psr": from_to_below(0.5, 1),
-    "superiority_confidence": Range("above 0.5 and below 1", lambda x: 0.5 < x < 1),
-    "min_excess_bps": FINITE,
-    "max_drawdown": above_to(0, 1),
-    "break_even_cost_multiple": at_least(0),
-}
 
 Results = Mapping[str, BacktestResult]
 
@@ -86,7 +74,7 @@ class Judgement:
 
 def check(gate: GateConfig) -> None:
     """Raises ConfigError for a threshold out of its range."""
-    check_ranges("gate", gate, RANGES)
+    check_settings("gate.", gate)
 
 
 def fewest_bars(gate: GateConfig) -> tuple[int, int]:

@@ -3,13 +3,30 @@
 Importable without torch, so that config files can be read without it.
 """
 
+# ruff: noqa: RUF009 (setting() and section() return dataclass fields)
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from finrl_pod.settings.constraints import (
+    FINITE,
+    FRACTION,
+    POSITIVE,
+    Constraint,
+    above_and_at_most,
+    at_least,
+    between,
+    setting,
+)
+
 CriticRule = Literal["min", "mean", "subset"]
+
+MAX_GRADIENT_STEPS = 1_000_000  # of one iteration, which cannot be interrupted
+MAX_LOG_STD = 20.0
+LAYER_SIZES = Constraint("one or more sizes, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
 
 # Former names of agent settings and hyperparameters -> their names now; the loader refuses the former ones.
 RENAMED_KEYS: Mapping[str, str] = {
@@ -36,70 +53,66 @@ RENAMED_KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Settings shared by all algorithms. gamma: discount factor. hidden: units of each hidden layer."""
+    """Settings shared by all algorithms."""
 
-    algorithm: str = "ppo"
-    policy: Literal["equivariant", "mlp"] = "equivariant"
-    hidden: tuple[int, ...] = (32, 32)
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    learning_rate: float = 3e-3
-    gamma: float = 0.95
+    algorithm: str = setting("ppo", "a name listed by `finrl-pod algorithms`")
+    policy: Literal["equivariant", "mlp"] = setting(
+        "equivariant", "one network applied to every asset, or an MLP on the flat observation"
+    )
+    hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
+    learning_rate_schedule: Literal["constant", "linear"] = setting(
+        "linear", "constant, or linear decay to zero over the training budget"
+    )
+    learning_rate: float = setting(3e-3, "step size of the optimiser", above_and_at_most(0, 1))
+    gamma: float = setting(0.95, "discount factor of rewards", FRACTION)
 
 
 @dataclass(frozen=True)
 class OnPolicyConfig(AgentConfig):
-    """Settings shared by the on-policy algorithms, which learn from the rollout just collected.
+    """Settings shared by the on-policy algorithms, which learn from the rollout just collected."""
 
-    gae_lambda: lambda of generalised advantage estimation. group_baseline: subtract from each advantage the mean over
-    the accounts that share a window of time (`environment.group`), which removes market noise that no action caused.
-    scale_rewards: divide rewards by their standard deviation in the first rollout.
-    h_term: weight of the H-term (`regularisers.py`), 0: off; it uses `h_trajectories` trajectories of `h_steps` steps
-    from a buffer of the `h_buffer` best. diversity: weight of the KL diversity bonus (`regularisers.py`), 0: off.
-
-    activation, orthogonal_init: of MLP hidden layers; weights start orthogonal, else uniform within 1 / sqrt(inputs).
-    log_std_init: initial logarithm of the standard deviation of actions. use_sde: state-dependent exploration (gSDE,
-    `state_noise.py`), resampled every `sde_sample_freq` steps, 0: once per rollout.
-    normalise: running mean and variance of observations and rewards (`normalisation.py`).
-    optimiser, optimiser_epsilon: which optimiser, and the constant added to its denominator.
-    """
-
-    horizon: int = 32
-    group_baseline: bool = True
-    scale_rewards: bool = True
-    gae_lambda: float = 0.9
-    entropy_coefficient: float = 0.0
-    value_coefficient: float = 0.5
-    max_grad_norm: float = 0.5
-    h_term: float = 0.0
-    h_steps: int = 8
-    h_trajectories: int = 32
-    h_buffer: int = 512
-    diversity: float = 0.0
-    activation: Literal["tanh", "relu"] = "tanh"
-    orthogonal_init: bool = True
-    log_std_init: float = 0.0
-    use_sde: bool = False
-    sde_sample_freq: int = 0
-    normalise: bool = False
-    optimiser: Literal["adam", "rmsprop"] = "adam"
-    optimiser_epsilon: float = 1e-8
+    horizon: int = setting(32, "steps of each environment per iteration", at_least(1))
+    group_baseline: bool = setting(
+        True, "subtract from each advantage the mean of its group: removes market noise that no action caused"
+    )
+    scale_rewards: bool = setting(True, "divide rewards by their standard deviation in the first samples")
+    gae_lambda: float = setting(0.9, "lambda of advantage estimation; 0: one-step, 1: full returns", FRACTION)
+    entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", FINITE)
+    value_coefficient: float = setting(0.5, "weight of the value loss", at_least(0))
+    max_grad_norm: float = setting(0.5, "gradient norm limit per member", POSITIVE)
+    h_term: float = setting(0.0, "weight of the H-term, which keeps good trajectories likely; 0: off", at_least(0))
+    h_steps: int = setting(8, "steps per H-term trajectory", at_least(1))
+    h_trajectories: int = setting(32, "H-term trajectories per rollout and per gradient step", at_least(1))
+    h_buffer: int = setting(512, "best trajectories kept for the H-term", at_least(1))
+    diversity: float = setting(0.0, "weight of the KL diversity bonus between neighbouring pods; 0: off", at_least(0))
+    activation: Literal["tanh", "relu"] = setting("tanh", "activation of MLP hidden layers")
+    orthogonal_init: bool = setting(True, "orthogonal initial weights of MLPs; else uniform")
+    log_std_init: float = setting(
+        0.0, "initial logarithm of the standard deviation of actions", between(-MAX_LOG_STD, MAX_LOG_STD)
+    )
+    use_sde: bool = setting(False, "state-dependent exploration (gSDE), for MLPs")
+    sde_sample_freq: int = setting(0, "steps between two samples of gSDE noise; 0: once per rollout", at_least(0))
+    normalise: bool = setting(
+        False, "normalise observations and rewards by running statistics; for Gymnasium environments"
+    )
+    optimiser: Literal["adam", "rmsprop"] = setting("adam", "gradient descent method")
+    optimiser_epsilon: float = setting(1e-8, "constant added to the optimiser's denominator", POSITIVE)
 
 
 @dataclass(frozen=True)
 class PPOConfig(OnPolicyConfig):
-    """Proximal policy optimisation.
-
-    clip_range: limit on the change of an action's probability ratio. clip_range_schedule: "linear" decays it with the
-    learning rate. target_kl: a member whose KL divergence from the collecting policy exceeds this skips the remaining
-    minibatches of the iteration.
-    """
+    """Proximal policy optimisation."""
 
     algorithm: Literal["ppo"] = "ppo"
-    epochs: int = 2
-    minibatches: int = 8
-    clip_range: float = 0.2
-    clip_range_schedule: Literal["constant", "linear"] = "constant"
-    target_kl: float = 0.05
+    epochs: int = setting(2, "passes over a rollout", at_least(1))
+    minibatches: int = setting(8, "minibatches per pass", at_least(1))
+    clip_range: float = setting(0.2, "limit on the change of an action's probability ratio", POSITIVE)
+    clip_range_schedule: Literal["constant", "linear"] = setting(
+        "constant", "constant, or linear decay with the learning rate"
+    )
+    target_kl: float = setting(
+        0.05, "a member beyond this KL divergence skips the remaining minibatches of an iteration", POSITIVE
+    )
 
 
 @dataclass(frozen=True)
@@ -113,120 +126,101 @@ class A2CConfig(OnPolicyConfig):
 
 @dataclass(frozen=True)
 class OffPolicyConfig(AgentConfig):
-    """Settings shared by the algorithms with a replay buffer.
-
-    An iteration takes `horizon` steps in every environment, then `gradient_steps` gradient steps on `batch_size`
-    transitions each. buffer_size: transitions kept for each member. learning_starts: transitions collected with random
-    actions before the first gradient step. target_interval, tau: every `target_interval` updates (of the actor, for
-    deterministic policies) target networks move by the share tau towards the networks (Polyak averaging).
-    scale_rewards: divide rewards by their standard deviation in the buffer at the first update.
-    """
+    """Settings shared by the algorithms with a replay buffer."""
 
     learning_rate: float = 1e-3
-    horizon: int = 1
-    gradient_steps: int = 2
-    batch_size: int = 256
-    buffer_size: int = 100_000
-    learning_starts: int = 5_000
-    target_interval: int = 1
-    scale_rewards: bool = True
-    tau: float = 0.005
-    max_grad_norm: float = 10.0
+    horizon: int = setting(1, "steps of each environment per iteration", at_least(1))
+    gradient_steps: int = setting(2, "gradient steps per iteration", between(1, MAX_GRADIENT_STEPS))
+    batch_size: int = setting(256, "transitions per gradient step", at_least(1))
+    buffer_size: int = setting(100_000, "transitions kept in the replay buffer of each member", at_least(1))
+    learning_starts: int = setting(5_000, "samples of random actions before the first gradient step", at_least(0))
+    target_interval: int = setting(1, "gradient steps between two updates of the target networks", at_least(1))
+    scale_rewards: bool = setting(True, "divide rewards by their standard deviation in the first samples")
+    tau: float = setting(0.005, "share by which target networks move to the networks (Polyak)", above_and_at_most(0, 1))
+    max_grad_norm: float = setting(10.0, "gradient norm limit per member", POSITIVE)
 
 
 @dataclass(frozen=True)
 class DDPGConfig(OffPolicyConfig):
-    """Deep deterministic policy gradient.
-
-    exploration_noise: standard deviation of the noise on actions in [-1, 1].
-    critics, critic_rule, critic_subset: size of the critic ensemble, and how its target is formed: the minimum, the
-    mean, or the minimum over `critic_subset` critics resampled at every update.
-    """
+    """Deep deterministic policy gradient."""
 
     algorithm: Literal["ddpg"] = "ddpg"
-    critics: int = 1
-    critic_rule: CriticRule = "min"
-    critic_subset: int = 1
-    exploration_noise: float = 0.1
+    critics: int = setting(1, "critics per member", at_least(1))
+    critic_rule: CriticRule = setting(
+        "min", "target value: minimum or mean of the critics, or minimum of a random subset"
+    )
+    critic_subset: int = setting(1, "critics in the random subset")
+    exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
 
 
 @dataclass(frozen=True)
 class TD3Config(OffPolicyConfig):
-    """Twin delayed DDPG.
-
-    policy_delay: critic updates per update of the actor and the target networks.
-    target_noise, noise_clip: standard deviation of the target policy smoothing noise, and its limit.
-    """
+    """Twin delayed DDPG."""
 
     algorithm: Literal["td3"] = "td3"
-    critics: int = 2
-    critic_rule: CriticRule = "min"
-    critic_subset: int = 2
-    policy_delay: int = 2
-    exploration_noise: float = 0.1
-    target_noise: float = 0.2
-    noise_clip: float = 0.5
+    critics: int = setting(2, "critics per member", at_least(1))
+    critic_rule: CriticRule = setting(
+        "min", "target value: minimum or mean of the critics, or minimum of a random subset"
+    )
+    critic_subset: int = setting(2, "critics in the random subset")
+    policy_delay: int = setting(2, "critic updates per update of the actor and the target networks", at_least(1))
+    exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
+    target_noise: float = setting(0.2, "standard deviation of the target policy smoothing noise", at_least(0))
+    noise_clip: float = setting(0.5, "limit on the target policy smoothing noise", at_least(0))
 
 
 @dataclass(frozen=True)
 class SACConfig(OffPolicyConfig):
-    """Soft actor-critic.
-
-    temperature: initial weight of the entropy (alpha). auto_entropy: learn it, so that the entropy meets
-    `target_entropy` per action dimension.
-    """
+    """Soft actor-critic."""
 
     algorithm: Literal["sac"] = "sac"
-    critics: int = 2
-    critic_rule: CriticRule = "min"
-    critic_subset: int = 2
-    auto_entropy: bool = True
-    temperature: float = 1.0
-    target_entropy: float = -1.0
+    critics: int = setting(2, "critics per member", at_least(1))
+    critic_rule: CriticRule = setting(
+        "min", "target value: minimum or mean of the critics, or minimum of a random subset"
+    )
+    critic_subset: int = setting(2, "critics in the random subset")
+    auto_entropy: bool = setting(True, "learn the temperature, so that the entropy meets target_entropy")
+    temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
+    target_entropy: float = setting(-1.0, "target entropy per action dimension", FINITE)
 
 
 @dataclass(frozen=True)
 class REDQConfig(OffPolicyConfig):
     """Randomised ensembled double Q-learning: SAC with many critics and several gradient steps per sample.
 
-    Targets are the minimum over a random subset of the critics; the actor maximises the mean of all critics, once
-    every `policy_delay` updates.
+    Targets are the minimum over a random subset of the critics; the actor maximises the mean of all critics.
     """
 
     algorithm: Literal["redq"] = "redq"
     gradient_steps: int = 4
-    critics: int = 10
-    critic_rule: CriticRule = "subset"
-    critic_subset: int = 2
-    policy_delay: int = 4
-    auto_entropy: bool = True
-    temperature: float = 1.0
-    target_entropy: float = -1.0
+    critics: int = setting(10, "critics per member", at_least(1))
+    critic_rule: CriticRule = setting(
+        "subset", "target value: minimum or mean of the critics, or minimum of a random subset"
+    )
+    critic_subset: int = setting(2, "critics in the random subset")
+    policy_delay: int = setting(4, "critic updates per update of the actor", at_least(1))
+    auto_entropy: bool = setting(True, "learn the temperature, so that the entropy meets target_entropy")
+    temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
+    target_entropy: float = setting(-1.0, "target entropy per action dimension", FINITE)
 
 
 @dataclass(frozen=True)
 class DQNConfig(OffPolicyConfig):
-    """Deep Q-learning and its variants.
-
-    The share of random actions falls linearly from 1 to final_epsilon over the first `exploration_samples` samples.
-    """
+    """Deep Q-learning and its variants, with epsilon-greedy exploration."""
 
     algorithm: Literal["dqn", "double_dqn", "dueling_dqn", "d3qn"] = "dqn"
-    exploration_samples: int = 50_000
-    final_epsilon: float = 0.05
+    exploration_samples: int = setting(50_000, "samples over which epsilon falls linearly from 1 to final_epsilon")
+    final_epsilon: float = setting(0.05, "share of random actions after exploration_samples", FRACTION)
 
 
 @dataclass(frozen=True)
 class SimulatorConfig(AgentConfig):
-    """Settings shared by the algorithms that differentiate through the market.
+    """Settings shared by the algorithms that differentiate through the market."""
 
-    horizon: steps per iteration; gradients stop there. exploration_noise: standard deviation of the noise on scores.
-    """
-
-    horizon: int = 8
+    horizon: int = setting(8, "steps per iteration; gradients stop there", at_least(1))
     learning_rate: float = 1e-2
-    exploration_noise: float = 0.3
-    max_grad_norm: float = 1.0
+    exploration_noise: float = setting(0.3, "standard deviation of the noise on scores", at_least(0))
+    max_grad_norm: float = setting(1.0, "gradient norm limit per member", POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -239,14 +233,10 @@ class AnalyticConfig(SimulatorConfig):
 
 @dataclass(frozen=True)
 class SHACConfig(SimulatorConfig):
-    """Short-horizon actor-critic: the analytic gradient plus a critic that values the state at the horizon.
-
-    epochs, minibatches: of the critic on each trajectory. gae_lambda: of its TD(lambda) returns. tau: share by which
-    the target critic moves towards the critic in every iteration.
-    """
+    """Short-horizon actor-critic: the analytic gradient plus a critic that values the state at the horizon."""
 
     algorithm: Literal["shac"] = "shac"
-    epochs: int = 2
-    minibatches: int = 4
-    gae_lambda: float = 0.95
-    tau: float = 0.5
+    epochs: int = setting(2, "passes of the critic over each trajectory", at_least(1))
+    minibatches: int = setting(4, "minibatches of the critic per pass", at_least(1))
+    gae_lambda: float = setting(0.95, "lambda of the critic's TD(lambda) returns", FRACTION)
+    tau: float = setting(0.5, "share by which the target critic moves per iteration (Polyak)", above_and_at_most(0, 1))

@@ -24,7 +24,7 @@ from finrl_pod.settings.algorithm_configs import (
 
 
 @dataclass(frozen=True)
-class Facts:
+class AlgorithmInfo:
     """What a list of algorithms says of one.
 
     kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
@@ -39,10 +39,10 @@ class Facts:
     record: type[AgentConfig]
 
 
-ALGORITHMS: Mapping[str, Facts] = {
-    facts.name: facts
-    for facts in (
-        Facts(
+ALGORITHMS: Mapping[str, AlgorithmInfo] = {
+    info.name: info
+    for info in (
+        AlgorithmInfo(
             "ppo",
             "proximal policy optimisation: clipped steps on advantages of whole rollouts",
             "Schulman et al. 2017, arXiv:1707.06347",
@@ -50,7 +50,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "both",
             PPOConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "a2c",
             "advantage actor-critic: one step of gradient on each short rollout",
             "Mnih et al. 2016, arXiv:1602.01783",
@@ -58,7 +58,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "both",
             A2CConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "ddpg",
             "deep deterministic policy gradient: an actor that climbs its critic",
             "Lillicrap et al. 2016, arXiv:1509.02971",
@@ -66,7 +66,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "continuous",
             DDPGConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "td3",
             "twin delayed DDPG: the lower of two critics, smoothed targets, a slower actor",
             "Fujimoto et al. 2018, arXiv:1802.09477",
@@ -74,7 +74,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "continuous",
             TD3Config,
         ),
-        Facts(
+        AlgorithmInfo(
             "sac",
             "soft actor-critic: reward and entropy, with an automatic temperature",
             "Haarnoja et al. 2018, arXiv:1812.05905",
@@ -82,7 +82,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "continuous",
             SACConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "redq",
             "randomised ensembled double Q-learning: many critics, targets from a random subset",
             "Chen et al. 2021, arXiv:2101.05982",
@@ -90,7 +90,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "continuous",
             REDQConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "dqn",
             "deep Q-learning with a replay and a target network",
             "Mnih et al. 2015, doi:10.1038/nature14236",
@@ -98,7 +98,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "discrete",
             DQNConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "double_dqn",
             "double DQN: the network chooses the next action, the target network values it",
             "van Hasselt et al. 2016, arXiv:1509.06461",
@@ -106,7 +106,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "discrete",
             DQNConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "dueling_dqn",
             "dueling DQN: one stream for the state's value, one for the actions' advantages",
             "Wang et al. 2016, arXiv:1511.06581",
@@ -114,7 +114,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "discrete",
             DQNConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "d3qn",
             "dueling double DQN: both together",
             "Wang et al. 2016, arXiv:1511.06581, with van Hasselt et al. 2016",
@@ -122,7 +122,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "discrete",
             DQNConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "analytic",
             "analytic policy gradient: back-propagation through the market over a short horizon",
             "Freeman et al. 2021, arXiv:2106.13281",
@@ -130,7 +130,7 @@ ALGORITHMS: Mapping[str, Facts] = {
             "continuous",
             AnalyticConfig,
         ),
-        Facts(
+        AlgorithmInfo(
             "shac",
             "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
             "Xu et al. 2022, arXiv:2204.07137",
@@ -143,7 +143,7 @@ ALGORITHMS: Mapping[str, Facts] = {
 
 
 @dataclass(frozen=True)
-class AddOn:
+class AlgorithmExtension:
     """What goes with an algorithm. settings: those of the algorithm's that turn it on and shape it."""
 
     name: str
@@ -155,24 +155,24 @@ class AddOn:
 
 _POLICY_GRADIENTS = ("ppo", "a2c")
 _CRITICS = ("ddpg", "td3", "sac", "redq")
-ADD_ONS: Mapping[str, AddOn] = {
+EXTENSIONS: Mapping[str, AlgorithmExtension] = {
     part.name: part
     for part in (
-        AddOn(
+        AlgorithmExtension(
             "h-term",
             "a regulariser of the policy gradient that keeps good trajectories likely",
             "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation, OpenReview LVum7knUA7g",
             _POLICY_GRADIENTS,
             ("h_term", "h_steps", "h_trajectories", "h_buffer"),
         ),
-        AddOn(
+        AlgorithmExtension(
             "kl-diversity",
             "a bonus for members of a population that act unlike each other",
             "compare Parker-Holder et al. 2020, arXiv:2002.00632",
             _POLICY_GRADIENTS,
             ("diversity",),
         ),
-        AddOn(
+        AlgorithmExtension(
             "critic-ensemble",
             "several critics: the least, the mean, or the least of a random subset of their values",
             "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",

@@ -1,63 +1,149 @@
-"""Which values a setting may have, and the sentence for one that it may not."""
+"""Declaration of settings: default, comment and constraint of a field in one place, and the checks that follow.
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    cost_bps: float = setting(10.0, "cost of a trade in basis points of its value", at_least_and_below(0, 10_000))
+
+Validation, the commented TOML, the reference page and the dashboard's form are derived from `describe_settings`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from finrl_pod.errors import ConfigError
 
+T = TypeVar("T")
+_KEY = "setting"
+_DESCRIBED: dict[type[Any], Mapping[str, Setting]] = {}
+
 
 @dataclass(frozen=True)
-class Range:
-    """holds: whether a value is in it. words: the rule, as a sentence says it behind "it must be"."""
+class Constraint:
+    """Allowed values of a setting. description: the rule, as it reads after "must be"; check: True for allowed."""
 
-    words: str
-    holds: Callable[[Any], bool]
-
-
-Ranges = Mapping[str, Range]
+    description: str
+    check: Callable[[Any], bool]
 
 
-def at_least(least: float) -> Range:
-    """least <= x < infinity."""
-    return Range(f"{least:,} or more", lambda x: least <= x < math.inf)
+def at_least(low: float) -> Constraint:
+    """low <= x < infinity."""
+    return Constraint(f"{low:,} or more", lambda x: low <= x < math.inf)
 
 
-def between(least: float, most: float) -> Range:
-    """least <= x <= most."""
-    return Range(f"{least:,} to {most:,}", lambda x: least <= x <= most)
+def between(low: float, high: float) -> Constraint:
+    """low <= x <= high."""
+    return Constraint(f"{low:,} to {high:,}", lambda x: low <= x <= high)
 
 
-def from_to_below(least: float, end: float) -> Range:
-    """least <= x < end."""
-    return Range(f"{least:,} or more and below {end:,}", lambda x: least <= x < end)
+def at_least_and_below(low: float, high: float) -> Constraint:
+    """low <= x < high."""
+    return Constraint(f"{low:,} or more and below {high:,}", lambda x: low <= x < high)
 
 
-def above_to(end: float, most: float) -> Range:
-    """end < x <= most."""
-    return Range(f"above {end:,} and {most:,} at most", lambda x: end < x <= most)
+def above_and_at_most(low: float, high: float) -> Constraint:
+    """low < x <= high."""
+    return Constraint(f"above {low:,} and at most {high:,}", lambda x: low < x <= high)
 
 
-ABOVE_ZERO = Range("above 0", lambda x: x > 0)  # infinity too, which lifts a limit
-ABOVE_AND_FINITE = Range("above 0 and finite", lambda x: 0 < x < math.inf)
-FINITE = Range("a finite number", math.isfinite)
-SHARE = between(0, 1)
+POSITIVE = Constraint("above 0", lambda x: x > 0)  # infinity is allowed: it lifts a limit
+POSITIVE_FINITE = Constraint("above 0 and finite", lambda x: 0 < x < math.inf)
+NOT_NEGATIVE = Constraint("0 or more", lambda x: x >= 0)  # infinity is allowed
+FINITE = Constraint("a finite number", math.isfinite)
+FRACTION = between(0, 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting. type: as written in TOML, such as "float"; choices: allowed texts, empty for any."""
+
+    name: str
+    type: str
+    default: Any
+    comment: str
+    choices: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+
+
+def setting(default: T, comment: str, constraint: Constraint | None = None) -> T:
+    """A field of a settings record, with its comment and constraint.
+
+    A subclass may override the default with a plain value; comment and constraint are inherited.
+    """
+    field: T = dataclasses.field(default=default, metadata={_KEY: (comment, constraint)})
+    return field
+
+
+def section(record: Callable[[], T], comment: str) -> T:
+    """A nested record of settings: a TOML table."""
+    field: T = dataclasses.field(default_factory=record, metadata={_KEY: (comment, None)})
+    return field
+
+
+def describe_settings(record: type[Any]) -> Mapping[str, Setting]:
+    """All settings of a record by name, in order. Raises TypeError for a field declared without `setting`."""
+    if record in _DESCRIBED:
+        return _DESCRIBED[record]
+    hints = typing.get_type_hints(record)
+    found = {}
+    for field in dataclasses.fields(record):
+        comment, constraint = _declaration(record, field.name)
+        hint = hints[field.name]
+        is_choice = typing.get_origin(hint) is typing.Literal
+        choices = tuple(map(str, typing.get_args(hint))) if is_choice else ()
+        kind = "str" if is_choice else getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
+        default = field.default if field.default is not dataclasses.MISSING else None
+        found[field.name] = Setting(field.name, kind, default, comment, choices, constraint)
+    _DESCRIBED[record] = found
+    return found
+
+
+def _declaration(record: type[Any], name: str) -> tuple[str, Constraint | None]:
+    """Comment and constraint of a field, from the class nearest to `record` that declares them."""
+    for cls in record.__mro__:
+        field = getattr(cls, "__dataclass_fields__", {}).get(name)
+        if field is not None and _KEY in field.metadata:
+            comment, constraint = field.metadata[_KEY]
+            return comment, constraint
+    raise TypeError(f"{record.__name__}.{name} is not declared with setting()")
+
+
+def check_settings(prefix: str, config: object) -> None:
+    """Raises ConfigError for the first setting of a record that violates its constraint. prefix: such as "gate."."""
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        check_setting(prefix, config, field.name, getattr(config, field.name))
+
+
+def check_setting(prefix: str, config: object, name: str, value: object) -> None:
+    """Check a value that may replace the one in `config`. Raises ConfigError with value, constraint and default."""
+    _, constraint = _declaration(type(config), name)
+    if constraint is not None:
+        check_value(prefix, config, name, value, constraint)
+
+
+def check_value(prefix: str, config: object, name: str, value: object, constraint: Constraint) -> None:
+    """Check against a constraint that depends on other settings. Raises ConfigError."""
+    if not constraint.check(value):
+        default = getattr(type(config), name, None)
+        usual = "" if default is None else f"; the default is {default!r}"
+        raise ConfigError(
+            f"{prefix}{name} is out of its range, got {value!r}: it must be {constraint.description}{usual}"
+        )
+
+
+# Former names, until every room declares its constraints with the settings.
+Range = Constraint
+Ranges = Mapping[str, Constraint]
+SHARE, ABOVE_ZERO, ABOVE_AND_FINITE = FRACTION, POSITIVE, POSITIVE_FINITE
+from_to_below, above_to = at_least_and_below, above_and_at_most
 
 
 def check_ranges(section: str, config: object, ranges: Ranges) -> None:
     """Raises ConfigError for the first setting of a section that is out of its range."""
-    for name, allowed in ranges.items():
-        check_value(f"{section}.", config, name, getattr(config, name), allowed)
-
-
-def check_value(prefix: str, config: object, name: str, value: object, allowed: Range) -> None:
-    """The same for a value that may replace the config's. Names the rule, the value and the default.
-
-    prefix: of the setting's name, with what parts them.
-    """
-    if not allowed.holds(value):
-        usual = f"; its default is {kept!r}" if (kept := getattr(type(config), name, None)) is not None else ""
-        raise ConfigError(f"{prefix}{name} is out of its range, got {value!r}: it must be {allowed.words}{usual}")
+    for name, constraint in ranges.items():
+        check_value(f"{section}.", config, name, getattr(config, name), constraint)

@@ -4,274 +4,337 @@ Every field has a default, so an empty file is the laptop preset. Reading a file
 then); the records themselves are plain dataclasses that the core uses without it.
 """
 
+# ruff: noqa: RUF009 (setting() and section() return dataclass fields)
+
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.algorithm_configs import RENAMED_KEYS as AGENT_RENAMED_KEYS
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.constraints import (
+    FINITE,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE_FINITE,
+    Constraint,
+    Setting,
+    above_and_at_most,
+    at_least,
+    at_least_and_below,
+    between,
+    check_setting,
+    describe_settings,
+    section,
+    setting,
+)
+from finrl_pod.settings.toml import build_record, closest_key, read_toml
 
 __all__ = [
-    "MOST_SEED",
+    "MAX_SEED",
     "AgentConfig",
     "DataConfig",
     "EnvironmentConfig",
     "FeatureConfig",
+    "GateConfig",
     "PPOConfig",
     "RunConfig",
     "SplitConfig",
     "TournamentConfig",
+    "describe_setting",
     "load",
     "parse",
 ]
 
+MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
+MAX_THREADS = 1024
+MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
+MAX_PBO_BLOCKS = 20  # 184,756 splits
 
-MOST_SEED = 2**63 - 1  # what a random generator and a file of tensors hold
-MOST_THREADS = 1024
+# Former keys of each section -> their names now; the former ones are refused with a hint.
+RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
+    "environment": {"order": "buy_allocation", "exit_return": "delisting_return", "lot": "trade_fraction"},
+    "agent": AGENT_RENAMED_KEYS,
+    "tournament": {
+        "samples": "samples_per_generation",
+        "inherit": "exploit_fraction",
+        "fresh": "reinit_fraction",
+        "perturb": "perturb_factor",
+        "resample": "resample_probability",
+    },
+    "gate": {
+        "confidence": "min_psr",
+        "lead": "superiority_confidence",
+        "excess": "min_excess_bps",
+        "break_even": "break_even_cost_multiple",
+        "overfitting": "max_pbo",
+        "overfitting_loss": "max_pbo_loss_probability",
+        "deflated_sharpe": "min_dsr",
+        "drawdown": "max_drawdown",
+        "blocks": "pbo_blocks",
+    },
+}
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which panel of the store, and which of its symbols (empty: all)."""
+    """Panel and symbols."""
 
-    name: str = "sample"
-    symbols: tuple[str, ...] = ()
+    name: str = setting("sample", 'panel of the store; "sample" is built in')
+    symbols: tuple[str, ...] = setting((), "symbols of the panel to use; empty: all")
 
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """First and last date of each split; `embargo` bars are dropped from the end of train and of validation."""
+    """First and last date of each split."""
 
-    train: tuple[str, str] = ("1990-01-02", "2015-12-31")
-    validation: tuple[str, str] = ("2016-01-01", "2018-12-31")
-    test: tuple[str, str] = ("2019-01-01", "2022-12-31")
-    embargo: int = 5
+    train: tuple[str, str] = setting(("1990-01-02", "2015-12-31"), "agents and normalisers are fitted on these bars")
+    validation: tuple[str, str] = setting(
+        ("2016-01-01", "2018-12-31"), "ranks the leaderboard and selects the champion"
+    )
+    test: tuple[str, str] = setting(("2019-01-01", "2022-12-31"), "used once, for the report")
+    embargo: int = setting(5, "bars dropped from the end of train and of validation")
 
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Names of registered features, in order."""
+    """Observed features."""
 
-    names: tuple[str, ...] = (
-        "return_1",
-        "return_5",
-        "return_21",
-        "return_63",
-        "momentum_252_21",
-        "volatility_21",
-        "volatility_63",
-        "return_1_rank",
-        "return_21_rank",
-        "momentum_252_21_rank",
-        "volatility_63_rank",
-        "market_return_21",
-        "breadth_50",
+    names: tuple[str, ...] = setting(
+        (
+            "return_1",
+            "return_5",
+            "return_21",
+            "return_63",
+            "momentum_252_21",
+            "volatility_21",
+            "volatility_63",
+            "return_1_rank",
+            "return_21_rank",
+            "momentum_252_21_rank",
+            "volatility_63_rank",
+            "market_return_21",
+            "breadth_50",
+        ),
+        "registered features, in order",
     )
 
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """The market's rules.
+    """Market rules. `half_spread_bps` to `cash_rates`: frictions, see `finrl_pod.market.costs.Frictions`."""
 
-    kind: "portfolio" takes target weights, "stock_trading" shares to trade scaled by `hmax`, "discrete" one choice out
-    of 2 N + 1: hold on, or buy or sell one of N assets for `trade_fraction` of the equity.
-    fill: "next" fills at the next open (the next close where there are no opens); "same_close" at the close that the
-    decision saw, for comparison only. window: bars an episode. group: environments that share a window.
-    turbulence_limit: sell everything while turbulence is above it; 0 turns it off.
-    half_spread_bps .. cash_rates: further costs, see `finrl_pod.market.costs.Frictions`; their defaults charge nothing.
-    adjusted_shares: allow whole shares and costs a share on adjusted prices, whose past counts of shares are not those
-    that were traded.
-    """
-
-    kind: Literal["portfolio", "stock_trading", "discrete"] = "portfolio"
-    cost_bps: float = 10.0
-    cash: float = 1_000_000.0
-    window: int = 252
-    reward: Literal["log_return", "change", "differential_sharpe"] = "log_return"
-    fill: Literal["next", "same_close"] = "next"
-    buy_allocation: Literal["proportional", "sequential"] = "proportional"
-    whole_shares: bool = False
-    short: bool = False
-    leverage: float = 1.0
-    hmax: float = 100.0
-    trade_fraction: float = 0.25
-    turbulence_limit: float = 0.0
-    half_spread_bps: float = 0.0
-    per_share: float = 0.0
-    per_share_minimum: float = 0.0
-    impact: float = 0.0
-    participation: float = 0.0
-    borrow_fee: float = 0.0
-    delisting_return: float = 0.0
-    delay: int = 1
-    cash_rates: tuple[tuple[str, float], ...] = ()
-    adjusted_shares: bool = False
-    envs: int = 256
-    group: int = 16
+    kind: Literal["portfolio", "stock_trading", "discrete"] = setting(
+        "portfolio", "actions: target weights, shares to trade scaled by hmax, or one choice (hold, buy one, sell one)"
+    )
+    cost_bps: float = setting(
+        10.0, "cost of a trade in basis points of its value, each side", at_least_and_below(0, 10_000)
+    )
+    cash: float = setting(1_000_000.0, "starting cash, in the currency of the prices", POSITIVE_FINITE)
+    window: int = setting(252, "bars per episode", at_least(1))
+    reward: Literal["log_return", "change", "differential_sharpe"] = setting(
+        "log_return", "reward of a step, from one fill to the next"
+    )
+    fill: Literal["next", "same_close"] = setting(
+        "next", "next: at the next open (close if there are no opens); same_close: for comparison only"
+    )
+    buy_allocation: Literal["proportional", "sequential"] = setting(
+        "proportional", "if buys exceed the cash: scale all by one factor, or fill one by one, the largest first"
+    )
+    whole_shares: bool = setting(False, "truncate trades to whole shares")
+    short: bool = setting(False, "allow short positions")
+    leverage: float = setting(1.0, "limit on gross exposure as a multiple of equity", POSITIVE_FINITE)
+    hmax: float = setting(100.0, "stock_trading: shares traded by a full action", POSITIVE_FINITE)
+    trade_fraction: float = setting(
+        0.25, "discrete: share of equity that a choice buys or sells", above_and_at_most(0, 1)
+    )
+    turbulence_limit: float = setting(0.0, "liquidate while turbulence is above it; 0: off", NOT_NEGATIVE)
+    half_spread_bps: float = setting(
+        0.0, "half of the quoted spread in basis points of the price, on every fill", at_least_and_below(0, 10_000)
+    )
+    per_share: float = setting(0.0, "commission per share, in currency", at_least(0))
+    per_share_minimum: float = setting(0.0, "minimum commission per order, in currency", at_least(0))
+    impact: float = setting(
+        0.0, "square-root market impact: impact * volatility * sqrt(order / volume of the bar)", at_least(0)
+    )
+    participation: float = setting(
+        0.0, "maximum share of a bar's volume that fills, the rest lapses; 0: no limit", FRACTION
+    )
+    borrow_fee: float = setting(0.0, "annual fee as a share of the value of short positions", at_least(0))
+    delisting_return: float = setting(
+        0.0, "return from the last close of a delisted ticker to its payout; -0.3: 30% less", at_least(-1)
+    )
+    delay: int = setting(1, "bars from a decision to its fill", between(1, MAX_DELAY))
+    cash_rates: tuple[tuple[str, float], ...] = setting(
+        (), 'annual interest rate of cash from each date, such as [["2019-01-01", 0.02]]'
+    )
+    adjusted_shares: bool = setting(
+        False,
+        "allow whole shares and costs per share on adjusted prices, whose share counts are not the real ones",
+    )
+    envs: int = setting(256, "environments per member", at_least(1))
+    group: int = setting(16, "environments that share a window of time", at_least(1))
 
 
 @dataclass(frozen=True)
 class TournamentConfig:
-    """Population, budget and selection.
+    """Population, budget and selection."""
 
-    pods: agents trained side by side, each on generations x samples_per_generation environment steps.
-    exploit_fraction: share of pods that start a generation from the leaderboard. reinit_fraction: share that starts
-    from new weights; the rest continue. perturb_factor: an inherited hyperparameter is multiplied or divided by it.
-    champion: members of the ensemble. ensemble: the mean of their target weights, the mean weighted by validation
-    Sharpe ratio, or a vote: the median weight of each asset, and the majority choice for discrete actions.
-    seconds: wall-clock limit, 0 is off.
-    """
-
-    pods: int = 8
-    generations: int = 6
-    samples_per_generation: int = 100_000
-    leaderboard: int = 16
-    exploit_fraction: float = 0.5
-    reinit_fraction: float = 0.125
-    perturb_factor: float = 1.25
-    resample_probability: float = 0.1
-    champion: int = 4
-    ensemble: Literal["mean", "sharpe", "vote"] = "mean"
-    seconds: float = 0.0
+    pods: int = setting(8, "agents trained side by side", at_least(1))
+    generations: int = setting(6, "rounds of training and ranking", at_least(1))
+    samples_per_generation: int = setting(100_000, "environment steps per pod and generation", at_least(1))
+    leaderboard: int = setting(16, "entries kept", at_least(1))
+    exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
+    reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
+    perturb_factor: float = setting(1.25, "inherited hyperparameters are multiplied or divided by it", at_least(1))
+    resample_probability: float = setting(0.1, "probability that a hyperparameter is sampled again instead", FRACTION)
+    champion: int = setting(4, "best entries that form the champion ensemble", at_least(1))
+    ensemble: Literal["mean", "sharpe", "vote"] = setting(
+        "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
+    )
+    seconds: float = setting(0.0, "wall-clock limit, 0: off (a limit makes results depend on the machine)", at_least(0))
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    """Thresholds that a champion must reach to be promoted; all rules must pass.
+    """Thresholds that a champion must reach to be promoted; all rules must pass."""
 
-    min_dsr: lowest deflated Sharpe ratio (DSR) on validation, counting all trials on the data. max_pbo: highest
-    probability of backtest overfitting (PBO) of the run's own trials on validation, cut into `pbo_blocks`; a higher one
-    passes if the selected trial falls behind equal weight in at most `max_pbo_loss_probability` of the splits.
-    min_psr: probability that it beats equal weight on test. superiority_confidence: confidence that it beats the best
-    baseline of validation on test. The error of both, 1 - confidence, is shared by all looks at the test period.
-    min_excess_bps: basis points a bar that the lower end of the interval of excess growth on test must exceed.
-    max_drawdown: largest fall from a peak on test. break_even_cost_multiple: lowest break-even cost against equal
-    weight on test, as a multiple of environment.cost_bps. audit: the champion's audit must find no fault.
-    """
-
-    min_dsr: float = 0.75
-    max_pbo: float = 0.5
-    max_pbo_loss_probability: float = 0.05
-    pbo_blocks: int = 16
-    min_psr: float = 0.95
-    superiority_confidence: float = 0.8
-    min_excess_bps: float = 0.0
-    max_drawdown: float = 0.5
-    break_even_cost_multiple: float = 1.5
-    audit: bool = True
+    min_dsr: float = setting(
+        0.75,
+        "lowest deflated Sharpe ratio (DSR) over equal weight on validation, counting all trials",
+        at_least_and_below(0, 1),
+    )
+    max_pbo: float = setting(
+        0.5, "highest probability of backtest overfitting (PBO) on validation", above_and_at_most(0, 1)
+    )
+    max_pbo_loss_probability: float = setting(
+        0.05, "a higher PBO passes if the selected trial falls behind equal weight this rarely", between(0, 0.5)
+    )
+    pbo_blocks: int = setting(
+        16,
+        "blocks into which validation is cut for the PBO",
+        Constraint(f"an even number, 2 to {MAX_PBO_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MAX_PBO_BLOCKS),
+    )
+    min_psr: float = setting(
+        0.95,
+        "probability of a higher Sharpe ratio than equal weight on test; the error is shared by all looks at test",
+        at_least_and_below(0.5, 1),
+    )
+    superiority_confidence: float = setting(
+        0.8,
+        "confidence of beating the best baseline of validation on test; the error is shared by all looks at test",
+        Constraint("above 0.5 and below 1", lambda x: 0.5 < x < 1),
+    )
+    min_excess_bps: float = setting(
+        0.0, "the interval of excess growth over that baseline must lie above it, in basis points per bar", FINITE
+    )
+    max_drawdown: float = setting(0.5, "largest fall from a peak on test; 0.5: half", above_and_at_most(0, 1))
+    break_even_cost_multiple: float = setting(
+        1.5, "outperformance of equal weight on test must survive this multiple of cost_bps", at_least(0)
+    )
+    audit: bool = setting(True, "the audit must find no fault")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a run depends on.
+    """Everything a run depends on."""
 
-    cohorts: further agents of other algorithms or settings. The tournament's pods are dealt out in turn to `agent` and
-    to each of them; all compete on one leaderboard.
-    """
-
-    seed: int = 0
-    threads: int = 0
-    data: DataConfig = field(default_factory=DataConfig)
-    splits: SplitConfig = field(default_factory=SplitConfig)
-    features: FeatureConfig = field(default_factory=FeatureConfig)
-    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
-    agent: AgentConfig = field(default_factory=PPOConfig)
-    tournament: TournamentConfig = field(default_factory=TournamentConfig)
-    gate: GateConfig = field(default_factory=GateConfig)
-    cohorts: tuple[AgentConfig, ...] = ()
+    seed: int = setting(0, "all random numbers of the run derive from it", between(0, MAX_SEED))
+    threads: int = setting(0, "CPU threads; 0: one per core", between(0, MAX_THREADS))
+    data: DataConfig = section(DataConfig, "Prices: `finrl-pod data list` shows the stored panels.")
+    splits: SplitConfig = section(
+        SplitConfig, "First and last date of each split. Nothing is fitted or selected on test."
+    )
+    features: FeatureConfig = section(
+        FeatureConfig, "Observed features of each asset, known at the close of the decision bar."
+    )
+    environment: EnvironmentConfig = section(EnvironmentConfig, "Market rules.")
+    agent: AgentConfig = section(
+        PPOConfig, "Learning algorithm and its settings: `finrl-pod algorithms` lists the algorithms."
+    )
+    tournament: TournamentConfig = section(TournamentConfig, "Population, budget and champion selection.")
+    gate: GateConfig = section(GateConfig, "Thresholds for promotion.")
+    cohorts: tuple[AgentConfig, ...] = setting(
+        (), "Pods of another algorithm or other settings, on the same leaderboard; pods are dealt out in turn."
+    )
 
     def agent_of(self, slot: int) -> AgentConfig:
-        """What the pod in this slot of a tournament runs."""
+        """Settings of the agent in this slot of the tournament."""
         agents = (self.agent, *self.cohorts)
         return agents[slot % len(agents)]
 
     @property
     def sha256(self) -> str:
-        """Hash of every setting."""
+        """SHA-256 of all settings as JSON."""
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
 
 
+def describe_setting(path: str) -> Setting:
+    """Declaration of a setting by its dotted name, such as "gate.max_pbo". Raises KeyError for an unknown one.
+
+    "agent.NAME" is looked up in the settings of all algorithms.
+    """
+    section_name, _, name = path.rpartition(".")
+    if not section_name:
+        return describe_settings(RunConfig)[name]
+    if section_name != "agent":
+        return describe_settings(type(getattr(RunConfig(), section_name)))[name]
+    for info in ALGORITHMS.values():
+        if name in (declared := describe_settings(info.record)):
+            return declared[name]
+    raise KeyError(path)
+
+
 def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
-    """Check plain values (as TOML or JSON gives them) and build the config. Raises ConfigError on the first fault."""
-    chosen = dict(values)
-    if "agent" in chosen:
-        chosen["agent"] = _parse_agent(chosen["agent"], "agent", where)
-    if isinstance(chosen.get("cohorts"), list | tuple):
-        chosen["cohorts"] = tuple(
-            _parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(chosen["cohorts"])
-        )
-    config: RunConfig = _checked(RunConfig, chosen, (), where)
+    """Build a config from plain values (of TOML or JSON). Raises ConfigError for the first invalid one.
+
+    Keys, types, seed and threads are checked here; `check_settings` checks the other constraints before a run.
+    where: source of the values, for messages.
+    """
+    given = dict(values)
+    if "agent" in given:
+        given["agent"] = _parse_agent(given["agent"], "agent", where)
+    if isinstance(given.get("cohorts"), list | tuple):
+        given["cohorts"] = tuple(_parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(given["cohorts"]))
+    config: RunConfig = build_record(RunConfig, given, where, renamed=RENAMED_KEYS)
     if not config.features.names:
-        raise ConfigError(
-            f"{where}: features.names must name one feature at least, got none; leave it out for the usual ones"
-        )
+        raise ConfigError(f"{where}: features.names is empty; name at least one feature, or leave it out")
     for name in ("seed", "threads"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{where}: {name} must be 0 or more, got {getattr(config, name)}")
-    for name, most in (("seed", MOST_SEED), ("threads", MOST_THREADS)):
-        if getattr(config, name) > most:
-            raise ConfigError(f"{where}: {name} must be at most {most}, got {getattr(config, name)}")
+        check_setting(f"{where}: ", config, name, getattr(config, name))
     return config
 
 
 def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
-    """The record of the algorithm that the values name: each algorithm has its own settings."""
+    """The settings record of the algorithm that the values name."""
     if isinstance(values, AgentConfig):
         return values
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: {place} must be a table of settings, got {values!r}")
     name = values.get("algorithm", RunConfig().agent.algorithm)
     if not isinstance(name, str) or name not in ALGORITHMS:
-        close = difflib.get_close_matches(str(name), ALGORITHMS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(ALGORITHMS)}"
+        hint = closest_key(str(name), ALGORITHMS)
         raise ConfigError(f"{where}: {place}.algorithm: there is no algorithm {name!r}; {hint}")
-    agent: AgentConfig = _checked(ALGORITHMS[name].record, {**values, "algorithm": name}, (place,), where)
+    record = ALGORITHMS[name].record
+    for key in values:
+        others = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.record)]
+        if others and key not in describe_settings(record):
+            raise ConfigError(
+                f"{where}: unknown key {place}.{key}; it is a setting of {', '.join(others)}, "
+                f"and {name} has no such setting"
+            )
+    given = {**values, "algorithm": name}
+    agent: AgentConfig = build_record(record, given, where, place=place, renamed={place: AGENT_RENAMED_KEYS})
     return agent
 
 
-def _checked(record: type[Any], values: dict[str, Any], place: tuple[str, ...], where: str) -> Any:
-    """The record made of the values. Raises ConfigError on the first fault."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
-    try:
-        return adapter.validate_python(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, (*place, *first["loc"])))
-        if first["type"] == "unexpected_keyword_argument":
-            raise ConfigError(f"{where}: unknown key {key}; {_nearest(record, first['loc'])}") from None
-        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
-
-
-def _nearest(record: type[Any], place: tuple[int | str, ...]) -> str:
-    """What the last part of a key's place may have meant, among the fields of the record that it stands in."""
-    nested: Any = record()
-    for part in place[:-1]:
-        nested = getattr(nested, str(part))
-    known, name = [field.name for field in dataclasses.fields(nested)], str(place[-1])
-    if isinstance(nested, AgentConfig):
-        others = [f.name for f in ALGORITHMS.values() if name in {x.name for x in dataclasses.fields(f.record)}]
-        if others:
-            return f"it is a setting of {', '.join(others)}, and {nested.algorithm} has no such setting"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-
-
 def load(path: Path) -> RunConfig:
-    """Read a TOML config file. Raises ConfigError when it is missing, not TOML, or breaks a rule."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of Unicode, TOML, and numbers and nesting beyond all sense
-        raise ConfigError(f"config {path} is not TOML: {error}") from None
-    return parse(values, str(path))
+    """Read a TOML config file. Raises ConfigError if it cannot be read, is not TOML, or has an invalid setting."""
+    return parse(read_toml(path), str(path))

@@ -13,7 +13,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.tournament.generator import Birth
+from finrl_pod.tournament.generator import SlotInit
 from finrl_pod.tournament.run_directory import COUNTS
 from finrl_pod.tournament.scoring import metrics_of, run_members
 from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
@@ -24,45 +24,45 @@ Step = Callable[[int], bool]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """A learner whose member p is the pod that births[p] describes.
+    """A learner whose member p is the pod that slot_inits[p] describes.
 
     rows: points of its learning curves. written: items of the replay that the slots had before this generation.
     """
 
     learner: Learner
-    births: Sequence[Birth]
+    slot_inits: Sequence[SlotInit]
     written: int
     rows: list[dict[str, Any]]
 
     @classmethod
-    def born(
+    def create(
         cls,
         env: MarketVecEnv,
         agent: AgentConfig,
-        births: Sequence[Birth],
+        slot_inits: Sequence[SlotInit],
         parent: Callable[[str], AgentSnapshot],
         slots: Callable[[int], Mapping[str, Tensor] | None],
         *,
         seed: int,
         threads: int,
     ) -> Cohort:
-        """Every pod in the state that its birth says.
+        """Every pod in the state that its slot_init says.
 
         parent: reads an agent by its id. slots: of that many items of a replay, what the slots kept, if anything.
         """
-        settings = [birth.hyperparameters for birth in births]
+        settings = [slot_init.hyperparameters for slot_init in slot_inits]
         learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
-        for p, birth in enumerate(births):
-            if birth.kind != "fresh" and birth.parent is not None:
-                learner.restore(parent(birth.parent), p)
+        for p, slot_init in enumerate(slot_inits):
+            if slot_init.kind != "fresh" and slot_init.parent is not None:
+                learner.restore(parent(slot_init.parent), p)
         algorithm, written = learner.algorithm, 0
         kept = slots(algorithm.slot_items) if algorithm.slot_items else None
         if kept is not None:
             algorithm.load_slot_state(kept)
             written = int(kept[COUNTS][0])
-        return cls(learner, births, written, [])
+        return cls(learner, slot_inits, written, [])
 
-    def seen(self) -> dict[str, Tensor]:
+    def new_replay_items(self) -> dict[str, Tensor]:
         """What the slots saw in this generation, as far as they keep it; empty where there is no replay."""
         return self.learner.algorithm.slot_state(self.written)
 
@@ -74,7 +74,7 @@ class Cohort:
         def watch(learner: Learner, metrics: Metrics) -> bool:
             nonlocal seen
             seen += 1
-            more = step(learner.iteration_samples * len(self.births))
+            more = step(learner.iteration_samples * len(self.slot_inits))
             if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or not more:
                 values = {name: column.tolist() for name, column in metrics.items()}
                 self.rows.append({"samples": list(learner.samples), **to_plain(values)})
@@ -92,16 +92,16 @@ class Cohort:
         equity[:, [not alive for alive in self.learner.alive]] = math.nan
         scores = [
             Score(
-                id=f"g{generation:02d}s{birth.slot:02d}",
-                parent=birth.parent,
+                id=f"g{generation:02d}s{slot_init.slot:02d}",
+                parent=slot_init.parent,
                 generation=generation,
-                slot=birth.slot,
+                slot=slot_init.slot,
                 samples=self.learner.samples[p],
                 score=metrics[p]["sharpe"] if alive else math.nan,
                 hyperparameters=self.learner.hyperparameters(p),
                 metrics=metrics[p],
             )
-            for p, (birth, alive) in enumerate(zip(self.births, self.learner.alive, strict=True))
+            for p, (slot_init, alive) in enumerate(zip(self.slot_inits, self.learner.alive, strict=True))
         ]
         return scores, equity
 
@@ -109,18 +109,18 @@ class Cohort:
         """All pods as saved agents. scores: slot -> what it was given as a score, which names it."""
         return [
             self.learner.snapshot(
-                p, id=scores[birth.slot].id, parent=scores[birth.slot].parent, data_sha256=data_sha256
+                p, id=scores[slot_init.slot].id, parent=scores[slot_init.slot].parent, data_sha256=data_sha256
             )
-            for p, birth in enumerate(self.births)
+            for p, slot_init in enumerate(self.slot_inits)
         ]
 
 
 def learning_curves(cohorts: Sequence[Cohort]) -> dict[str, Any]:
     """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} over all cohorts; None for the pods of another cohort."""
-    slots = [birth.slot for cohort in cohorts for birth in cohort.births]
+    slots = [slot_init.slot for cohort in cohorts for slot_init in cohort.slot_inits]
     rows, before = [], 0
     for cohort in cohorts:
-        size = len(cohort.births)
+        size = len(cohort.slot_inits)
         ahead, behind = [None] * before, [None] * (len(slots) - before - size)
         rows += [{name: [*ahead, *column, *behind] for name, column in row.items()} for row in cohort.rows]
         before += size

@@ -74,7 +74,7 @@ def _move(name: str, value: float, factor: float) -> float:
 
 
 @dataclass(frozen=True)
-class Birth:
+class SlotInit:
     """How the agent of a slot begins: kind "fresh", "continue" (its own last state) or "inherit" (another's)."""
 
     slot: int
@@ -83,22 +83,22 @@ class Birth:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
 
-def first_births(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[Birth]:
+def initial_slots(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[SlotInit]:
     """A cohort's first generation: its first slot has the config's own hyperparameters, the others draw theirs."""
-    births = [Birth(slots[0], "fresh", None, configured(agent))]
+    slot_inits = [SlotInit(slots[0], "fresh", None, configured(agent))]
     for slot in slots[1:]:
-        births.append(Birth(slot, "fresh", None, draw(agent, _stream(seed, slot, 0))))
-    return births
+        slot_inits.append(SlotInit(slot, "fresh", None, draw(agent, _stream(seed, slot, 0))))
+    return slot_inits
 
 
-def next_births(
+def next_slots(
     agent: AgentConfig,
     tournament: TournamentConfig,
     seed: int,
     generation: int,
     leaderboard: Leaderboard,
     current: Sequence[Score],
-) -> list[Birth]:
+) -> list[SlotInit]:
     """A cohort's next generation from its part of the leaderboard and the scores of its slots, which have just ended.
 
     The worst slots are refilled: `fresh` of them anew, then `inherit` from the leaderboard's upper half, weights and
@@ -112,21 +112,21 @@ def next_births(
     broken = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
     parents = pool[: max(1, len(pool) // 2)]
-    births: list[Birth] = []
+    slot_inits: list[SlotInit] = []
     for place, score in enumerate(ranked):
         stream = _stream(seed, score.slot, generation)
         from_bottom = pods - 1 - place
         if from_bottom < anew or (not parents and not np.isfinite(score.score)):
-            births.append(Birth(score.slot, "fresh", None, draw(agent, stream)))
+            slot_inits.append(SlotInit(score.slot, "fresh", None, draw(agent, stream)))
         elif from_bottom < max(anew + heirs, broken):
             parent = parents[int(stream.integers(len(parents)))]
             changed = perturb(
                 parent.hyperparameters, tournament.perturb_factor, tournament.resample_probability, agent, stream
             )
-            births.append(Birth(score.slot, "inherit", parent.id, changed))
+            slot_inits.append(SlotInit(score.slot, "inherit", parent.id, changed))
         else:
-            births.append(Birth(score.slot, "continue", score.id, score.hyperparameters))
-    return sorted(births, key=lambda birth: birth.slot)
+            slot_inits.append(SlotInit(score.slot, "continue", score.id, score.hyperparameters))
+    return sorted(slot_inits, key=lambda slot_init: slot_init.slot)
 
 
 def _whole(share: float) -> int:

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, simulate
-from finrl_pod.market.rules import rules_of, turbulent_bars
+from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.training.acting import target_weights
 from finrl_pod.settings.run import EnvironmentConfig
@@ -35,7 +36,7 @@ def run_members(
     members = next(iter(params.values())).shape[0]
     close = market.close.double()
     sound = torch.ones(members, 1, dtype=torch.bool, device=close.device)
-    turbulent = turbulent_bars(market, config.turbulence_limit)
+    turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
         if turbulent is not None and bool(turbulent[t]):

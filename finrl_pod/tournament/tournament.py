@@ -20,7 +20,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
-from finrl_pod.tournament.generator import Birth, first_births, next_births
+from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -100,7 +100,7 @@ class Tournament:
         cohorts = []
         for i, agent in enumerate((config.agent, *config.cohorts)):
             places = range(i, config.tournament.pods, 1 + len(config.cohorts))
-            cohorts.append(self._cohort(number, i, agent, self._births(number, agent, places, state)))
+            cohorts.append(self._cohort(number, i, agent, self._slot_inits(number, agent, places, state)))
             schedule = self._schedule(number, agent)
             cohorts[-1].train(
                 config.tournament.samples_per_generation, schedule, self._watch(number, state, cohorts[-1], began)
@@ -120,25 +120,25 @@ class Tournament:
         self._save(done, cohorts)
         return done
 
-    def _births(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[Birth]:
+    def _slot_inits(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[SlotInit]:
         """How the pods of a cohort begin. Agents inherit within their cohort: no other's weights would fit."""
         config = self.config
         if number == 0:
-            return first_births(agent, places, config.seed)
+            return initial_slots(agent, places, config.seed)
         current = [score for score in state.current if score.slot in places]
         board = state.leaderboard.of_slots(places)
-        return next_births(agent, config.tournament, config.seed, number, board, current)
+        return next_slots(agent, config.tournament, config.seed, number, board, current)
 
-    def _cohort(self, number: int, place: int, agent: AgentConfig, births: Sequence[Birth]) -> Cohort:
+    def _cohort(self, number: int, place: int, agent: AgentConfig, slot_inits: Sequence[SlotInit]) -> Cohort:
         def kept(items: int) -> Mapping[str, Tensor] | None:
             found = run_directory.load_slot_state(self.run_directory, place, number - 1, items) if number else None
             self._oldest[place] = number if found is None else found[1]
             return None if found is None else found[0]
 
-        return Cohort.born(
-            self.make_env([birth.slot for birth in births]),
+        return Cohort.create(
+            self.make_env([slot_init.slot for slot_init in slot_inits]),
             agent,
-            births,
+            slot_inits,
             self.run_directory.snapshot,
             kept,
             seed=random.key(self.config.seed, number, "generation"),
@@ -199,7 +199,7 @@ class Tournament:
             "train_seconds": state.train_seconds,
         }
         for place, cohort in enumerate(cohorts):
-            if seen := cohort.seen():
+            if seen := cohort.new_replay_items():
                 self.run_directory.save_replay(state.generation, place, seen)
         metrics = {**learning_curves(cohorts), "agents": to_plain(plain["current"])}
         self.run_directory.save_generation(state.generation, agents, keep, metrics, to_plain(plain))

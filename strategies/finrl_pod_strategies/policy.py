@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.normalise import normalise
+from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.rules import rules_of
@@ -145,8 +146,9 @@ class PolicyStrategy:
         """Whether turbulence (equal for all assets) exceeds the limit of the training environment."""
         if self.rules.turbulence_limit <= 0:
             return False
-        column = features[:, self.feature_names.index("turbulence")]
-        return bool(np.nanmax(column, initial=-np.inf) > self.rules.turbulence_limit)
+        column = torch.from_numpy(features[:, self.feature_names.index("turbulence")])
+        above = turbulent_bars(column, self.rules.turbulence_limit)
+        return above is not None and bool(above.any())
 
 
 def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from finrl_pod_app.bench import main
 from finrl_pod_app.bench.learn import BENCHMARKS
-from finrl_pod_app.bench.rows import Row, as_json, as_table, document, over_runs
+from finrl_pod_app.bench.rows import Row, as_json, as_table, document, median_row
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env
 
 SMALL = ["--envs", "64", "--assets", "3", "--features", "2", "--days", "40", "--runs", "2", "--device", "cpu"]
@@ -67,7 +67,7 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
         (["analytic", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
         (["population", "--members", "3"], "--members must divide --envs 1024, got 3"),
-        (["ppo", "--hidden", "64x64"], "widths are numbers such as 64,64, got '64x64'"),
+        (["ppo", "--hidden", "64x64"], "widths must be numbers such as 64,64, got '64x64'"),
         (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),
         (["env", "--threads", "-1"], "--threads must be 0 or more, got -1"),
         (["learn", "--only", "luck"], "invalid choice: 'luck'"),
@@ -131,7 +131,7 @@ def test_a_population_is_measured_beside_one_member(capsys: pytest.CaptureFixtur
 
 
 def test_rows_are_medians_with_their_range() -> None:
-    row = over_runs("x", [3.0, 1.0, 2.0, 10.0], "steps/s", {"envs": 4})
+    row = median_row("x", [3.0, 1.0, 2.0, 10.0], "steps/s", {"envs": 4})
     assert (row.value, row.low, row.high) == (2.5, 1.0, 10.0)
     assert json.loads(as_json(document([row], {})))["rows"][0]["config"]["envs"] == 4
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -169,12 +169,12 @@ def test_speed_and_the_planted_signal_need_only_torch_numpy_and_pandas() -> None
     sys.meta_path.insert(0, Only())
     import torch
     from finrl_pod_app.bench import main
-    from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_reachable
+    from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_attainable
     from dataclasses import replace
     assert main(["env", *{SMALL!r}]) == 0
     assert main(["ppo", *{PPO!r}]) == 0
     market, train_last = planted_market(0, bars=300, assets=3)
-    share_of_reachable(market, train_last, replace(RECIPE, samples=1), 0, torch.device("cpu"), "planted")
+    share_of_attainable(market, train_last, replace(RECIPE, samples=1), 0, torch.device("cpu"), "planted")
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120

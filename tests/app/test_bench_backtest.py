@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.bench import main
-from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows, draw
+from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows, draw_weights
 
 from finrl_pod.errors import ConfigError, SetupError
 
@@ -57,8 +57,8 @@ def test_bad_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_weights_add_up_and_repeat() -> None:
-    weights = draw(3, 4, 5)
+    weights = draw_weights(3, 4, 5)
     assert weights.shape == (3, 4, 5)
     assert weights.sum(-1).numpy() == pytest.approx(0.99)
-    assert bool((weights == draw(3, 4, 5)).all())
+    assert bool((weights == draw_weights(3, 4, 5)).all())
     assert not bool((weights[0] == weights[1]).all())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from finrl_pod_app.bench import gate, main
 from finrl_pod_app.bench.edges import BARS, STRENGTHS, edge_panel, information_ratio, planted_momentum
-from finrl_pod_app.bench.worlds import ARRIVES
+from finrl_pod_app.bench.simulated_markets import REWARD_LAG
 
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
@@ -46,7 +46,7 @@ def test_without_an_edge_no_asset_is_better_and_nothing_foretells() -> None:
     error = moves.std(0) / np.sqrt(len(moves))
     assert (np.abs(moves.mean(0) - moves.mean()) < 4 * error).all()
     rank = compute(world, ("return_21_rank",))[..., 0]
-    told = np.corrcoef(rank[BARS:-ARRIVES].ravel(), moves[BARS + ARRIVES - 1 :].ravel())[0, 1]
+    told = np.corrcoef(rank[BARS:-REWARD_LAG].ravel(), moves[BARS + REWARD_LAG - 1 :].ravel())[0, 1]
     assert abs(told) < 4 / np.sqrt(moves.size)
 
 
@@ -54,9 +54,9 @@ def test_the_planted_return_is_told_by_the_registered_feature() -> None:
     plain, moved = (edge_panel(history(), 1199, s, seed=2, bars=600) for s in (0.0, 0.3))
     rank = compute(moved, ("return_21_rank",))[..., 0]
     added = returns_of(moved) - returns_of(plain)  # the same rows were drawn
-    for t in range(BARS, 600 - ARRIVES):
-        assert np.argsort(added[t + ARRIVES - 1] / returns_of(plain).std(0)).tolist() == np.argsort(rank[t]).tolist()
-    assert np.abs(added[: BARS + ARRIVES - 1]).max() < 1e-12
+    for t in range(BARS, 600 - REWARD_LAG):
+        assert np.argsort(added[t + REWARD_LAG - 1] / returns_of(plain).std(0)).tolist() == np.argsort(rank[t]).tolist()
+    assert np.abs(added[: BARS + REWARD_LAG - 1]).max() < 1e-12
 
 
 def test_what_is_planted_does_not_move_the_market_as_a_whole() -> None:
@@ -93,8 +93,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         tournament=TournamentConfig(pods=2, generations=1, samples_per_generation=128, leaderboard=2, champion=1),
     )
     monkeypatch.setattr(gate, "CONFIG", config)
-    monkeypatch.setattr(gate, "UNTRAINED", dataclasses.replace(config.tournament, samples_per_generation=1))
-    monkeypatch.setattr(gate, "STILL", dataclasses.replace(config.agent, learning_rate=1e-5, epochs=1))
+    monkeypatch.setattr(gate, "UNTRAINED_TOURNAMENT", dataclasses.replace(config.tournament, samples_per_generation=1))
+    monkeypatch.setattr(gate, "FROZEN_AGENT", dataclasses.replace(config.agent, learning_rate=1e-5, epochs=1))
     monkeypatch.setattr(gate, "load_sample", history)
     monkeypatch.setattr(gate, "BARS", 784)
     monkeypatch.setattr(gate, "history_end", lambda _: 1199)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.queries import runs, verdicts
-from finrl_pod_app.gymnasium_training.config import Order
+from finrl_pod_app.gymnasium_training.config import TrainingConfig
 from finrl_pod_app.gymnasium_training.folder import RunFolder
 from finrl_pod_app.services import progress_file
 
@@ -134,7 +134,7 @@ def test_a_run_of_a_walk_forward_ends_with_its_last_generation(finished: Path, t
 
 def test_folders_of_gymnasium_trainings_are_no_runs(finished: Path, tmp_path: Path) -> None:
     copy(finished, tmp_path, "mine")
-    RunFolder(tmp_path / "pole").begin(Order("gym:CartPole-v1", PPOConfig(), 1_000).plain())
+    RunFolder(tmp_path / "pole").begin(TrainingConfig("gym:CartPole-v1", PPOConfig(), 1_000).plain())
     (tmp_path / "pole" / "state.json").write_text("{}")
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "config.json").write_text("{")

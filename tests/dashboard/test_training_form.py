@@ -40,7 +40,7 @@ def test_further_settings_win_and_leave_the_others() -> None:
         ("pods = ", "the further settings are no TOML"),
         ("[tournament]\npod = 3", "unknown key tournament.pod; did you mean pods"),
         ("[environment]\ncost_bps = 'much'", "environment.cost_bps"),
-        ("[agent]\nclip = 0.1", "ddpg has no such setting"),
+        ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),
         ("environment = 3", "environment"),
     ],
 )

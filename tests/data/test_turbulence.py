@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from finrl_pod.data.turbulence import turbulence
+from finrl_pod.data.turbulence import turbulence, turbulent_bars
 from tests.data.panels import panel, random_panel
 
 PANEL = random_panel()
@@ -64,3 +65,15 @@ def test_a_singular_covariance_takes_the_pseudo_inverse(kind: str) -> None:
         away = (returns[t] - past.mean(0)) / past.std(0, ddof=1)
         expected[t] = away @ np.linalg.pinv(np.corrcoef(past.T), rcond=1e-10, hermitian=True) @ away
     np.testing.assert_allclose(turbulence(panel(close), window=20), expected, rtol=1e-6)
+
+
+def test_turbulent_bars_are_those_above_the_limit() -> None:
+    values = torch.tensor([torch.nan, 1.0, 2.0, 3.0], dtype=torch.float64)
+    bars = turbulent_bars(values, 2.0)
+    assert bars is not None
+    assert bars.tolist() == [False, False, False, True]
+
+
+def test_a_limit_of_zero_turns_the_rule_off() -> None:
+    assert turbulent_bars(torch.ones(3), 0.0) is None
+    assert turbulent_bars(None, 2.0) is None

@@ -45,8 +45,14 @@ seeds = st.integers(0, 2**31 - 1)
 
 def market_for(seed: int, config: EnvironmentConfig) -> MarketTensor:
     rough = {"gaps": 0.1, "ends": {0: 9}, "starts": {1: 6}}
-    storm = np.random.default_rng(seed).random(22)
-    wanted = {"fill": config.fill, "opens": seed % 2 == 0, "volumes": True, "volatility": 0.03, "turbulence": storm}
+    turbulence = np.random.default_rng(seed).random(22)
+    wanted = {
+        "fill": config.fill,
+        "opens": seed % 2 == 0,
+        "volumes": True,
+        "volatility": 0.03,
+        "turbulence": turbulence,
+    }
     return random_market(seed, bars=22, **wanted, **rough)
 
 
@@ -75,12 +81,16 @@ def test_environment_and_backtest_keep_the_same_books(seed: int, config: Environ
     noise = torch.randn(STEPS, 1, 1, env.action_size, generator=torch.Generator().manual_seed(seed)) * 2
     outcomes = [(env.step(action.double()), single.step(action)) for action in noise]
 
-    storm = market.turbulence
-    assert storm is not None
+    turbulence = market.turbulence
+    assert turbulence is not None
 
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         weights = weights_of(noise[t - first, 0, 0], market.tradable[t], config).unsqueeze(0)
-        return torch.zeros_like(weights) if config.turbulence_limit and storm[t] > config.turbulence_limit else weights
+        return (
+            torch.zeros_like(weights)
+            if config.turbulence_limit and turbulence[t] > config.turbulence_limit
+            else weights
+        )
 
     ledger = simulate(market, decide, first, first + STEPS, env.rules, config.cash)
     shift = 0 if config.fill == "same_close" else 1

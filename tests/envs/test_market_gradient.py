@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from finrl_pod.native.library import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
-from tests.markets import stormy_market
+from tests.markets import turbulent_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
@@ -32,7 +32,7 @@ configs = st.builds(
 
 
 def made(seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool):  # type: ignore[no-untyped-def]
-    market = stormy_market(seed, BARS, assets, config.fill, gaps)
+    market = turbulent_market(seed, BARS, assets, config.fill, gaps)
     return PortfolioEnv(market, config, members=members, dtype=dtype)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from finrl_pod.native.library import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
-from tests.markets import random_market, stormy_market
+from tests.markets import random_market, turbulent_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
@@ -58,7 +58,7 @@ def test_kernel_and_definition_agree(
 ) -> None:
     if config.whole_shares:  # in float32 a rounding may flip a share in either
         dtype = torch.float64
-    market = stormy_market(seed, BARS, assets, config.fill, gaps)
+    market = turbulent_market(seed, BARS, assets, config.fill, gaps)
     env = make_env(market, config, members=members, dtype=dtype)
     env.reset(seed)
     stream = torch.Generator().manual_seed(seed)
@@ -71,7 +71,9 @@ def test_kernel_and_definition_agree(
             (state, plain), (native_state, native) = both(env, env.state, action)
             # Cash is what remains of sums that are a thousand times larger.
             torch.testing.assert_close(native_state.cash, state.cash, rtol=0, atol=exact * config.cash)
-            torch.testing.assert_close(native_state.shares, state.shares, rtol=10 * exact, atol=100 * exact)
+            # A sequential purchase may take all that remains of the cash, with its rounding.
+            last = 5 if config.buy_allocation == "sequential" else 1
+            torch.testing.assert_close(native_state.shares, state.shares, rtol=10 * exact, atol=100 * last * exact)
             for name in ("day", "left", "round"):
                 assert torch.equal(getattr(native_state, name), getattr(state, name))
             for name in ("terminated", "truncated"):

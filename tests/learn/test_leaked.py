@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture, excess_over_equal_weight, oracle_growth, placebo
+from finrl_pod_app.bench.simulated_markets import prices
 from finrl_pod_app.bench.training import Recipe
-from finrl_pod_app.bench.worlds import prices
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, leaked_return

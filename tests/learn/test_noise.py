@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.bench.noise import TOURNAMENT, champion_excess, noise_panel
-from finrl_pod_app.bench.worlds import prices
+from finrl_pod_app.bench.simulated_markets import prices
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.evaluate.significance import excess_p_value

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from finrl_pod_app.bench.planted import RECIPE, planted_market, reachable, share_of_reachable
+from finrl_pod_app.bench.planted import RECIPE, attainable_growth, planted_market, share_of_attainable
 
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import EnvironmentConfig
@@ -16,7 +16,9 @@ BARS, ASSETS, INFORMATION = 3000, 6, 0.15
 
 def test_costs_make_patience_worth_its_while() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
-    free, costly = (reachable(market, train_last + 1, market.steps, ExecutionRules(rate)) for rate in (0.0, 0.001))
+    free, costly = (
+        attainable_growth(market, train_last + 1, market.steps, ExecutionRules(rate)) for rate in (0.0, 0.001)
+    )
     assert free.best > costly.best > costly.greedy
     assert free.kappa > costly.kappa
     assert abs(costly.equal) < costly.best / 3
@@ -26,7 +28,7 @@ def test_costs_make_patience_worth_its_while() -> None:
 def test_a_planted_signal_is_traded_on_with_patience() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
     recipe = replace(RECIPE, environment=EnvironmentConfig(envs=128, group=16, cost_bps=30.0), samples=100_000)
-    share, run = share_of_reachable(market, train_last, recipe, 0, torch.device("cpu"), "planted")
+    share, run = share_of_attainable(market, train_last, recipe, 0, torch.device("cpu"), "planted")
     assert share > 0.85
     # At 30 bp a side the best greedy policy keeps three quarters of what the best patient one earns.
     assert run["agent_bp_a_day"] > 1.1 * run["greedy_bp_a_day"] > run["equal_weight_bp_a_day"]

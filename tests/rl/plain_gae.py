@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 
-class Path(NamedTuple):
+class Trajectory(NamedTuple):
     """[H, P, E] each."""
 
     rewards: torch.Tensor
@@ -17,9 +17,9 @@ class Path(NamedTuple):
     truncated: torch.Tensor
 
 
-def plain_gae(path: Path, p: int, e: int, discount: float, decay: float) -> list[float]:
+def plain_gae(trajectory: Trajectory, p: int, e: int, discount: float, decay: float) -> list[float]:
     """The account e of member p: term by term until its episode ends."""
-    rewards, values, following, terminated, truncated = (x[:, p, e].tolist() for x in path)
+    rewards, values, following, terminated, truncated = (x[:, p, e].tolist() for x in trajectory)
     advantages = []
     for start in range(len(rewards)):
         total, factor = 0.0, 1.0

@@ -13,7 +13,7 @@ from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market
 from tests.rl.learners import small_env
-from tests.rl.plain_gae import Path, plain_gae
+from tests.rl.plain_gae import Trajectory, plain_gae
 
 RATE, LIMIT = 1e-2, 0.05
 SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
@@ -36,8 +36,8 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
     values, following = a2c._values(rollout)  # checked in test_rollout
     scaled = rollout.reward / rollout.reward.std()
     parts = (scaled, values, following, rollout.terminated, rollout.truncated)
-    path = Path(*(x.flatten(2) for x in parts))
-    each = [plain_gae(path, 0, e, 0.9, 0.8) for e in range(env.envs)]
+    trajectory = Trajectory(*(x.flatten(2) for x in parts))
+    each = [plain_gae(trajectory, 0, e, 0.9, 0.8) for e in range(env.envs)]
     advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
     target = advantage + values
     if baseline:

@@ -13,7 +13,7 @@ from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.ddpg import TD3
 from finrl_pod.rl.algorithms.registry import make_algorithm
-from finrl_pod.rl.networks.observation_adapter import Inputs, inputs_of, spec_of
+from finrl_pod.rl.networks.observation_adapter import ObservationAdapter, make_adapter, spec_of
 from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market
 from tests.rl.test_off_policy import Flat
@@ -42,9 +42,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 NAMES = [f"{name} {settings}" for name, settings in CASES]
 
 
-def inputs_of_flat(config: OffPolicyConfig) -> Inputs:
+def inputs_of_flat(config: OffPolicyConfig) -> ObservationAdapter:
     env = Flat()
-    return inputs_of(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
+    return make_adapter(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
 
 
 def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
@@ -54,9 +54,9 @@ def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) 
     each = [{"learning_rate": 1e-3 * (p + 1), "gamma": 0.9 + 0.03 * p} for p in range(members)]
     made = make_algorithm(config, Flat(members), seed=3, hyperparameters=each)
     assert isinstance(made, ActorCritic)
-    assert made._fused is not None
+    assert made._kernel is not None
     if not kernel:
-        made._fused = None
+        made._kernel = None
     stream = torch.Generator().manual_seed(1)
     items = {
         key: torch.randn(members, 300, *x.shape[2:], generator=stream).to(x.dtype)
@@ -112,11 +112,11 @@ def test_threads_change_no_number() -> None:
 
 def test_it_is_left_out_where_it_does_not_fit() -> None:
     settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch_size": 10}
-    assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._fused is None  # type: ignore[attr-defined]
+    assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._kernel is None  # type: ignore[attr-defined]
     market = random_market(5, bars=60)
     for policy in ("mlp", "equivariant"):
         on_market = small_learner("td3", market=market, policy=policy, dtype=torch.float32)
-        assert on_market.algorithm._fused is None  # type: ignore[attr-defined]
+        assert on_market.algorithm._kernel is None  # type: ignore[attr-defined]
 
 
 def test_a_subclass_is_trusted_to_differ() -> None:
@@ -125,8 +125,8 @@ def test_a_subclass_is_trusted_to_differ() -> None:
 
     config = TD3Config(policy="mlp", hidden=(8,), batch_size=10)
     own, other = (kind(inputs_of_flat(config), config) for kind in (TD3, Other))
-    assert own._fused is not None
-    assert other._fused is None
+    assert own._kernel is not None
+    assert other._kernel is None
 
 
 def test_the_kernel_does_not_keep_an_algorithm_and_its_replay_alive() -> None:

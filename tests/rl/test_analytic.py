@@ -28,9 +28,9 @@ def small_env(**rules: Any) -> MarketEnv:
 
 
 def objective(config: AnalyticConfig, env: MarketEnv, move: tuple[str, int, float] | None) -> float:
-    """mean over accounts of sum_h discount^k r_h of the learner's first path, by a plain loop over its rewards.
+    """mean over accounts of sum_h discount^k r_h of the learner's first trajectory, by a plain loop over its rewards.
 
-    move: a weight (name, index) and how much it is moved by. Windows end inside the path, where k begins again.
+    move: a weight (name, index) and how much it is moved by. Windows end inside the trajectory, where k begins again.
     """
     learner = Learner(env, config, seed=3, dtype=torch.float64)
     algorithm = learner.algorithm
@@ -38,9 +38,9 @@ def objective(config: AnalyticConfig, env: MarketEnv, move: tuple[str, int, floa
     if move is not None:
         name, index, change = move
         algorithm.weights()[name].view(-1)[index] += change
-    path = algorithm._follow(learner.worker)
+    trajectory = algorithm._collect(learner.worker)
     total = 0.0
-    rewards, ended = path.reward.detach().flatten(1), path.ended.flatten(1)
+    rewards, ended = trajectory.reward.detach().flatten(1), trajectory.ended.flatten(1)
     for account in range(env.envs):
         factor = 1.0
         for h in range(config.horizon):
@@ -57,7 +57,7 @@ def test_the_gradient_is_that_of_finite_differences(policy: str, kind: str, monk
     config = AnalyticConfig(policy=policy, **SETTINGS)  # type: ignore[arg-type]
     learner = Learner(env, config, seed=3, dtype=torch.float64)
     algorithm = learner.algorithm
-    part = algorithm.trained.parts["actor"]  # type: ignore[attr-defined]
+    part = algorithm.train_state.parts["actor"]  # type: ignore[attr-defined]
     given: list[torch.Tensor] = []
     monkeypatch.setattr(part.optimiser, "step", lambda flat, gradient, *rest: given.append(gradient.clone()))
     metrics = learner.learn(learner.iteration_samples)

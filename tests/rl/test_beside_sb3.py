@@ -10,7 +10,7 @@ import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
-from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.algorithms.ppo import PPO, flatten, to_items
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 
@@ -80,8 +80,10 @@ def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig
     before = as_ours(model.policy)
     algorithm.load_member(0, before, algorithm.member(0)[1])
     noise = algorithm.noise((ENVS, 1, algorithm.spec.action_size))
-    rollout = learner.worker.collect(algorithm.explore, noise, algorithm.view)
-    (_, account, action, chance, advantage, target), values = algorithm._examples(rollout)
+    rollout = learner.worker.collect(algorithm.explore, noise, algorithm.observation_normaliser)
+    values, advantage, target = algorithm._advantages(rollout)
+    _, account, action, log_prob, advantage, target = flatten(rollout, advantage, target)
+    values = to_items(values)
 
     def lanes(x: torch.Tensor) -> np.ndarray:
         """[1, H * E, 1, ...] -> [H, E, ...]"""
@@ -89,7 +91,7 @@ def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig
 
     buffer = model.rollout_buffer
     buffer.observations, buffer.actions = lanes(account), lanes(action).astype(np.float32)
-    buffer.values, buffer.log_probs = lanes(values), lanes(chance)
+    buffer.values, buffer.log_probs = lanes(values), lanes(log_prob)
     buffer.advantages, buffer.returns = lanes(advantage), lanes(target)
     buffer.full, buffer.generator_ready = True, False
     model._current_progress_remaining = 1.0

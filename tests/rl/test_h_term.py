@@ -59,7 +59,7 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     assert ppo.h_term is not None
     rollout = Worker(env, 0).collect(ppo.explore, ppo.noise((env.groups, env.accounts, env.action_size)))
     assert rollout.truncated.any()
-    scaled = ppo._scaled(rollout.reward)
+    scaled = ppo._scale_rewards(rollout.reward)
     stream = torch.Generator()
     stream.set_state(ppo.h_term.streams[0].get_state())
     ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
@@ -86,14 +86,14 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
             density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
             changes += float((density + np.zeros_like(action)).sum()) - float(rollout.log_probability[h, 0, g, a])
             total += earned[k] * np.exp(changes / (action.size * (k + 1)))
-    energy = ppo.h_term.energy(lambda *seen: _chance(ppo, *seen), ppo.settings["gamma"])
+    energy = ppo.h_term.energy(lambda *seen: _log_prob(ppo, *seen), ppo.settings["gamma"])
     assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
     gradient = ppo.parameters.gradient(energy.sum(), partial=True)
     assert torch.isfinite(gradient).all()
     assert gradient.any()
 
 
-def _chance(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+def _log_prob(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     features, tradable = ppo.rows(day)
     views = ppo.parameters.views
     return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"])
@@ -143,7 +143,7 @@ def test_members_are_independent_and_go_on_exactly(name: str) -> None:
 
 
 def test_bad_settings_are_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon.* got 9 and 6; take shorter"):
+    with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon = 6, got 9"):
         learner_of("ppo", h_term=1.0, h_steps=9)
     with pytest.raises(ConfigError, match=r"agent\.h_buffer is out of its range, got 0"):
         learner_of("ppo", h_buffer=0)
@@ -154,7 +154,7 @@ def test_bad_settings_are_one_sentence() -> None:
     assert config.h_term == 0
     plain = learner_of("ppo")
     assert plain.algorithm.slot_items == 0
-    with pytest.raises(RunError, match="ppo keeps nothing between iterations here"):
+    with pytest.raises(RunError, match="ppo has no state between iterations"):
         plain.algorithm.load_slot_state({"counts": torch.zeros(3)})
 
 

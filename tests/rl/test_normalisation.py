@@ -1,4 +1,4 @@
-"""Running statistics: against VecNormalize of Stable-Baselines3, through a whole learner, saved and taken up again."""
+"""Running normalisation: against VecNormalize of Stable-Baselines3, in a learner, and through a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.registry import make_actor
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.normalisation import Running
+from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep
@@ -60,11 +60,11 @@ def test_rows_and_rewards_are_those_of_vec_normalize() -> None:
     rewards, finals = rng.normal(3, 2, (steps, envs)), rng.normal(size=(steps, envs, size))
     done, ended = rng.random((steps, envs)) < 0.1, rng.random((steps, envs)) < 0.5
     theirs = VecNormalize(Recorded(rows, rewards, done, finals), gamma=0.9)  # type: ignore[arg-type]
-    ours = Running(torch.tensor([0.9], dtype=DOUBLE), size, DOUBLE)
+    ours = RunningNormaliser(torch.tensor([0.9], dtype=DOUBLE), size, DOUBLE)
 
     first = torch.from_numpy(rows[0]).unsqueeze(0)
-    ours.begin(first)
-    np.testing.assert_allclose(ours.show(first)[0].numpy(), theirs.reset(), rtol=1e-6)  # theirs is float32
+    ours.start(first)
+    np.testing.assert_allclose(ours.normalise(first)[0].numpy(), theirs.reset(), rtol=1e-6)  # theirs is float32
     for t in range(1, steps):
         seen, reward, _, infos = theirs.step_wait()
         nothing = torch.zeros(1, envs)
@@ -76,11 +76,11 @@ def test_rows_and_rewards_are_those_of_vec_normalize() -> None:
             truncated=torch.from_numpy(done[t] & ~ended[t]).unsqueeze(0),
             final_observation=final, equity=nothing, turnover=nothing, cost=nothing,
         )  # fmt: skip
-        np.testing.assert_allclose(ours.after(step)[0].numpy(), reward, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(ours.show(step.observation)[0].numpy(), seen, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours.update(step)[0].numpy(), reward, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours.normalise(step.observation)[0].numpy(), seen, rtol=1e-5, atol=1e-6)
         for e in np.flatnonzero(done[t]):
             wanted = infos[e]["terminal_observation"]
-            np.testing.assert_allclose(ours.show(final)[0, e].numpy(), wanted, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(ours.normalise(final)[0, e].numpy(), wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.rows.mean[0].numpy(), theirs.obs_rms.mean, rtol=1e-12)
     np.testing.assert_allclose(ours.rows.variance[0].numpy(), theirs.obs_rms.var, rtol=1e-12)
     np.testing.assert_allclose(ours.sums.variance[0, 0].item(), theirs.ret_rms.var, rtol=1e-12)
@@ -136,5 +136,5 @@ def test_who_only_acts_learns_no_statistics_and_the_saved_weights_hold_them() ->
 
 def test_a_market_is_normalised_already() -> None:
     env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
-    with pytest.raises(ConfigError, match=r"agent\.normalise is for environments of flat rows"):
+    with pytest.raises(ConfigError, match=r"agent\.normalise is for flat observations"):
         Learner(env, PPOConfig(policy="mlp", horizon=6, minibatches=2, normalise=True))

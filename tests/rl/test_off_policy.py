@@ -15,7 +15,7 @@ from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.algorithms.sac import LOG_STD, squashed
 from finrl_pod.rl.networks.critics import combined, draw_subsets
 from finrl_pod.rl.networks.layers import mlp, mlp_init
-from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import duel
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
@@ -49,7 +49,9 @@ def batch(actions: int = 0) -> Batch:
     action = torch.arange(B).view(1, B, 1) % actions if actions else torch.tanh(draw(1, B, 1, D, seed=1))
     going = (draw(1, B, 1, seed=2) > -1).double()
     assert 0 < going.sum() < B
-    return Batch(Seen(draw(1, B, 1, S)), action, draw(1, B, 1, seed=3), going, Seen(draw(1, B, 1, S, seed=4)))
+    return Batch(
+        ModelInput(draw(1, B, 1, S)), action, draw(1, B, 1, seed=3), going, ModelInput(draw(1, B, 1, S, seed=4))
+    )
 
 
 def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
@@ -63,7 +65,7 @@ def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
 
 
 def modules(algorithm: Any, part: str) -> list[torch.nn.Sequential]:
-    views = algorithm.trained.views(part)
+    views = algorithm.train_state.views(part)
     return [module({k: x.detach()[r] for k, x in views.items()}) for r in range(views["w0"].shape[0])]
 
 
@@ -177,10 +179,10 @@ def test_targets_follow_every_so_many_steps_of_the_actor() -> None:
     algorithm = make("td3", target_interval=3)
     moved = []
     for update in range(1, 13):
-        before = algorithm.trained.targets["actor"].views["w0"].clone()
+        before = algorithm.train_state.targets["actor"].views["w0"].clone()
         algorithm.updates += 1
         algorithm._update(batch(), draw(1, B, 1, D, seed=update), 1.0)
-        if not torch.equal(before, algorithm.trained.targets["actor"].views["w0"]):
+        if not torch.equal(before, algorithm.train_state.targets["actor"].views["w0"]):
             moved.append(update)
     assert moved == [6, 12]
 
@@ -197,8 +199,8 @@ def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> 
         torch.optim.Adam([p for c in critics for p in c.parameters()], 1e-2),
     )
     delay, data = (2 if name == "td3" else 1), batch()
-    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
     for update in range(1, 5):
         noise = draw(1, B, 1, D, seed=10 + update)
         algorithm.updates += 1
@@ -219,7 +221,7 @@ def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> 
             polyak([actor_target, *critic_targets], [actor, *critics], 0.1)
         assert_same(algorithm, "actor", [actor])
         assert_same(algorithm, "critic", critics)
-    moved = algorithm.trained.targets["actor"].views["w0"][0].T
+    moved = algorithm.train_state.targets["actor"].views["w0"][0].T
     torch.testing.assert_close(moved, actor_target[0].weight.data, rtol=1e-9, atol=1e-11)
 
 
@@ -235,8 +237,8 @@ def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
         torch.optim.Adam([log_alpha], **rates),
     ]
     data = batch()
-    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
 
     def sampled(x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, log_std = actor(x).split(D, -1)
@@ -282,19 +284,19 @@ def test_the_temperature_falls_while_there_is_too_much_entropy_and_rises_while_t
 def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_the_mean_when_it_is_its_turn() -> None:
     algorithm = make("redq", critics=5, critic_subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
-    each = algorithm.values(algorithm.trained.targets["critic"].views, data.following, data.action, 5)
-    assert torch.equal(combined(each, algorithm.climbs), each.mean(1))
+    each = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
+    assert torch.equal(combined(each, algorithm.actor_rule), each.mean(1))
     before = algorithm._extras[0].get_state()
-    taken = algorithm.next_values(data.following, data.action)
+    taken = algorithm.next_values(data.next_obs, data.action)
     algorithm._extras[0].set_state(before)
     one, two = torch.randperm(5, generator=algorithm._extras[0])[:2].tolist()
     assert torch.equal(taken, torch.minimum(each[:, one], each[:, two]))
     moved = []
     for _ in range(6):
-        weights = algorithm.trained.parts["actor"].parameters.flat.clone()
+        weights = algorithm.train_state.parts["actor"].parameters.flat.clone()
         algorithm.updates += 1
         algorithm._update(data, noise, 1.0)
-        moved.append(not torch.equal(weights, algorithm.trained.parts["actor"].parameters.flat))
+        moved.append(not torch.equal(weights, algorithm.train_state.parts["actor"].parameters.flat))
     assert moved == [False, False, True, False, False, True]
 
 
@@ -305,8 +307,8 @@ def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
     algorithm = make(name, gamma=0.9, max_grad_norm=1e9, tau=1.0, target_interval=3)
     (net,), (target,) = modules(algorithm, "values"), modules(algorithm, "values")
     adam, data = torch.optim.Adam(net.parameters(), 1e-2), batch(actions)
-    seen, following = data.seen.account[0, :, 0], data.following.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.going[0, :, 0]
+    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
 
     def values(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         out = network(x)
@@ -333,9 +335,9 @@ def test_a_double_target_differs_from_a_plain_one() -> None:
     """So that the four tests above are not one."""
     data = batch(4)
     algorithm = make("double_dqn")
-    algorithm.trained.targets["values"].flat += draw(*algorithm.trained.targets["values"].flat.shape, seed=9)
-    plain = algorithm.network.forward(algorithm.trained.targets["values"].views, data.following).amax(-1)
-    assert (algorithm.next_values(data.following) < plain - 1e-6).any()
+    algorithm.train_state.targets["values"].flat += draw(*algorithm.train_state.targets["values"].flat.shape, seed=9)
+    plain = algorithm.network.forward(algorithm.train_state.targets["values"].views, data.next_obs).amax(-1)
+    assert (algorithm.next_values(data.next_obs) < plain - 1e-6).any()
 
 
 def test_random_actions_fade_by_the_schedule() -> None:
@@ -351,5 +353,5 @@ def test_gradients_are_clipped_for_each_member_and_critic() -> None:
     algorithm = make("ddpg", critics=2, max_grad_norm=1e-3)
     figures = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
     assert float(figures[2][0]) > 1e-3, "reported before the cut"
-    first = algorithm.trained.parts["critic"].optimiser.first  # a tenth of the clipped gradient
+    first = algorithm.train_state.parts["critic"].optimiser.first  # a tenth of the clipped gradient
     torch.testing.assert_close(first.norm(dim=1), torch.full((2,), 1e-4, dtype=DOUBLE))

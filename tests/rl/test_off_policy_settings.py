@@ -12,7 +12,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.rl.networks.actors import EquivariantActor
 from finrl_pod.rl.networks.critics import EquivariantCritic
-from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE, MarketInputs, Seen, spec_of
+from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE, MarketAdapter, ModelInput, spec_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.q_networks import EquivariantQ
 from finrl_pod.rl.training.learner import Learner
@@ -85,8 +85,8 @@ def test_what_needs_a_market_is_refused_elsewhere() -> None:
 def test_critics_are_told_the_weights_that_scores_become(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
     env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
-    inputs = MarketInputs(env, spec_of(env, "mlp", (4,)), torch.float64)
-    seen = inputs.see(inputs.take(env.reset(1)))
+    inputs = MarketAdapter(env, spec_of(env, "mlp", (4,)), torch.float64)
+    seen = inputs.decode(inputs.encode(env.reset(1)))
     action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
     assert seen.tradable is not None
     scores = action if short else action * SCORE_SCALE
@@ -107,9 +107,9 @@ def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) 
     order = torch.tensor([2, 0, 3, 1])
     wide = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + order])
     tradable = torch.tensor([[True, False, True, True]]).expand(K, N).unsqueeze(0) if masked else None
-    seen = Seen(draw(1, K, A, N + 1), draw(1, K, N, F), tradable)
+    seen = ModelInput(draw(1, K, A, N + 1), draw(1, K, N, F), tradable)
     assert seen.features is not None
-    moved = Seen(
+    moved = ModelInput(
         seen.account[..., wide], seen.features[:, :, order], None if tradable is None else tradable[..., order]
     )
 

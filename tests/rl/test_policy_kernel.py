@@ -69,16 +69,16 @@ def put(ppo: PPO, kept: Sequence[Tensor]) -> None:
 def watched(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
     """Every minibatch both ways from the same state; both say the same, and leave the same behind."""
     seen: list[list[Tensor]] = []
-    minibatch, fused = type(ppo)._minibatch, ppo._fused
+    minibatch, fused = type(ppo)._minibatch, ppo._kernel
     assert fused is not None
 
     def both(*arguments: Any) -> tuple[Tensor, Tensor]:
         before = state(ppo)
-        ppo._fused = None
+        ppo._kernel = None
         plain, _ = minibatch(ppo, *arguments)
         expected = state(ppo)
         put(ppo, before)
-        ppo._fused = fused
+        ppo._kernel = fused
         figures, kl = minibatch(ppo, *arguments)
         found = state(ppo)
         torch.testing.assert_close(figures, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
@@ -161,13 +161,13 @@ def test_who_stops_and_who_breaks_is_the_same(members: int, monkeypatch: pytest.
 def test_what_is_said_and_drawn_is_the_policys(group: int, members: int, policy: str, kind: str) -> None:
     subject = learner(group, members, (16, 8), kind, policy=policy, gaps=True)
     ppo, (day, account) = subject.algorithm, subject.env.reset(0)
-    assert ppo._fused is not None
+    assert ppo._kernel is not None
     features, tradable = ppo.rows(day)
     account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
     out = ppo.policy.forward(ppo.parameters.views, features, account, tradable)
     close = {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(ppo._fused.mean(day, account), out.mean.detach(), **close)
-    torch.testing.assert_close(ppo._fused.value(day, account), out.value.detach(), **close)
+    torch.testing.assert_close(ppo._kernel.mean(day, account), out.mean.detach(), **close)
+    torch.testing.assert_close(ppo._kernel.value(day, account), out.value.detach(), **close)
     noise = ppo.noise((2, group, subject.env.action_size))[0]
     ppo.parameters.views["log_std"].data.uniform_(-1, 1, generator=torch.Generator().manual_seed(2))
     for drawn, plain in zip(ppo.explore(day, account, noise), OnPolicy.explore(ppo, day, account, noise), strict=True):
@@ -176,5 +176,5 @@ def test_what_is_said_and_drawn_is_the_policys(group: int, members: int, policy:
 
 def test_float64_and_odd_widths_take_autograd() -> None:
     env = small_env(market=random_market(0, bars=80))
-    assert Learner(env, PPOConfig(policy="mlp", horizon=4), dtype=torch.float64).algorithm._fused is None
-    assert Learner(env, PPOConfig(policy="equivariant", hidden=(12,), horizon=4)).algorithm._fused is None
+    assert Learner(env, PPOConfig(policy="mlp", horizon=4), dtype=torch.float64).algorithm._kernel is None
+    assert Learner(env, PPOConfig(policy="equivariant", hidden=(12,), horizon=4)).algorithm._kernel is None

@@ -16,7 +16,7 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.worker import Worker
 from tests.markets import random_market
 from tests.rl.learners import easily_ruined, small_env, small_learner
-from tests.rl.plain_gae import Path, plain_gae
+from tests.rl.plain_gae import Trajectory, plain_gae
 
 SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "clip_range": 0.1, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
 NO_LIMIT: dict[str, Any] = {"max_grad_norm": 1e9, "target_kl": 1e9}
@@ -66,7 +66,7 @@ class PlainPPO:
         _, _, groups, accounts = rollout.reward.shape
         values, following = ppo._values(rollout)  # checked in test_rollout
         self.reward_std = rollout.reward.std() if reward_std is None else reward_std
-        path = Path(
+        trajectory = Trajectory(
             *(
                 x.flatten(2)
                 for x in (
@@ -79,7 +79,7 @@ class PlainPPO:
             )
         )
         discount, decay = (float(ppo.settings[name][0]) for name in ("gamma", "gae_lambda"))
-        each = [plain_gae(path, 0, e, discount, decay) for e in range(groups * accounts)]
+        each = [plain_gae(trajectory, 0, e, discount, decay) for e in range(groups * accounts)]
         advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
         self.values, self.target = values, advantage + values
         if baseline:
@@ -279,6 +279,6 @@ def test_advantages_are_normalised_for_each_member() -> None:
 
 
 def test_an_unknown_hyperparameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, discount"):
+    with pytest.raises(ConfigError, match="ppo has no hyperparameter 'momentum'; it has learning_rate, gamma"):
         small_learner(hyperparameters=[{"momentum": 0.9}])
     assert len(MEMBER_SETTINGS) == 10

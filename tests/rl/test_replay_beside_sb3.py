@@ -83,11 +83,11 @@ def as_theirs(batch: Batch, like: Any) -> Any:
         return x.reshape(32, -1)
 
     return SimpleNamespace(
-        observations=rows(batch.seen.flat()),
-        next_observations=rows(batch.following.flat()),
+        observations=rows(batch.obs.flat()),
+        next_observations=rows(batch.next_obs.flat()),
         actions=rows(batch.action).to(like),
         rewards=rows(batch.reward),
-        dones=1 - rows(batch.going),
+        dones=1 - rows(batch.not_done),
         discounts=None,
     )
 
@@ -118,10 +118,10 @@ def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) ->
     before = as_ours(name, model)
     for part, rows in before.items():
         for i, row in enumerate(rows):
-            ours.trained.parts[part].parameters.load(i, row)
-    for target in ours.trained.targets:
-        for i, row in enumerate(ours.trained.parts[target].parameters.flat):
-            ours.trained.targets[target].load(i, row)
+            ours.train_state.parts[part].parameters.load(i, row)
+    for target in ours.train_state.targets:
+        for i, row in enumerate(ours.train_state.parts[target].parameters.flat):
+            ours.train_state.targets[target].load(i, row)
     ours._fix_reward_scale()
     batches = ours._batches(UPDATES)
 
@@ -138,7 +138,7 @@ def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) ->
 
     moved = 0.0
     for part, rows in as_ours(name, model).items():
-        views = ours.trained.fixed(part)
+        views = ours.train_state.detached(part)
         for i, row in enumerate(rows):
             for key, value in row.items():
                 at = f"{part} {i} {key}"

@@ -18,7 +18,7 @@ from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 from tests.rl.learners import easily_ruined
-from tests.rl.plain_gae import Path, plain_gae
+from tests.rl.plain_gae import Trajectory, plain_gae
 
 RULES = EnvironmentConfig(window=7, envs=12, group=3, cost_bps=200.0)
 SETTINGS: dict[str, Any] = {
@@ -44,16 +44,16 @@ def small_learner(policy: str) -> tuple[Learner, SHAC]:
     return learner, algorithm
 
 
-def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[float, analytic.Path]:
-    """Of a fresh learner's first path, in rewards as they are; move: a weight (name, index) and by how much."""
+def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[float, analytic.Trajectory]:
+    """Of a fresh learner's first trajectory, in rewards as they are; move: a weight (name, index) and by how much."""
     learner, algorithm = small_learner(policy)
     if move is not None:
         name, index, change = move
         algorithm.weights()[name].view(-1)[index] += change
     with easily_ruined(RUIN):
-        path = algorithm._follow(learner.worker)
+        trajectory = algorithm._collect(learner.worker)
     scale, total = 1 / float(unmoved_rewards(policy).std()), 0.0
-    reward, ended, terminated = path.reward.detach(), path.ended, path.terminated
+    reward, ended, terminated = trajectory.reward.detach(), trajectory.ended, trajectory.terminated
     for g in range(learner.env.groups):
         for a in range(learner.env.accounts):
             factor = 1.0
@@ -62,39 +62,39 @@ def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[
                 factor *= 0.9
                 over = bool(ended[h, 0, g, a])
                 if (over and not terminated[h, 0, g, a]) or (h == 4 and not over):
-                    total += factor * value(algorithm, path, h, g, a)
+                    total += factor * value(algorithm, trajectory, h, g, a)
                 if over:
                     factor = 1.0
-    return total / learner.env.envs, path
+    return total / learner.env.envs, trajectory
 
 
 @cache
 def unmoved_rewards(policy: str) -> torch.Tensor:
-    """Of the first path with nothing moved: their spread is the unit."""
+    """Of the first trajectory with nothing moved: their spread is the unit."""
     learner, algorithm = small_learner(policy)
     with easily_ruined(RUIN):
-        return algorithm._follow(learner.worker).reward.detach()
+        return algorithm._collect(learner.worker).reward.detach()
 
 
-def value(algorithm: SHAC, path: analytic.Path, h: int, g: int, a: int) -> float:
+def value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
     """The target critic's of what step h of an account led to."""
-    views = algorithm.trained.targets["critic"].views
-    day = path.day[h, 0, g].view(1, 1) + 1
-    account = path.reached[h][0, g, a].detach().view(1, 1, 1, -1)
+    views = algorithm.train_state.targets["critic"].views
+    day = trajectory.day[h, 0, g].view(1, 1) + 1
+    account = trajectory.reached[h][0, g, a].detach().view(1, 1, 1, -1)
     return float(algorithm._value(views, day, account).detach())
 
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 def test_the_actors_gradient_is_that_of_finite_differences(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, algorithm = small_learner(policy)
-    part = algorithm.trained.parts["actor"]
+    part = algorithm.train_state.parts["actor"]
     given: list[torch.Tensor] = []
     monkeypatch.setattr(part.optimiser, "step", lambda flat, gradient, *rest: given.append(gradient.clone()))
     with easily_ruined(RUIN):
         metrics = learner.learn(learner.iteration_samples)
-    wanted, path = objective(policy)
-    assert path.terminated.any()
-    assert (path.ended & ~path.terminated)[:-1].any()
+    wanted, trajectory = objective(policy)
+    assert trajectory.terminated.any()
+    assert (trajectory.ended & ~trajectory.terminated)[:-1].any()
     assert float(metrics["actor_loss"][0]) == pytest.approx(-wanted, rel=1e-9)
     gradient = part.parameters.views_of(given[0])
     largest = max(float(x.abs().max()) for x in gradient.values())
@@ -108,19 +108,21 @@ def test_the_actors_gradient_is_that_of_finite_differences(policy: str, monkeypa
 def test_the_critics_targets_are_td_lambda_returns() -> None:
     learner, algorithm = small_learner("equivariant")
     with easily_ruined(RUIN):
-        path = algorithm._follow(learner.worker)
-    last, end = algorithm._terminal_values(path)
-    truncated = path.ended & ~path.terminated
-    target = algorithm._returns(path, path.reward.detach(), last.detach(), end.detach(), truncated)
-    env, views = learner.env, algorithm.trained.targets["critic"].views
+        trajectory = algorithm._collect(learner.worker)
+    last, end = algorithm._terminal_values(trajectory)
+    truncated = trajectory.ended & ~trajectory.terminated
+    target = algorithm._returns(trajectory, trajectory.reward.detach(), last.detach(), end.detach(), truncated)
+    env, views = learner.env, algorithm.train_state.targets["critic"].views
     now, following = torch.zeros(5, 1, env.envs).double(), torch.zeros(5, 1, env.envs).double()
     for h in range(5):
         for e in range(env.envs):
             g, a = divmod(e, env.accounts)
-            account = path.account[h][0, g, a].detach().view(1, 1, 1, -1)
-            now[h, 0, e] = float(algorithm._value(views, path.day[h, 0, g].view(1, 1), account))
-            following[h, 0, e] = value(algorithm, path, h, g, a)
-    plain = Path(path.reward.detach().flatten(2), now, following, path.terminated.flatten(2), truncated.flatten(2))
+            account = trajectory.account[h][0, g, a].detach().view(1, 1, 1, -1)
+            now[h, 0, e] = float(algorithm._value(views, trajectory.day[h, 0, g].view(1, 1), account))
+            following[h, 0, e] = value(algorithm, trajectory, h, g, a)
+    plain = Trajectory(
+        trajectory.reward.detach().flatten(2), now, following, trajectory.terminated.flatten(2), truncated.flatten(2)
+    )
     for e in range(env.envs):
         advantages = torch.tensor(plain_gae(plain, 0, e, 0.9, 0.8), dtype=torch.float64)
         torch.testing.assert_close(target.flatten(2)[:, 0, e], advantages + now[:, 0, e], rtol=1e-9, atol=1e-9)

@@ -15,7 +15,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import entropy, log_probability
-from finrl_pod.rl.networks.policies import PolicySpec, Start
+from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.optimiser import Parameters
@@ -33,7 +33,7 @@ def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
     spec = PolicySpec("mlp", 0, ROW, SIZE, (7, HIDDEN), "direct")
     policy = StateNoisePolicy(spec)
     streams = [generator(0, p, "weights") for p in range(P)]
-    parameters = Parameters([policy.init(s, DOUBLE, Start(-1.0)) for s in streams])
+    parameters = Parameters([policy.init(s, DOUBLE, PolicyInit(-1.0)) for s in streams])
     spread = torch.randn(P, HIDDEN, SIZE, generator=generator(1, 0, "spread"), dtype=DOUBLE)
     parameters.views["log_std"].detach().copy_(spread * 0.3 - 1)
     rows = torch.randn(P, K, 1, ROW, generator=generator(2, 0, "rows"), dtype=DOUBLE)
@@ -47,7 +47,7 @@ def test_actions_their_density_entropy_and_gradients_are_those_of_stable_baselin
     policy, parameters, rows, nothing = world()
     matrices = torch.randn(P, K, 1, HIDDEN, SIZE, generator=generator(3, 0, "noise"), dtype=DOUBLE)
     with torch.no_grad():
-        action, chance = policy.draw(parameters.views, nothing, rows, matrices)
+        action, chance = policy.sample(parameters.views, nothing, rows, matrices)
     mean, log_std = policy.decide(parameters.views, nothing, rows, None)
     ours = log_probability(action, mean, log_std)
     torch.testing.assert_close(ours.detach(), chance)
@@ -164,14 +164,14 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"use_sde": True}, "agent.use_sde is for plain networks and agent.policy is \"?'?equivariant"),
-        ({"activation": "relu"}, "agent.activation is for plain networks"),
-        ({"orthogonal_init": False}, "agent.orthogonal_init is for plain networks"),
-        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity compares fixed spreads"),
+        ({"use_sde": True}, "agent.use_sde needs agent.policy = \"mlp\", got 'equivariant'"),
+        ({"activation": "relu"}, "agent.activation needs agent.policy"),
+        ({"orthogonal_init": False}, "agent.orthogonal_init needs agent.policy"),
+        ({"policy": "mlp", "use_sde": True, "diversity": 0.1}, "agent.diversity and agent.use_sde cannot be combined"),
         ({"policy": "mlp", "use_sde": True, "sde_sample_freq": -1}, "agent.sde_sample_freq"),
         ({"optimiser_epsilon": 0.0}, "agent.optimiser_epsilon"),
         ({"log_std_init": math.nan}, "agent.log_std_init"),
-        ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "falls as the learning rate does"),
+        ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "agent.clip_range_schedule"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:

@@ -186,12 +186,12 @@ def test_everything_is_sold_above_the_turbulence_limit(limit: float) -> None:
     assert strategy.feature_names == (*FEATURES, "turbulence")
     result = backtest_result(strategy, source, rules)
     assert market.turbulence is not None
-    stormy = market.turbulence[FIRST:LAST].numpy() > limit  # decided at t, held from the fill of t + 1 on
-    assert 3 < stormy.sum() < LAST - FIRST
+    turbulent = market.turbulence[FIRST:LAST].numpy() > limit  # decided at t, held from the fill of t + 1 on
+    assert 3 < turbulent.sum() < LAST - FIRST
     stuck = (source.tradable[FIRST:LAST] & ~source.tradable[FIRST + 1 : LAST + 1]).any(1)  # cannot fill at t + 1
     stuck |= ~source.tradable[FIRST:LAST, 3]  # the one with gaps may be held over one
-    assert (result.weights[1:][stormy & ~stuck] == 0).all()
-    assert (np.abs(result.weights[1:]).sum(1)[~stormy] > 0).all()
+    assert (result.weights[1:][turbulent & ~stuck] == 0).all()
+    assert (np.abs(result.weights[1:]).sum(1)[~turbulent] > 0).all()
 
 
 def test_environment_applies_the_same_turbulence_limit() -> None:
@@ -204,14 +204,14 @@ def test_environment_applies_the_same_turbulence_limit() -> None:
     env = make_env(market, rules, first=FIRST, last=FIRST + 89)
     observation = env.reset(0, stagger=False)
     result = backtest_result(PolicyStrategy([agent(market, rules)]), source, rules)
-    stormy = market.turbulence > rules.turbulence_limit
+    turbulent = market.turbulence > rules.turbulence_limit
     scores = torch.tensor([[[-4.0, 1.0, 1.0, 1.0]]])
     for t in range(FIRST, FIRST + 89):
         assert int(observation.day) == t
         observation = env.step(scores).observation
         held = float(observation.account[0, 0, 1:].sum())
-        assert (held == 0) == bool(stormy[t])
-        assert (result.weights[t + 1 - FIRST].sum() == 0) == bool(stormy[t])
+        assert (held == 0) == bool(turbulent[t])
+        assert (result.weights[t + 1 - FIRST].sum() == 0) == bool(turbulent[t])
 
 
 SAME_CLOSE = {

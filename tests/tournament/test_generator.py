@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
-from finrl_pod.tournament.generator import Birth, first_births, next_births, searched
+from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots, searched
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.types import Score
 from tests.tournament.scores import score
@@ -23,44 +23,44 @@ def slots(values: Sequence[float], generation: int = 0) -> list[Score]:
     return [score(f"g{generation:02d}s{i:02d}", value, slot=i, generation=generation) for i, value in enumerate(values)]
 
 
-def born(
+def next_inits(
     values: Sequence[float], *, seed: int = 3, generation: int = 1, board: Leaderboard | None = None, **settings: float
-) -> list[Birth]:
+) -> list[SlotInit]:
     """The generation after one whose slots scored `values`."""
     tournament = TournamentConfig(pods=len(values), **settings)  # type: ignore[arg-type]
     current = slots(values, generation - 1)
     board = Leaderboard(16).insert(current) if board is None else board
-    return next_births(AGENT, tournament, seed, generation, board, current)
+    return next_slots(AGENT, tournament, seed, generation, board, current)
 
 
 def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
-    births = first_births(AGENT, range(4), seed=0)
-    assert [(birth.slot, birth.kind, birth.parent) for birth in births] == [(i, "fresh", None) for i in range(4)]
-    assert births[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
-    drawn = [tuple(birth.hyperparameters.values()) for birth in births]
+    slot_inits = initial_slots(AGENT, range(4), seed=0)
+    assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "fresh", None) for i in range(4)]
+    assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
+    drawn = [tuple(s.hyperparameters.values()) for s in slot_inits]
     assert len(set(drawn)) == 4
 
 
 def test_the_worst_are_refilled_and_the_best_go_on() -> None:
-    births = born([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], exploit_fraction=0.5, reinit_fraction=0.125)
-    kinds = {birth.slot: birth.kind for birth in births}
+    slot_inits = next_inits([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], exploit_fraction=0.5, reinit_fraction=0.125)
+    kinds = {s.slot: s.kind for s in slot_inits}
     assert Counter(kinds.values()) == {"fresh": 1, "inherit": 4, "continue": 3}
     assert kinds[0] == "fresh"  # the worst
     assert {slot for slot, kind in kinds.items() if kind == "continue"} == {1, 4, 6}  # the best three
-    for birth in births:
-        if birth.kind == "continue":
-            assert birth.parent == f"g00s{birth.slot:02d}"
-            assert birth.hyperparameters == score().hyperparameters
-        if birth.kind == "inherit":
-            assert birth.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # the board's upper half
-        if birth.kind == "fresh":
-            assert birth.parent is None
+    for s in slot_inits:
+        if s.kind == "continue":
+            assert s.parent == f"g00s{s.slot:02d}"
+            assert s.hyperparameters == score().hyperparameters
+        if s.kind == "inherit":
+            assert s.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # the board's upper half
+        if s.kind == "fresh":
+            assert s.parent is None
 
 
 def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> None:
     board = Leaderboard(4).insert(slots([9.0, 8.0, 7.0, 6.0]))
-    births = born([0.1, 0.2, 0.3, 0.4], generation=5, board=board, exploit_fraction=1.0, reinit_fraction=0.0)
-    assert {birth.parent for birth in births} <= {"g00s00", "g00s01"}
+    slot_inits = next_inits([0.1, 0.2, 0.3, 0.4], generation=5, board=board, exploit_fraction=1.0, reinit_fraction=0.0)
+    assert {s.parent for s in slot_inits} <= {"g00s00", "g00s01"}
 
 
 @pytest.mark.parametrize(("pods", "fresh", "inherit", "expected"), [
@@ -71,18 +71,18 @@ def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> Non
     (3, 1.0, 0.0, {"fresh": 3}),
 ])  # fmt: skip
 def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expected: dict[str, int]) -> None:
-    births = born([float(i) for i in range(pods)], reinit_fraction=fresh, exploit_fraction=inherit)
-    assert Counter(birth.kind for birth in births) == expected
+    slot_inits = next_inits([float(i) for i in range(pods)], reinit_fraction=fresh, exploit_fraction=inherit)
+    assert Counter(s.kind for s in slot_inits) == expected
 
 
 def test_a_slot_without_a_score_is_always_refilled() -> None:
-    births = born([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
-    assert [birth.kind for birth in births] == ["inherit", "continue", "inherit", "continue"]
-    assert {births[0].parent, births[2].parent} == {"g00s01"}
+    slot_inits = next_inits([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
+    assert [s.kind for s in slot_inits] == ["inherit", "continue", "inherit", "continue"]
+    assert {slot_inits[0].parent, slot_inits[2].parent} == {"g00s01"}
 
 
 def test_without_any_score_all_start_anew() -> None:
-    assert [birth.kind for birth in born([math.nan, math.nan], exploit_fraction=0.5, reinit_fraction=0.0)] == [
+    assert [s.kind for s in next_inits([math.nan, math.nan], exploit_fraction=0.5, reinit_fraction=0.0)] == [
         "fresh",
         "fresh",
     ]
@@ -98,20 +98,24 @@ def test_without_any_score_all_start_anew() -> None:
 def test_every_slot_is_born_once_and_the_same_again(
     values: list[float], inherit: float, fresh: float, seed: int, generation: int
 ) -> None:
-    births = born(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
-    assert [birth.slot for birth in births] == list(range(len(values)))
-    assert births == born(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
-    for birth in births:
-        if not math.isfinite(values[birth.slot]):
-            assert birth.kind != "continue"
-        assert (birth.parent is None) == (birth.kind == "fresh")
-        assert set(birth.hyperparameters) == set(searched(AGENT))
+    slot_inits = next_inits(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
+    assert [s.slot for s in slot_inits] == list(range(len(values)))
+    assert slot_inits == next_inits(
+        values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh
+    )
+    for s in slot_inits:
+        if not math.isfinite(values[s.slot]):
+            assert s.kind != "continue"
+        assert (s.parent is None) == (s.kind == "fresh")
+        assert set(s.hyperparameters) == set(searched(AGENT))
 
 
 def test_a_draw_depends_on_seed_slot_and_generation_alone() -> None:
     def fresh(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
-        births = born([1.0] * pods, seed=seed, generation=generation, reinit_fraction=1.0, exploit_fraction=0.0)
-        return [tuple(birth.hyperparameters.values()) for birth in births]
+        slot_inits = next_inits(
+            [1.0] * pods, seed=seed, generation=generation, reinit_fraction=1.0, exploit_fraction=0.0
+        )
+        return [tuple(s.hyperparameters.values()) for s in slot_inits]
 
     few, many = fresh(3, 5, 2), fresh(6, 5, 2)
     assert many[:3] == few  # more pods shift nobody's numbers

@@ -1,4 +1,4 @@
-"""Benchmarks: how fast environments and learners are, and whether agents learn where the best answer is known.
+"""Benchmarks: speed of environments and learners, and learning on markets with a known optimum.
 
 python -m finrl_pod_app.bench env|ppo|population|learn [--json] [--out FILE]
 """

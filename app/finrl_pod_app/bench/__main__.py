@@ -1,4 +1,4 @@
-"""Runs the benchmarks without the command line's packages."""
+"""Run the benchmarks with torch, numpy and pandas alone: `python -m finrl_pod_app.bench`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Samples a second of the analytic policy gradient, end to end, on random walks with a leaked future."""
+"""Benchmark of the analytic policy gradient: samples/s end to end, on random walks with a leaked future."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from finrl_pod.data.tensor import leaked_return, to_device, with_extra_feature
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market, rates
+from finrl_pod_app.bench.rows import Row, median_row
+from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market, measure_rates
 from finrl_pod_app.bench.training import BASIS_POINT
 
-SAMPLES_A_RUN, MOST_ITERATIONS = 1_000_000, 32  # a run lasts a few seconds at any size
+SAMPLES_PER_RUN, MAX_ITERATIONS = 1_000_000, 32  # a few seconds per run at any size
 
 
 def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
-    """Environment steps a second, forward and back through policy and market, of all members together.
+    """Measure samples/s forward and backward through policy and market, over all members.
 
-    The market's table holds what the leaked task's does: some columns of noise and what each asset will earn. What
-    the agent earned in the end stands in the row's config: a rate of something that learns.
+    Features are noise and each asset's future return, so the agent can learn; its final reward is in the row's config.
     """
     settings.check()
     agent = AnalyticConfig(
@@ -31,7 +30,7 @@ def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
         learning_rate_schedule="constant",
     )
     learner = Learner(_env(settings, device), agent)
-    iterations = min(max(SAMPLES_A_RUN // (settings.members * learner.iteration_samples), 1), MOST_ITERATIONS)
+    iterations = min(max(SAMPLES_PER_RUN // (settings.members * learner.iteration_samples), 1), MAX_ITERATIONS)
     each = iterations * learner.iteration_samples
     earned: list[float] = []
 
@@ -40,11 +39,11 @@ def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
         earned.append(float(metrics["reward"].mean()) / BASIS_POINT)
         return each * settings.members
 
-    values = rates("analytic_samples", work, settings.runs, device)
+    values = measure_rates("analytic_samples", work, settings.runs, device)
     used = ("envs", "assets", "features", "days", "horizon", "hidden", "policy", "group", "members", "runs")
     config = {name: value for name, value in settings.plain().items() if name in used}
     more = {"samples_a_run": each * settings.members, "bp_a_step": [round(x, 2) for x in earned]}
-    return over_runs("analytic_samples", values, "samples/s", {**config, **more})
+    return median_row("analytic_samples", values, "samples/s", {**config, **more})
 
 
 def _env(settings: SpeedSettings, device: torch.device) -> MarketEnv:

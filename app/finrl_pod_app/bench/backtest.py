@@ -1,6 +1,6 @@
-"""Backtests a second: a thousand variations of daily target weights at once, beside vectorbt and bt on the same market.
+"""Benchmark of backtests: many variations of daily target weights at once, compared with vectorbt and bt.
 
-The peers run in a virtual environment of their own, where there is one:
+The other libraries run in a separate virtual environment, if it exists:
 
     python -m venv /tmp/peer-backtests && /tmp/peer-backtests/bin/pip install vectorbt bt
 """
@@ -24,26 +24,28 @@ from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, ReplayResult, kernel_for, replay
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Tensor
-from finrl_pod_app.bench.rows import Row, over_runs
+from finrl_pod_app.bench.rows import Row, median_row
 from finrl_pod_app.bench.speed import CASH, COST_BPS, SpeedSettings, make_market
-from finrl_pod_app.bench.training import say
+from finrl_pod_app.bench.training import log_progress
 
 PEER = Path(tempfile.gettempdir()) / "peer-backtests" / "bin" / "python"
-PEER_VARIATIONS = 50  # in one call, as its users would: more at once is no faster
+PEER_VARIATIONS = 50  # per call; more at once is not faster
 TORCH_VARIATIONS = 100
-EVENNESS = 3.0  # of the Dirichlet law that weights are drawn from
-INVESTED = 0.99  # of the equity: costs are paid from the rest, so that no buy is cut
+DIRICHLET_CONCENTRATION = 3.0  # of the distribution of weights
+INVESTED_FRACTION = 0.99  # of equity; costs are paid from the rest, so that no purchase is scaled down
 SECONDS = 900
 DIFFERENCE = (
-    "vectorbt sizes as is done here; bt takes the fee of a purchase out of the money that it moves into an asset, so "
-    "that it ends a little below its target weights"
+    "vectorbt sizes orders the same way; bt deducts the fee of a purchase from the amount invested, so it ends "
+    "slightly below its target weights"
 )
 
 
 @dataclass(frozen=True)
 class BacktestSettings:
-    """The flags of `bench backtest`. peer: interpreter of an environment with vectorbt and bt; "" looks for the usual
-    one."""
+    """Flags of `bench backtest`.
+
+    peer: Python interpreter of an environment with vectorbt and bt; "" uses the default location if it exists.
+    """
 
     variations: int = 1000
     assets: int = 30
@@ -52,19 +54,22 @@ class BacktestSettings:
     peer: str = ""
 
     def check(self) -> None:
-        """Raises ConfigError for a setting out of its range."""
+        """Raise ConfigError for a setting out of range."""
         for name, least in (("variations", 1), ("assets", 1), ("days", 3), ("runs", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name} must be at least {least}, got {getattr(self, name)}")
 
 
 def backtest_rows(settings: BacktestSettings) -> list[Row]:
-    """Milliseconds for all variations, the rates of kernel and plain torch, and where the peers are installed theirs,
-    the ratio, and how far the final wealths differ. Raises SetupError for a --peer that does not run."""
+    """Measure the time of all variations and the rates of the kernel and of plain torch.
+
+    If vectorbt and bt are installed: also their rates, the ratio, and the relative difference of final wealth.
+    Raises SetupError if --peer cannot be run.
+    """
     settings.check()
     market = make_market(SpeedSettings(assets=settings.assets, days=settings.days, features=0), "same_close")
-    say(f"drawing weights: {settings.variations} x {settings.days} x {settings.assets}")
-    weights = draw(settings.variations, settings.days, settings.assets)
+    log_progress(f"drawing weights: {settings.variations} x {settings.days} x {settings.assets}")
+    weights = draw_weights(settings.variations, settings.days, settings.assets)
     rules = ExecutionRules(COST_BPS / 1e4)
     config = {
         **asdict(settings),
@@ -78,22 +83,22 @@ def backtest_rows(settings: BacktestSettings) -> list[Row]:
     plain = _torch_seconds(market, some, rules)
     rates = [settings.variations / s for s in seconds]
     rows = [
-        over_runs("backtest_variations", [1e3 * s for s in seconds], "ms", config),
-        over_runs("backtest_rate", rates, "backtests/s", config),
-        over_runs("backtest_rate_torch", [len(some) / plain], "backtests/s", {**config, "variations": len(some)}),
+        median_row("backtest_variations", [1e3 * s for s in seconds], "ms", config),
+        median_row("backtest_rate", rates, "backtests/s", config),
+        median_row("backtest_rate_torch", [len(some) / plain], "backtests/s", {**config, "variations": len(some)}),
     ]
-    found = _peer(settings.peer)
+    found = _peer_interpreter(settings.peer)
     if found is None:
-        say("vectorbt and bt are not installed: their rows are left out")
+        log_progress("vectorbt and bt are not installed; skipping them")
         return rows
-    return [*rows, *_beside(found, market, weights, settings.runs, rates, config)]
+    return [*rows, *_peer_rows(found, market, weights, settings.runs, rates, config)]
 
 
-def draw(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
-    """[V, T, N] float64: weights spread over all assets, adding up to `INVESTED` each day."""
+def draw_weights(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
+    """Draw weights [V, T, N] float64 from a Dirichlet distribution, summing to `INVESTED_FRACTION` each day."""
     rng = np.random.default_rng(seed)
-    weights = rng.standard_gamma(EVENNESS, (variations, days, assets))
-    weights *= INVESTED / weights.sum(-1, keepdims=True)
+    weights = rng.standard_gamma(DIRICHLET_CONCENTRATION, (variations, days, assets))
+    weights *= INVESTED_FRACTION / weights.sum(-1, keepdims=True)
     return torch.from_numpy(weights)
 
 
@@ -108,7 +113,7 @@ def _seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules, runs:
         began = time.perf_counter()
         _run(market, weights, rules)
         measured.append(time.perf_counter() - began)
-        say(f"backtest: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {1e3 * measured[-1]:,.1f} ms")
+        log_progress(f"backtest: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {1e3 * measured[-1]:,.1f} ms")
     return measured[1:]
 
 
@@ -119,7 +124,7 @@ def _torch_seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules)
     return time.perf_counter() - began
 
 
-def _beside(
+def _peer_rows(
     peer: str,
     market: MarketTensor,
     weights: Tensor,
@@ -127,14 +132,14 @@ def _beside(
     rates: list[float],
     config: dict[str, Any],
 ) -> list[Row]:
-    say("vectorbt and bt on the same market")
-    theirs = _ask(peer, market, weights[:PEER_VARIATIONS], runs)
+    log_progress("vectorbt and bt on the same market")
+    theirs = _run_peer(peer, market, weights[:PEER_VARIATIONS], runs)
     about = {**config, "versions": theirs["versions"]}
     peer_rates = theirs["vectorbt_rates"]
     slowest, fastest = min(rates) / max(peer_rates), max(rates) / min(peer_rates)
     ratio = float(np.median(rates) / np.median(peer_rates))
     rows = [
-        over_runs("vectorbt_rate", peer_rates, "backtests/s", {**about, "variations": len(weights[:PEER_VARIATIONS])}),
+        median_row("vectorbt_rate", peer_rates, "backtests/s", {**about, "variations": len(weights[:PEER_VARIATIONS])}),
         Row("times_vectorbt", ratio, slowest, fastest, "times", {**about, "interval": "worst and best of the runs"}),
     ]
     for kind, rate in (("free", 0.0), ("costs", COST_BPS / 1e4)):
@@ -142,22 +147,22 @@ def _beside(
         why = {} if kind == "free" else {"difference": DIFFERENCE}
         for name in ("vectorbt", "bt"):
             gap = abs(own / theirs[f"{name}_{kind}"] - 1)
-            told = {**about, "ours": own, "theirs": theirs[f"{name}_{kind}"], **why}
-            rows.append(Row(f"wealth_{kind}_{name}", gap, gap, gap, "relative", told))
+            details = {**about, "ours": own, "theirs": theirs[f"{name}_{kind}"], **why}
+            rows.append(Row(f"wealth_{kind}_{name}", gap, gap, gap, "relative", details))
     return rows
 
 
-def _peer(given: str) -> str | None:
+def _peer_interpreter(given: str) -> str | None:
     if given:
         return given
     return str(PEER) if PEER.exists() else None
 
 
-def _ask(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[str, Any]:
+def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         case = Path(folder) / "case.npz"
         decided = weights.numpy().copy()
-        decided[:, -1] = np.nan  # nothing is decided at the last bar, as here
+        decided[:, -1] = np.nan  # no decision at the last bar
         cost = COST_BPS / 1e4
         np.savez(case, prices=market.close.numpy(), weights=decided, cost=cost, cash=CASH, runs=runs)
         script = Path(__file__).with_name("peer_backtests.py")
@@ -174,7 +179,7 @@ def _ask(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[st
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SetupError(f"--peer {peer} cannot be run: {error}") from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise SetupError(f"--peer {peer} failed: {said}; install vectorbt and bt there, or name another")
+        message = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise SetupError(f"--peer {peer} failed: {message}; install vectorbt and bt there, or choose another")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

@@ -1,4 +1,4 @@
-"""Reads the arguments, runs a benchmark, shows its rows."""
+"""Command line of the benchmarks: parse arguments, run a benchmark, print its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
-from finrl_pod_app.bench.gate import FIRST, KEPT, LEARNERS, gate_rows
+from finrl_pod_app.bench.gate import FIRST_SEED, LEARNERS, RESULTS_FILE, gate_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
@@ -34,11 +34,11 @@ SPEED: dict[str, Callable[[SpeedSettings, torch.device], list[Row]]] = {
     "population": population_rows,
     "analytic": lambda settings, device: [analytic_row(settings, device)],
 }
-MANY: dict[str, tuple[type[Any], Callable[[Any, torch.device], list[Row]]]] = {
+INDEPENDENT: dict[str, tuple[type[Any], Callable[[Any, torch.device], list[Row]]]] = {
     "sac": (SacSettings, sac_rows),
     "pipeline": (PipelineSettings, pipeline_rows),
 }
-# What is measured when nothing is said: env at the size at which others report it, with their flat rows.
+# Defaults without flags. env: the size and flat observations that other libraries report.
 DEFAULTS = {
     "env": SpeedSettings(envs=8192, observation="flat"),
     "ppo": SpeedSettings(),
@@ -47,22 +47,22 @@ DEFAULTS = {
         envs=4096, group=64, assets=20, features=2, horizon=8, hidden=(32, 32), policy="equivariant", kind="portfolio"
     ),
 }
-# Flags that say nothing about a benchmark.
-WITHOUT: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
+# Flags that do not apply to a benchmark.
+UNUSED_FLAGS: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
 COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a benchmark (see --help) and return the exit code: 0, or 2 after one sentence on standard error.
+    """Run a benchmark (see --help) and return the exit code: 0, or 2 with a message on standard error.
 
-    With --json, standard output holds exactly one object: {"rows": [...], "machine": {...}}.
+    With --json, standard output is exactly one object: {"rows": [...], "machine": {...}}.
     """
     try:
         options = _parser().parse_args(list(argv))
         if options.out is not None:
-            _check_folder(options.out)
+            _check_writable(options.out)
         _set_threads(options.threads)
-        # Gymnasium's environments are stepped on a CPU: their learner is elsewhere only where that is asked for.
+        # Gymnasium environments run on the CPU; so does their learner unless another device is requested.
         device = pick_device("cpu" if (options.what, options.device) == ("pipeline", "auto") else options.device)
         about = describe(device)
         rows = _measure(options, device)
@@ -82,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "learn":
         return learn_rows(LearnSettings(device, options.seeds, options.samples), options.only)
-    if options.what in MANY:
-        record, rows_of = MANY[options.what]
+    if options.what in INDEPENDENT:
+        record, rows_of = INDEPENDENT[options.what]
         return rows_of(record(**{field.name: getattr(options, field.name) for field in fields(record)}), device)
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
@@ -99,7 +99,7 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A fault in the arguments is an error like any other: one sentence, exit code 2."""
+    """Raises ConfigError for invalid arguments, so that they end with a message and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
@@ -111,11 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in (
         ("env", "steps/s of an environment"),
         ("ppo", "samples/s of PPO, end to end"),
-        ("population", "samples/s of many members against one, with the same samples in all"),
+        ("population", "samples/s of many members relative to one, with the same total of samples"),
         ("analytic", "samples/s of the analytic policy gradient, end to end"),
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        _add_speed(command, DEFAULTS[name], WITHOUT.get(name, ()))
+        _add_speed(command, DEFAULTS[name], UNUSED_FLAGS.get(name, ()))
         _add_common(command)
     backtest = commands.add_parser("backtest", help="backtests/s of many variations", allow_abbrev=False)
     for field in fields(BacktestSettings):
@@ -123,35 +123,37 @@ def _parser() -> argparse.ArgumentParser:
         backtest.add_argument(f"--{field.name}", type=kind, default=field.default, help="default %(default)s")
     _add_common(backtest)
     for name, summary in (
-        ("sac", "updates/s of soft actor-critic beside Stable-Baselines3's"),
-        ("pipeline", "samples/s and updates/s of collecting and learning at once, against in turn"),
+        ("sac", "updates/s of soft actor-critic, compared with Stable-Baselines3"),
+        ("pipeline", "samples/s and updates/s of collecting and learning concurrently, compared with alternately"),
     ):
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        for field in fields(MANY[name][0]):
+        for field in fields(INDEPENDENT[name][0]):
             command.add_argument(
                 f"--{field.name}", type=type(field.default), default=field.default, help="default %(default)s"
             )
         _add_common(command)
-    learn = commands.add_parser("learn", help="what agents learn where the answer is known", allow_abbrev=False)
+    learn = commands.add_parser("learn", help="learning on markets with a known optimum", allow_abbrev=False)
     learn.add_argument("--only", action="append", default=[], choices=list(BENCHMARKS), help="may be given repeatedly")
-    learn.add_argument("--seeds", type=int, help="seeds of every benchmark, in place of its own number")
-    learn.add_argument("--samples", type=int, help="training samples of every agent, in place of its own number")
+    learn.add_argument("--seeds", type=int, help="number of seeds of every benchmark")
+    learn.add_argument("--samples", type=int, help="training samples of every agent")
     _add_common(learn)
-    gate = commands.add_parser("gate", help="how often the promotion gate errs", allow_abbrev=False)
-    gate.add_argument("--edge", type=float, action="append", default=[], help="information ratio planted, 0 for none")
+    gate = commands.add_parser("gate", help="error rates of the promotion gate", allow_abbrev=False)
+    gate.add_argument("--edge", type=float, action="append", default=[], help="planted information ratio, 0 for none")
     gate.add_argument("--learner", action="append", default=[], choices=LEARNERS, help="may be given repeatedly")
-    gate.add_argument("--worlds", type=int, default=1, help="worlds of each, default %(default)s; 0 only counts")
-    gate.add_argument("--first", type=int, default=FIRST, help="seed of the first world, default %(default)s")
-    gate.add_argument("--keep", type=Path, default=KEPT, help="JSONL file of the worlds, default %(default)s")
+    gate.add_argument(
+        "--worlds", type=int, default=1, help="markets per edge and learner, default %(default)s; 0 only counts"
+    )
+    gate.add_argument("--first", type=int, default=FIRST_SEED, help="seed of the first market, default %(default)s")
+    gate.add_argument("--keep", type=Path, default=RESULTS_FILE, help="JSONL file of results, default %(default)s")
     _add_common(gate)
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's choice")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's default")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--out", type=Path, help="file that keeps the JSON")
+    parser.add_argument("--out", type=Path, help="write the JSON to this file")
 
 
 def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without: Sequence[str]) -> None:
@@ -176,7 +178,7 @@ def _widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"widths are numbers such as 64,64, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"widths must be numbers such as 64,64, got {text!r}") from None
 
 
 def _set_threads(threads: int) -> None:
@@ -186,8 +188,8 @@ def _set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _check_folder(path: Path) -> None:
-    """A file that cannot be written is refused before anything is measured."""
+def _check_writable(path: Path) -> None:
+    """Raise ConfigError if the file cannot be written, before anything is measured."""
     if path.is_dir():
         raise ConfigError(f"--out {path} is a folder; name a file in it")
     try:

@@ -1,4 +1,4 @@
-"""Steps a second of a market environment under random actions."""
+"""Benchmark of market environments: steps/s under random actions."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ import torch
 from finrl_pod_envs.observation import flat_size
 
 from finrl_pod.memory import keep_freed_memory
-from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, rates
+from finrl_pod_app.bench.rows import Row, median_row
+from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env, measure_rates
 
-POOL = 16  # action tensors drawn ahead, so that drawing is not measured
-SAMPLES_A_RUN, FEWEST_STEPS, MOST_STEPS = 2_000_000, 4, 200  # a run lasts about a second at any size
+ACTION_POOL_SIZE = 16  # action tensors drawn in advance, so that drawing is not measured
+SAMPLES_PER_RUN, MIN_STEPS, MAX_STEPS = 2_000_000, 4, 200  # about a second per run at any size
 
 
 def env_row(settings: SpeedSettings, device: torch.device) -> Row:
-    """Environment steps a second; observation="flat" writes every environment's whole row at each step."""
+    """Measure environment steps/s; observation="flat" also writes every flat observation at each step."""
     settings.check()
     keep_freed_memory()
     env = make_speed_env(settings, device)
     stream = torch.Generator(device).manual_seed(1)
-    pool = torch.rand(POOL, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
-    steps = min(max(SAMPLES_A_RUN // settings.envs, FEWEST_STEPS), MOST_STEPS)
+    pool = torch.rand(ACTION_POOL_SIZE, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
+    steps = min(max(SAMPLES_PER_RUN // settings.envs, MIN_STEPS), MAX_STEPS)
     env.reset(0)
-    env.reuse_buffers(True)  # as a worker steps it
+    env.reuse_buffers(True)  # as a worker does
     shape = (env.members, env.envs, flat_size(env.market))
     rows = torch.empty(shape, device=device) if settings.observation == "flat" else None
 
     @torch.no_grad()
     def work() -> int:
         for i in range(steps):
-            env.step(pool[i % POOL], rows)
+            env.step(pool[i % ACTION_POOL_SIZE], rows)
         return steps * settings.envs
 
-    values = rates("env_steps", work, settings.runs, device)
+    values = measure_rates("env_steps", work, settings.runs, device)
     bound = (
-        None if rows is None else statistics.median(rates("rows_filled", filling(rows, steps), settings.runs, device))
+        None
+        if rows is None
+        else statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
     )
     config = {
         **settings.plain(),
@@ -46,14 +48,14 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
         "whole_shares": env.config.whole_shares,
         "fill": env.config.fill,
         "accounts": str(env.dtype).removeprefix("torch."),
-        # steps/s of a machine that did nothing but write those rows, with one number
+        # upper bound: steps/s if only the flat observations were written
         "bound_of_writing": bound,
     }
-    return over_runs("env_steps", values, "steps/s", config)
+    return median_row("env_steps", values, "steps/s", config)
 
 
-def filling(rows: torch.Tensor, steps: int) -> Callable[[], int]:
-    """Work that writes rows [P, E, S] as often as so many steps do."""
+def fill_rows(rows: torch.Tensor, steps: int) -> Callable[[], int]:
+    """Return work that writes rows [P, E, S] once per step and returns the number of rows written."""
 
     def work() -> int:
         for _ in range(steps):

@@ -1,10 +1,9 @@
-"""How often the gate errs: champions promoted in worlds without an edge, and in worlds with one of a known size.
+"""Error rates of the promotion gate: champions promoted in simulated markets without an edge, and with a known edge.
 
-Every world goes through the whole line, from prices to the verdict, with one config and one set of thresholds: the
-defaults of `GateConfig`. A learner that learns nothing is the control: it is promoted nowhere, which alone says little,
-so both rates stand side by side. A champion that fails a rule on how it was chosen, on validation, is refused whatever
-the other rules say: they are not computed then, and its test period is not looked at. The first line of a JSONL file is
-the config, each world another one, and a study that is stopped goes on with the worlds that the file does not have yet.
+Every market runs through the whole pipeline, from prices to the verdict, with one config and the default thresholds of
+`GateConfig`. An untrained agent is the control: it should never be promoted. A champion that fails a selection rule on
+validation is refused without computing the other rules, and its test period is not used. Results are JSON lines: the
+first is the config, each further line one market. An interrupted study continues with the markets that are missing.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, 
 from finrl_pod.types import Panel
 from finrl_pod_app.bench.edges import STRENGTHS, edge_panel
 from finrl_pod_app.bench.rows import Row
-from finrl_pod_app.bench.training import say
+from finrl_pod_app.bench.training import log_progress
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 BARS = 10_436  # weekdays of forty years
-KEPT = Path("benchmarks/gate.jsonl")
-FIRST = 4000  # thresholds and training were settled on worlds below this seed
+RESULTS_FILE = Path("benchmarks/gate.jsonl")
+FIRST_SEED = 4000  # thresholds and training were tuned on markets with smaller seeds
 LEARNERS = ("ppo", "untrained")
 AGENT = PPOConfig(learning_rate=1e-2, hidden=(16, 16))
 CONFIG = RunConfig(
@@ -46,22 +45,24 @@ CONFIG = RunConfig(
     agent=AGENT,
     tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072, leaderboard=16, champion=8),
 )
-# One step of each environment at the least rate that a member may have: weights stay as they were drawn.
-UNTRAINED = dataclasses.replace(CONFIG.tournament, samples_per_generation=1)
-STILL = dataclasses.replace(AGENT, learning_rate=1e-5, epochs=1)
+# One step per environment at the smallest allowed learning rate: weights stay at their initial values.
+UNTRAINED_TOURNAMENT = dataclasses.replace(CONFIG.tournament, samples_per_generation=1)
+FROZEN_AGENT = dataclasses.replace(AGENT, learning_rate=1e-5, epochs=1)
 
 
 def config_of(learner: str, seed: int) -> RunConfig:
-    """The study's config for one world. Raises ConfigError for an unknown learner."""
+    """Return the study's config for one market. Raises ConfigError for an unknown learner."""
     if learner not in LEARNERS:
         raise ConfigError(f"--learner must be one of {', '.join(LEARNERS)}, got {learner!r}")
     config = dataclasses.replace(CONFIG, seed=seed)
-    return config if learner == "ppo" else dataclasses.replace(config, tournament=UNTRAINED, agent=STILL)
+    return (
+        config if learner == "ppo" else dataclasses.replace(config, tournament=UNTRAINED_TOURNAMENT, agent=FROZEN_AGENT)
+    )
 
 
 def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
-    """One world from prices to verdict, in a folder and a register of its own: a plain record of what came out."""
-    # The line needs more than the core does: it is imported where it runs.
+    """Run one market from prices to verdict in a temporary folder with its own registry; return plain values."""
+    # The pipeline needs more packages than the core: import it here.
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod_app.services.promotion import EvaluationContext, check_champion_selection, evaluate_champion
@@ -102,15 +103,17 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
 
 
 def history_end(sample: Panel) -> int:
-    """Last bar of the history that worlds are drawn from: the default config's last training bar."""
+    """Return the last bar that markets are resampled from: the last training bar of the default config."""
     return make_splits(sample.times, RunConfig().splits).train.last
 
 
 def gate_rows(
     edges: Sequence[float], learners: Sequence[str], worlds: int, first: int, kept: Path, device: torch.device
 ) -> list[Row]:
-    """Run what `kept` lacks of `worlds` worlds from seed `first` on, and give the promoted share of each edge and
-    learner over all worlds that the file holds, with its exact interval."""
+    """Run the markets with seeds first to first + worlds - 1 that the file `kept` lacks.
+
+    Returns a row per edge and learner: the promoted share over all markets in the file, with its exact interval.
+    """
     if worlds < 0 or first < 0:
         raise ConfigError(f"--worlds and --first must be 0 or more, got {worlds} and {first}")
     for edge in edges:
@@ -130,55 +133,59 @@ def gate_rows(
                 append(kept, record)
                 failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
                 outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"
-                say(f"edge {edge:g}, {learner}, seed {seed}: {outcome} in {record['seconds']:.0f} s")
+                log_progress(f"edge {edge:g}, {learner}, seed {seed}: {outcome} in {record['seconds']:.0f} s")
     return [_row(edge, learner, records) for (edge, learner), records in _grouped(read(kept), edges, learners).items()]
 
 
 def read(kept: Path) -> list[dict[str, Any]]:
-    """The worlds of a file, none where there is none. Raises RunError for a line that is no record, and for worlds of
-    another config: thresholds are frozen, rates of two configs are not one rate."""
+    """Read the records of a file; empty if it does not exist.
+
+    Raises RunError for an invalid line, and for another config: rates of two configs must not be mixed.
+    """
     if not kept.exists():
         return []
-    records, known = [], False
+    records, has_header = [], False
     for number, line in enumerate(kept.read_text(encoding="utf-8").splitlines(), 1):
         try:
             record = json.loads(line)
-            begun_with = record.get("config")
-            if begun_with is None and (not known or record["learner"] not in LEARNERS):
-                raise KeyError  # a world before its config, or of a learner that is none
+            header = record.get("config")
+            if header is None and (not has_header or record["learner"] not in LEARNERS):
+                raise KeyError  # a market before its config, or an unknown learner
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise RunError(f"{kept}, line {number} is no record of a world: remove the line and run it again") from None
-        if begun_with is None:
+            raise RunError(f"{kept}, line {number} is not a valid record: remove the line and run again") from None
+        if header is None:
             records.append(record)
             continue
-        known = True
-        other = changed(begun_with, settings())
+        has_header = True
+        other = changed(header, settings())
         if other:
             raise RunError(
-                f"{kept} was made with another config or other thresholds ({other}): begin a new file with --keep"
+                f"{kept} was made with another config or other thresholds ({other}): start a new file with --keep"
             )
     return records
 
 
 def settings() -> Any:
-    """The study's config as JSON has it."""
+    """Return the study's config as plain JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(CONFIG)))
 
 
 def changed(then: Any, now: Any, where: str = "") -> str:
-    """The first setting that is no longer what it was, empty where all are. What has become a setting since then does
-    not count: by its default a run is as it was before."""
+    """Return the name of the first setting that differs, or "" if none does.
+
+    Settings that were added since are ignored: their defaults keep the earlier behaviour.
+    """
     if not isinstance(then, dict) or not isinstance(now, dict):
-        return "" if then == now else where or "all of it"
+        return "" if then == now else where or "the config"
     for name, value in then.items():
-        told = changed(value, now.get(name), f"{where}.{name}" if where else name)
-        if told:
-            return told
+        difference = changed(value, now.get(name), f"{where}.{name}" if where else name)
+        if difference:
+            return difference
     return ""
 
 
 def append(kept: Path, record: Mapping[str, Any]) -> None:
-    """Add a line, whole: several processes may write to one file."""
+    """Append one line atomically; several processes may write to the same file."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(record, sort_keys=True, allow_nan=False) + "\n").encode()
     handle = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -201,7 +208,7 @@ def _grouped(
 
 def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row:
     promoted = sum(record["promoted"] for record in records)
-    low, high = binomial_interval(promoted, len(records), LEVEL)
+    low, high = binomial_interval(promoted, len(records), CONFIDENCE_LEVEL)
     names = dict.fromkeys(name for record in records for name in record["rules"])
     outcomes = {name: [r["rules"][name]["passed"] for r in records if name in r["rules"]] for name in names}
     config = {
@@ -209,7 +216,7 @@ def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row
         "learner": learner,
         "worlds": len(records),
         "promoted": promoted,
-        "interval": f"{LEVEL:.0%} Clopper-Pearson",
+        "interval": f"{CONFIDENCE_LEVEL:.0%} Clopper-Pearson",
         "rules": {name: {"met": sum(met), "of": len(met)} for name, met in outcomes.items()},
         "seconds": round(sum(record["seconds"] for record in records), 1),
         "gate": dataclasses.asdict(CONFIG.gate),

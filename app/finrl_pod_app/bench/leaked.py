@@ -1,8 +1,7 @@
-"""Leaked future: real prices, and one feature that says what each stock will earn over the interval decided on.
+"""Leaked future: real prices, and a feature that holds each stock's return over the interval decided on.
 
-An agent that cannot use this cannot use anything. The oracle moves everything, at every bar, into the stock that earns
-most, through the same accounting and costs. As a check on the market itself the same agent is trained on leaks that
-say nothing about the interval: shifted into the past, and shuffled over the assets.
+The oracle puts everything into the best stock at every bar, under the same accounting and costs. As placebos the same
+agent is trained on leaks without information about the interval: shifted into the past, and shuffled over the assets.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
-from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.training import BASIS_POINT, Recipe, Trained, log_returns, say, train
-from finrl_pod_app.bench.worlds import ARRIVES, shifted, shuffled_over_assets
+from finrl_pod_app.bench.rows import Row, median_row
+from finrl_pod_app.bench.simulated_markets import REWARD_LAG, shifted, shuffled_over_assets
+from finrl_pod_app.bench.training import BASIS_POINT, Recipe, TrainedAgent, log_progress, log_returns, train
 
 FEATURES = ("return_1", "return_21", "volatility_63")
-# The leak of bar t - 1 is the return between the decision and its fill: whoever profits from it filled too early.
-SHIFT = 1
-LEVEL = 0.95
+# The leak of bar t - 1 is the return between the decision and its fill: profiting from it means filling too early.
+PLACEBO_SHIFT = 1
+CONFIDENCE_LEVEL = 0.95
 
 EQUIVARIANT = Recipe(
     EnvironmentConfig(envs=256, group=16),
@@ -57,14 +56,14 @@ MLP = Recipe(
 
 @cache
 def sample_market() -> tuple[Panel, MarketTensor, int]:
-    """The sample, its market, and the last bar of the training years."""
+    """Return the sample panel, its market, and the last training bar."""
     panel = load_sample()
     train_last = make_splits(panel.times, SplitConfig()).train.last
     return panel, build_market(panel, FEATURES, (0, train_last)), train_last
 
 
 def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rules: ExecutionRules) -> float:
-    """Mean log growth a bar of always holding what will earn most, from cash. leak: [T, N]."""
+    """Return the mean log growth per bar of always holding the asset with the highest leak [T, N], starting in cash."""
     best = torch.from_numpy(np.nan_to_num(leak, nan=-np.inf).argmax(1))
     everything = torch.eye(market.shape[1], dtype=torch.float64)
 
@@ -77,16 +76,16 @@ def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rul
 
 def capture(
     market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
-) -> tuple[float, float, Trained]:
-    """Train on the leak up to bar `train_last`, follow over the bars after it.
+) -> tuple[float, float, TrainedAgent]:
+    """Train on the leak up to bar `train_last` and evaluate on the bars after it.
 
-    Returns the share of the oracle's mean log growth a bar, the oracle's, and the agent.
+    Returns the captured share of the oracle's mean log growth per bar, the oracle's growth, and the agent.
     """
     leak = leaked_return(market)
     first, last = train_last + 1, market.steps
     oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
     leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
-    trained = train(leaky, recipe, market.first, train_last - ARRIVES, seed, label)
+    trained = train(leaky, recipe, market.first, train_last - REWARD_LAG, seed, label)
     return float(log_returns(trained, leaky, first, last).mean()) / oracle, oracle, trained
 
 
@@ -99,20 +98,20 @@ def excess_over_equal_weight(
     seed: int,
     device: torch.device,
     label: str,
-) -> tuple[Floats, Trained]:
-    """The same with any feature [T, N]: log returns a bar over those of equal weight, rebalanced monthly."""
+) -> tuple[Floats, TrainedAgent]:
+    """Train on a feature [T, N]; return log returns per bar in excess of monthly equal weight, and the agent."""
     first, last = train_last + 1, market.steps
     terms = (rules_of(recipe.environment), recipe.environment.cash)
     equal = backtest(EqualWeight(), panel, market, first, last, *terms)
-    told = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
-    trained = train(told, recipe, market.first, train_last - ARRIVES, seed, label)
-    return log_returns(trained, told, first, last) - np.diff(np.log(equal.equity)), trained
+    moved = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
+    trained = train(moved, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    return log_returns(trained, moved, first, last) - np.diff(np.log(equal.equity)), trained
 
 
 def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
-    """A leak [T, N] that says nothing about the interval decided on; kind: "shifted" or "shuffled"."""
+    """Return a leak [T, N] without information about the interval decided on; kind: "shifted" or "shuffled"."""
     leak = leaked_return(market)
-    return shifted(leak, SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
+    return shifted(leak, PLACEBO_SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
 
 
 def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
@@ -124,7 +123,7 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         captures.append(share)
         seconds.append(round(trained.seconds, 1))
         samples = trained.samples
-        say(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
+        log_progress(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
     config = {
         **recipe.plain(),
         "samples": samples,
@@ -134,13 +133,13 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         "oracle_bp_a_day": oracle / BASIS_POINT,
         "test": _dates(market, train_last + 1, market.steps),
     }
-    return over_runs(name, captures, "share of the oracle", config)
+    return median_row(name, captures, "share of the oracle", config)
 
 
 def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Log growth a bar over equal weight of agents on a leak that says nothing.
+    """Measure the log growth per bar over equal weight of agents trained on an uninformative leak.
 
-    The interval is a bootstrap over the bars, of the mean over the seeds.
+    The interval is a bootstrap over bars of the mean over seeds.
     """
     panel, market, train_last = sample_market()
     each, seconds = [], []
@@ -150,15 +149,15 @@ def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.
         )
         each.append(excess)
         seconds.append(round(trained.seconds, 1))
-        say(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp a day over equal weight")
+        log_progress(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp/day over equal weight")
     mean = np.mean(each, 0)
-    low, high = growth_interval(mean, LEVEL)
+    low, high = growth_interval(mean, CONFIDENCE_LEVEL)
     config: dict[str, Any] = {
         **recipe.plain(),
         "seconds": statistics.median(seconds),
         "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
-        "leak": f"shifted by {SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
-        "interval": f"{LEVEL:.0%} stationary block bootstrap over the bars",
+        "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
+        "interval": f"{CONFIDENCE_LEVEL:.0%} stationary block bootstrap over the bars",
         "test": _dates(market, train_last + 1, market.steps),
     }
     value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))

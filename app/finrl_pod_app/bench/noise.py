@@ -1,8 +1,8 @@
-"""Noise: whole tournaments in worlds where nothing can be found. How often does luck look like skill?
+"""False positives: whole tournaments on simulated markets without an edge.
 
-A world is drawn from the sample's training years without what tells its assets or its days apart. A population is
-trained, the champion picked on validation, and its excess over equal weight tested on the test years. A sound suite
-calls about one champion in twenty significant at 5%, not more.
+A market is resampled from the sample's training years so that neither assets nor days differ systematically. A
+population is trained, the champion is picked on validation, and its excess over equal weight is tested on the test
+years. About one champion in twenty should be significant at the 5% level.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.tournament import Tournament
 from finrl_pod.types import Floats, MarketTensor, Panel
 from finrl_pod_app.bench.rows import Row
-from finrl_pod_app.bench.training import BASIS_POINT, say
-from finrl_pod_app.bench.worlds import ARRIVES, prices, without_edge
+from finrl_pod_app.bench.simulated_markets import REWARD_LAG, prices, without_edge
+from finrl_pod_app.bench.training import BASIS_POINT, log_progress
 
 SIGNIFICANCE = 0.05
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 TOURNAMENT = TournamentConfig(pods=4, generations=2, samples_per_generation=49_152, leaderboard=8, champion=2)
 
 
 def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
-    """A world without an edge on the sample's own calendar, drawn from its returns up to bar `train_last`."""
+    """Return a panel without an edge on the sample's calendar, resampled from its returns up to bar `train_last`."""
     close = sample.close[: train_last + 1]
     history = close[1:] / close[:-1] - 1
     drawn = without_edge(history, len(sample.times), seed)
@@ -54,12 +54,12 @@ def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
 
 
 def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Floats:
-    """Daily log returns of a tournament's champion over equal weight on the test split. A run of its own each time."""
+    """Run a tournament; return its champion's daily log returns in excess of equal weight on the test split."""
     splits = make_splits(panel.times, config.splits)
     market = build_market(panel, config.features.names, (splits.train.first, splits.train.last))
     with TemporaryDirectory(prefix="finrl-pod-bench-") as folder:
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
-        environment = partial(_environment, to_device(market, device), config, splits.train.last - ARRIVES)
+        environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
         tournament = Tournament(config, to_device(market, device), environment, validation, run, panel.sha256)
         chosen = choose(tournament.run().leaderboard, config.tournament)
@@ -71,7 +71,7 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
 
 
 def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.device) -> Row:
-    """Share of worlds whose champion beats equal weight at 5%, with its exact interval."""
+    """Measure the share of markets whose champion beats equal weight at the 5% level, with its exact interval."""
     sample, config = load_sample(), RunConfig(tournament=settings)
     train_last = make_splits(sample.times, config.splits).train.last
     runs: list[dict[str, Any]] = []
@@ -83,22 +83,22 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
         runs.append(
             {"p_value": p_value, "excess_bp_a_day": float(excess.mean()) / BASIS_POINT, "seconds": round(seconds, 1)}
         )
-        say(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
+        log_progress(f"{name} seed {seed}: p = {p_value:.3f} in {seconds:.0f} s")
     positives = sum(run["p_value"] <= SIGNIFICANCE for run in runs)
-    low, high = binomial_interval(positives, seeds, LEVEL)
+    low, high = binomial_interval(positives, seeds, CONFIDENCE_LEVEL)
     row_config = {
         "samples": config.tournament.pods * config.tournament.generations * config.tournament.samples_per_generation,
         "seconds": round(sum(run["seconds"] for run in runs), 1),
         "positives": positives,
         "worlds": seeds,
         "significance": SIGNIFICANCE,
-        "interval": f"{LEVEL:.0%} Clopper-Pearson",
+        "interval": f"{CONFIDENCE_LEVEL:.0%} Clopper-Pearson",
         "runs": runs,
         "tournament": asdict(config.tournament),
         "agent": asdict(config.agent),
         "environment": asdict(config.environment),
     }
-    return Row(name, positives / seeds, low, high, "share of worlds", row_config)
+    return Row(name, positives / seeds, low, high, "share of markets", row_config)
 
 
 def _environment(market: MarketTensor, config: RunConfig, last: int, members: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""Backtests of the same weights by vectorbt and bt. Runs in their own environment: nothing of this project is imported.
+"""Backtests of given weights by vectorbt and bt. Runs in a separate environment and imports nothing of this project.
 
 python peer_backtests.py CASE.npz prints one JSON object. CASE.npz: prices [T, N], weights [K, T, N] with a last row
 of NaN (no decision), cost, cash, runs.
@@ -16,7 +16,7 @@ import pandas as pd
 
 
 def in_vectorbt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -> np.ndarray:
-    """Final wealth [K] over the cash at the start, all in one call."""
+    """Return final wealth [K] relative to initial cash, all variations in one call."""
     import vectorbt as vbt  # type: ignore[import-not-found]
 
     count, _, assets = weights.shape
@@ -38,7 +38,7 @@ def in_vectorbt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: fl
 
 
 def in_bt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -> float:
-    """Final wealth over the cash at the start."""
+    """Return final wealth relative to initial cash."""
     import bt  # type: ignore[import-not-found]
 
     target = pd.DataFrame(weights[:-1], prices.index[:-1], prices.columns)
@@ -56,7 +56,7 @@ def in_bt(prices: pd.DataFrame, weights: np.ndarray, cost: float, cash: float) -
 
 
 def main(path: str) -> None:
-    """Measure and print; the libraries' warnings and log lines stay away from the answer."""
+    """Measure and print the result; warnings and log lines of the libraries are suppressed."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     with np.load(path) as case:

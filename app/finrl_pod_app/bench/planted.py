@@ -1,7 +1,7 @@
-"""Planted signal: a simulated market in which a weak, lasting signal is worth trading on, but only patiently.
+"""Planted signal: a simulated market with a weak persistent signal that is only worth trading slowly.
 
-The reachable growth is that of the best of a grid of policies that know the signal: target weights
-softmax(beta signal), approached by a share kappa of the way each day. Greed, kappa = 1, pays more costs than it earns.
+The attainable growth is that of the best policy of a grid that uses the true signal: target weights softmax(beta *
+signal), approached by the fraction kappa per day. Trading all the way, kappa = 1, costs more than it earns.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.types import MarketTensor, Tensor
-from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_returns, say, train
-from finrl_pod_app.bench.worlds import ARRIVES, planted
+from finrl_pod_app.bench.rows import Row, median_row
+from finrl_pod_app.bench.simulated_markets import REWARD_LAG, planted
+from finrl_pod_app.bench.training import BASIS_POINT, Recipe, log_progress, log_returns, train
 
 BETAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 KAPPAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-BARS, ASSETS = 20_000, 20  # half of the bars to train on, half to test on
-INFORMATION = 0.05  # correlation of the signal with the return it foretells
+BARS, ASSETS = 20_000, 20  # half for training, half for testing
+INFORMATION = 0.05  # correlation of the signal with the return it predicts
 
 RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), PPOConfig(learning_rate=1e-2), samples=4_000_000)
 
 
 @dataclass(frozen=True)
-class Reachable:
-    """Mean log growth a bar: the best of the grid and where it lies, the best greedy one, and equal weight."""
+class AttainableGrowth:
+    """Mean log growth per bar of the best policy (at beta, kappa), the best with kappa = 1, and equal weight."""
 
     best: float
     beta: float
@@ -46,7 +46,7 @@ class Reachable:
 def planted_market(
     seed: int, bars: int = BARS, assets: int = ASSETS, information: float = INFORMATION
 ) -> tuple[MarketTensor, int]:
-    """A world as a market with the features return_1 and signal, and the last bar of its training half."""
+    """Return a market with the features return_1 and signal, and the last bar of its training half."""
     world = planted(seed, bars, assets, information=information)
     train_last = bars // 2 - 1
     times = np.datetime64("1970-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
@@ -56,12 +56,12 @@ def planted_market(
     return with_extra_feature(market, "signal", world.signal, (0, train_last)), train_last
 
 
-def reachable(market: MarketTensor, first: int, last: int, rules: ExecutionRules) -> Reachable:
-    """What policies that know the signal earn over bars first to last."""
+def attainable_growth(market: MarketTensor, first: int, last: int, rules: ExecutionRules) -> AttainableGrowth:
+    """Return the growth of the grid of policies over bars first to last."""
     beta = torch.tensor(BETAS, dtype=torch.float64).repeat_interleave(len(KAPPAS)).unsqueeze(1)
     kappa = torch.tensor(KAPPAS, dtype=torch.float64).repeat(len(BETAS)).unsqueeze(1)
     signal = market.raw_features[..., market.feature_names.index("signal")].double()
-    # One account more, equal weight at every bar: beta = 0, kappa = 1.
+    # An additional account with equal weight at every bar: beta = 0, kappa = 1.
     beta, kappa = torch.cat([beta, torch.zeros(1, 1)]), torch.cat([kappa, torch.ones(1, 1)])
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
@@ -72,17 +72,17 @@ def reachable(market: MarketTensor, first: int, last: int, rules: ExecutionRules
     growth = simulate(market, decide, first, last, rules, 1e6, batch=len(beta)).log_returns.mean(0)
     best = int(growth[:-1].argmax())
     greedy = float(growth[:-1][kappa[:-1, 0] == 1].max())
-    return Reachable(float(growth[best]), float(beta[best]), float(kappa[best]), greedy, float(growth[-1]))
+    return AttainableGrowth(float(growth[best]), float(beta[best]), float(kappa[best]), greedy, float(growth[-1]))
 
 
-def share_of_reachable(
+def share_of_attainable(
     market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
 ) -> tuple[float, dict[str, Any]]:
-    """Train on the first half, follow over the second: the share of the reachable growth, and how it came about."""
+    """Train on the first half, evaluate on the second; return the share of the attainable growth, and details."""
     first, last = train_last + 1, market.steps
-    reference = reachable(market, first, last, rules_of(recipe.environment))
+    reference = attainable_growth(market, first, last, rules_of(recipe.environment))
     moved = to_device(market, device)
-    trained = train(moved, recipe, market.first, train_last - ARRIVES, seed, label)
+    trained = train(moved, recipe, market.first, train_last - REWARD_LAG, seed, label)
     growth = float(log_returns(trained, moved, first, last).mean())
     return growth / reference.best, {
         "share": growth / reference.best,
@@ -98,12 +98,12 @@ def share_of_reachable(
 
 
 def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Share of the reachable growth out of sample, each seed in a world of its own."""
+    """Measure the share of the attainable growth out of sample, each seed in a separate market."""
     shares, runs = [], []
     for seed in range(seeds):
         market, train_last = planted_market(seed)
-        share, run = share_of_reachable(market, train_last, recipe, seed, device, f"{name} seed {seed}")
-        say(f"{name} seed {seed}: share {share:.3f} in {run['seconds']:.0f} s")
+        share, run = share_of_attainable(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        log_progress(f"{name} seed {seed}: share {share:.3f} in {run['seconds']:.0f} s")
         shares.append(share)
         runs.append(run)
     config = {
@@ -114,4 +114,4 @@ def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         "world": {"bars": BARS, "assets": ASSETS, "information": INFORMATION},
         "grid": {"beta": BETAS, "kappa": KAPPAS},
     }
-    return over_runs(name, shares, "share of the reachable growth", config)
+    return median_row(name, shares, "share of the reachable growth", config)

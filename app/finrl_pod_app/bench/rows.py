@@ -1,4 +1,4 @@
-"""What a benchmark reports: rows of numbers, what led to them, and the machine they were measured on."""
+"""Benchmark results: rows of numbers with their config, and the machine they were measured on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finrl_pod_app.services.doctor import installed_versions
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, threads, memory, load, device, versions and date: plain values for JSON."""
+    """Describe the machine: processor, cores, threads, memory, load, device, versions and date, as plain values."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -33,7 +33,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -46,13 +46,16 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-SMALLEST = 5e-4  # below it three decimals say nothing
+MIN_FIXED_POINT = 5e-4  # smaller values are printed in scientific notation
 COLUMNS = ("name", "value", "low", "high", "unit")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number. low, high: its range or interval, as config["interval"] says. config: how it came about."""
+    """A measured number.
+
+    low, high: range or interval of the kind in config["interval"]. config: settings and details of the measurement.
+    """
 
     name: str
     value: float
@@ -62,25 +65,25 @@ class Row:
     config: Mapping[str, Any]
 
 
-def over_runs(name: str, values: Sequence[float], unit: str, config: Mapping[str, Any]) -> Row:
-    """Median and range of repeated runs."""
+def median_row(name: str, values: Sequence[float], unit: str, config: Mapping[str, Any]) -> Row:
+    """Return a row with the median and range of repeated runs."""
     return Row(
         name, statistics.median(values), min(values), max(values), unit, {**config, "interval": "range of the runs"}
     )
 
 
 def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """The object that --json prints."""
+    """Return the object that --json prints."""
     return {"rows": [asdict(row) for row in rows], "machine": dict(machine)}
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """Sorted, indented, without NaN (which raises ValueError)."""
+    """Format as sorted, indented JSON. Raises ValueError for NaN."""
     return json.dumps(values, sort_keys=True, indent=2, allow_nan=False) + "\n"
 
 
 def as_table(rows: Sequence[Row]) -> str:
-    """Aligned columns: names to the left, numbers to the right."""
+    """Format rows as an aligned text table."""
     cells = [COLUMNS, *((row.name, *map(_short, (row.value, row.low, row.high)), row.unit) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
     lines = []
@@ -91,7 +94,7 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def _short(value: float) -> str:
-    """Thousands without decimals, small numbers with three, the smallest as powers of ten."""
-    if 0 < abs(value) < SMALLEST:
+    """Format a number: thousands without decimals, others with three, tiny ones in scientific notation."""
+    if 0 < abs(value) < MIN_FIXED_POINT:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

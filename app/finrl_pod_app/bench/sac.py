@@ -16,14 +16,14 @@ from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.types import EnvStep
-from finrl_pod_app.bench.rows import Row, over_runs
-from finrl_pod_app.bench.training import say
+from finrl_pod_app.bench.rows import Row, median_row
+from finrl_pod_app.bench.training import log_progress
 
 ROW, ACTIONS = 11, 3  # of Hopper
 FILLED = 10_000  # transitions
 WIDTHS = ((256, 256), (64, 64))
 MANY = 8
-SECONDS_A_RUN = 1.0
+SECONDS_PER_RUN = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,29 +71,29 @@ def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
             sides[f"sb3_{name}"] = _sb3(settings, width, device)
         if width == WIDTHS[-1]:
             sides[f"{name}_x{MANY}"] = _ours(settings, MANY, width, device)
-        each = _in_turns(sides, settings.runs, device)
+        each = _interleaved(sides, settings.runs, device)
         config = {**known, "hidden": list(width)}
-        rows += [over_runs(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
+        rows += [median_row(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
         if theirs:
             ratios = [a / b for a, b in zip(each[name], each[f"sb3_{name}"], strict=True)]
-            rows.append(over_runs(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
+            rows.append(median_row(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
         if width == WIDTHS[-1]:
             times = [a / b for a, b in zip(each[name], each[f"{name}_x{MANY}"], strict=True)]
-            rows.append(over_runs(f"{name}_x{MANY}_time", times, "times one member's", {**config, "members": MANY}))
+            rows.append(median_row(f"{name}_x{MANY}_time", times, "times one member's", {**config, "members": MANY}))
     return rows
 
 
-def _in_turns(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
+def _interleaved(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
     """Updates a second of every side, in turns of about equal time."""
     counts = {}
     for side, work in sides.items():
         work(20)
-        counts[side] = max(10, int(SECONDS_A_RUN * _rate(work, 50, device)))
+        counts[side] = max(10, int(SECONDS_PER_RUN * _rate(work, 50, device)))
     each: dict[str, list[float]] = {side: [] for side in sides}
     for run in range(runs):
         for side, work in sides.items():
             each[side].append(_rate(work, counts[side], device))
-            say(f"{side}: run {run + 1} of {runs}, {each[side][-1]:,.0f}/s")
+            log_progress(f"{side}: run {run + 1} of {runs}, {each[side][-1]:,.0f}/s")
     return each
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of speed share: their market, their settings, and how a rate is taken."""
+"""Shared by the speed benchmarks: settings, the simulated market, and measuring rates."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Normaliser
-from finrl_pod_app.bench.training import say
-from finrl_pod_app.bench.worlds import random_walks
+from finrl_pod_app.bench.simulated_markets import random_walks
+from finrl_pod_app.bench.training import log_progress
 
 CASH, HMAX, COST_BPS = 1e6, 100.0, 10.0
 
 
 @dataclass(frozen=True)
 class SpeedSettings:
-    """The flags of `bench env`, `bench ppo` and `bench population`. minibatch: in samples.
+    """Flags of `bench env`, `ppo`, `population` and `analytic`.
 
-    kind: "stock_trading" acts in shares as FinRL does, "portfolio" in target weights. group: environments that share
-    a window of days. members: agents that divide the environments and the minibatch among them. runs: repetitions, of
-    which the median is taken.
+    minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. order:
+    allocation of cash to buys. group: environments that share a window of days. members: agents that share the
+    environments and the minibatch. runs: repetitions; the median is reported.
     """
 
     envs: int = 1024
@@ -48,11 +48,11 @@ class SpeedSettings:
     runs: int = 5
 
     def plain(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def check(self) -> None:
-        """Raises ConfigError for a setting out of its range."""
+        """Raise ConfigError for a setting out of range."""
         for name in ("envs", "assets", "horizon", "minibatch", "epochs", "group", "members", "runs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
@@ -68,17 +68,17 @@ class SpeedSettings:
 
     @property
     def envs_each(self) -> int:
-        """Environments of one member."""
+        """Environments per member."""
         return self.envs // self.members
 
     @property
     def group_each(self) -> int:
-        """Environments of one member that share a window."""
+        """Environments per member that share a window."""
         return min(self.group, self.envs_each)
 
     @property
     def minibatches(self) -> int:
-        """Parts of a rollout. Raises ConfigError where `minibatch` does not divide it."""
+        """Minibatches per epoch. Raises ConfigError if `minibatch` does not divide the rollout."""
         total, smallest = self.envs * self.horizon, self.group_each * self.members
         if total % self.minibatch or self.minibatch % smallest:
             raise ConfigError(
@@ -89,10 +89,10 @@ class SpeedSettings:
 
 
 def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) -> MarketTensor:
-    """Random walks with a table of noise; every bar can be traded."""
+    """Return a market of random walks with noise features; every bar is tradable."""
     close, table = random_walks(settings.days, settings.assets, settings.features)
     prices, features = torch.from_numpy(close), torch.from_numpy(table)
-    there = torch.ones_like(prices, dtype=torch.bool)
+    tradable = torch.ones_like(prices, dtype=torch.bool)
     names = ("price", *(f"noise_{i}" for i in range(settings.features)))
     last_row = prices[-1:].clone()
     return MarketTensor(
@@ -102,9 +102,9 @@ def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) ->
         fill=prices if fill == "same_close" else torch.cat([prices[1:], last_row]),
         features=features,
         raw_features=features,
-        tradable=there,
-        fillable=there,
-        ended=~there,
+        tradable=tradable,
+        fillable=tradable,
+        ended=~tradable,
         feature_names=names,
         normaliser=Normaliser(names, (0.0,) * len(names), (1.0,) * len(names)),
         fill_rule=fill,
@@ -114,7 +114,7 @@ def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) ->
 
 
 def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
-    """The environment of the settings: FinRL's order comes with its whole shares and fills at the observed close."""
+    """Return the environment; order="sequential" also uses FinRL's whole shares and fills at the observed close."""
     finrl = settings.order == "sequential"
     fill: Literal["next", "same_close"] = "same_close" if finrl else "next"
     config = EnvironmentConfig(
@@ -132,19 +132,21 @@ def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
     return make_env(market, config, members=range(settings.members))
 
 
-def rates(label: str, work: Callable[[], int], runs: int, device: torch.device, *, warm_up: bool = True) -> list[float]:
-    """Units a second of `runs` calls of `work` (which returns how many units it did), after one to warm up."""
+def measure_rates(
+    label: str, work: Callable[[], int], runs: int, device: torch.device, *, warm_up: bool = True
+) -> list[float]:
+    """Return units/s of `runs` calls of `work`, which returns the units it processed, after a warm-up call."""
     measured = []
     for run in range(0 if warm_up else 1, runs + 1):
-        _wait(device)
+        _synchronize(device)
         began = time.perf_counter()
         units = work()
-        _wait(device)
+        _synchronize(device)
         measured.append(units / (time.perf_counter() - began))
-        say(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {measured[-1]:,.0f}/s")
+        log_progress(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {measured[-1]:,.0f}/s")
     return measured[1:] if warm_up else measured
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Train one agent by a recipe and follow it over later bars: what the learning benchmarks share."""
+"""Shared by the learning benchmarks: recipes, training one agent, and its returns on later bars."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ BASIS_POINT = 1e-4
 PROGRESS_EVERY = 10.0  # seconds
 
 
-def say(line: str) -> None:
-    """A progress line: standard error, so that standard output holds the result alone."""
+def log_progress(line: str) -> None:
+    """Print a progress line to standard error; standard output is for the result."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one agent is trained."""
+    """Environment, agent settings and sample budget of a training."""
 
     environment: EnvironmentConfig
     agent: AgentConfig
     samples: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """Return plain values for JSON."""
         return {"samples": self.samples, "environment": asdict(self.environment), "agent": asdict(self.agent)}
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A learner, its environment, the steps it took and their seconds."""
+class TrainedAgent:
+    """A trained learner with its environment config, the samples it used and the seconds it took."""
 
     learner: Learner
     environment: EnvironmentConfig
@@ -50,8 +50,8 @@ class Trained:
     seconds: float
 
 
-def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int, label: str) -> Trained:
-    """One agent on decisions first..last of the market."""
+def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int, label: str) -> TrainedAgent:
+    """Train one agent on decision bars first to last of the market."""
     env = PortfolioEnv(market, recipe.environment, first=first, last=last)
     learner = Learner(env, recipe.agent, seed=seed)
     began = shown = time.perf_counter()
@@ -63,25 +63,25 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
             shown = now
             done, reward = agent.samples[0], float(metrics["reward"][0]) / BASIS_POINT
             rate = done / (now - began)
-            say(f"{label}: {done:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
+            log_progress(f"{label}: {done:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
 
     learner.learn(recipe.samples, callback=progress)
-    return Trained(learner, env.config, learner.samples[0], time.perf_counter() - began)
+    return TrainedAgent(learner, env.config, learner.samples[0], time.perf_counter() - began)
 
 
-def log_returns(trained: Trained, market: MarketTensor, first: int, last: int) -> Floats:
-    """[last - first] log returns a bar of the agent without exploration, from cash, in the float64 engine."""
+def log_returns(trained: TrainedAgent, market: MarketTensor, first: int, last: int) -> Floats:
+    """Return log returns per bar [last - first] of the agent without exploration, starting in cash, in float64."""
     learner = trained.learner
     algorithm = learner.algorithm
     ledger = run_members(algorithm.actor, algorithm.weights(), market, trained.environment, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)
 
 
-# What pays is what happens in the interval decided on; the next one is looked at a little, as by PPO here.
+# The leak predicts one interval only, so a small gamma suffices, as for PPO.
 _OFF_POLICY: Mapping[str, Any] = {"gamma": 0.5, "learning_rate": 3e-3, "learning_starts": 2_000}
-# Environments, samples, and settings that are not the algorithm's own defaults. An algorithm with a replay draws
-# batches of 256 samples: 16 days of 16 accounts each.
-_OWN: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
+# Environments, samples, and settings that differ from the algorithm's defaults. Off-policy algorithms draw batches of
+# 256 samples: 16 days of 16 accounts each.
+_RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     "a2c": (256, 500_000, {"horizon": 4, "learning_rate": 1e-2, "gamma": 0.5}),
     "analytic": (4096, 4_000_000, {}),
     "shac": (1024, 1_000_000, {"gamma": 0.5}),
@@ -97,10 +97,10 @@ _OWN: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 def recipe(algorithm: str) -> Recipe:
-    """Groups of 16 accounts."""
-    envs, samples, own = _OWN[algorithm]
+    """Return the recipe of an algorithm on the leaked future, with groups of 16 accounts."""
+    envs, samples, own = _RECIPES[algorithm]
     agent = ALGORITHMS[algorithm].record(**{"algorithm": algorithm, **own})
     return Recipe(EnvironmentConfig(envs=envs, group=16), agent, samples)
 
 
-NAMES = tuple(_OWN)
+RECIPE_NAMES = tuple(_RECIPES)

@@ -1,4 +1,4 @@
-"""`finrl-pod paper fake-alpaca`: a stand-in for Alpaca on this machine, to try paper trading without an account."""
+"""`finrl-pod paper fake-alpaca`: a fake Alpaca server on this machine, to try paper trading without an account."""
 
 from __future__ import annotations
 
@@ -9,35 +9,49 @@ import typer
 
 from finrl_pod_app.cli.options import print_json
 
+_END_POLL_SECONDS = 0.05
+
 
 def fake_alpaca(
-    panel: Annotated[str, typer.Argument(metavar="PANEL", help="A stored panel of daily bars.")] = "sample",
+    panel: Annotated[str, typer.Argument(metavar="PANEL", help="Name of a stored panel of daily bars.")] = "sample",
     start: Annotated[
-        str, typer.Option(help="The first simulated day; time begins at 8:00 in New York.")
+        str, typer.Option(help="First simulated day; the clock starts at 8:00 in New York.")
     ] = "2019-01-02",
-    until: Annotated[str, typer.Option(help="Stop at the end of this day; empty: never.")] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
-    speed: Annotated[float, typer.Option(min=0, help="Simulated seconds a second; 0 stands still.")] = 1.0,
+    until: Annotated[str, typer.Option(help="Stop at the end of this day; empty: run until Ctrl-C.")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
+    speed: Annotated[float, typer.Option(min=0, help="Simulated seconds per second; 0 stops the clock.")] = 1.0,
     window_speed: Annotated[
-        float | None, typer.Option(min=0, help="The same around each opening and close; --speed unless given.")
+        float | None, typer.Option(min=0, help="Speed around each open and close; default: --speed.")
     ] = None,
-    window_minutes: Annotated[float, typer.Option(min=0, help="Simulated minutes before and after these.")] = 40.0,
+    window_minutes: Annotated[
+        float, typer.Option(min=0, help="Width of these windows: simulated minutes before and after.")
+    ] = 40.0,
     busy_speed: Annotated[
-        float | None, typer.Option(min=0, help="The most around openings and closes while requests come in.")
+        float | None, typer.Option(min=0, help="Upper bound of --window-speed while requests arrive.")
     ] = None,
-    cash: Annotated[float, typer.Option(min=1, help="What the account starts with.")] = 100_000.0,
-    partial: Annotated[float, typer.Option(min=0, max=1, help="Share of orders that fill in two parts.")] = 0.1,
-    cost_bps: Annotated[float, typer.Option(min=0, help="A fee on fills, in basis points; Alpaca takes none.")] = 0.0,
-    fault_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of requests hit by random faults.")] = 0.0,
-    faults: Annotated[Path | None, typer.Option(help="JSON list of scripted faults.")] = None,
-    actions: Annotated[Path | None, typer.Option(help="JSON list of splits and dividends.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    log: Annotated[Path | None, typer.Option(help="Append every request and event to this file.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Keep account and time in this file over restarts.")] = None,
-    clock: Annotated[Path | None, typer.Option(help="Share the clock through this file (broker.clock).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
+    cash: Annotated[float, typer.Option(min=1, help="Cash of the account at the start, in dollars.")] = 100_000.0,
+    partial: Annotated[float, typer.Option(min=0, max=1, help="Fraction of orders that fill in two parts.")] = 0.1,
+    cost_bps: Annotated[
+        float, typer.Option(min=0, help="Fee on each fill in basis points; Alpaca charges none.")
+    ] = 0.0,
+    fault_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Fraction of requests and stream messages hit by random faults.")
+    ] = 0.0,
+    faults: Annotated[Path | None, typer.Option(help="JSON file with a list of fault rules.")] = None,
+    actions: Annotated[Path | None, typer.Option(help="JSON file with a list of splits and dividends.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of partial fills and random faults.")] = 0,
+    log: Annotated[
+        Path | None, typer.Option(help="Append every request and event to this file, as JSON lines.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Keep account, orders and time in this file across restarts.")
+    ] = None,
+    clock: Annotated[
+        Path | None, typer.Option(help="Share the clock with a daemon through this file (broker.clock).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the URLs as one JSON object.")] = False,
 ) -> None:
-    """Serve Alpaca's trading, prices and stream on this machine, fed from a panel. Any keys will do. Ctrl-C ends it."""
+    """Serve Alpaca's trading API, market data API and stream from a panel. Any keys are accepted; stop with Ctrl-C."""
     import asyncio
     import signal
     from decimal import Decimal
@@ -71,28 +85,28 @@ def fake_alpaca(
         clock=clock,
         busy_speed=busy_speed,
     )
-    around = 60.0 * window_minutes
-    windows = trading_windows(server.exchange.prices.sessions.all, around, around)
+    width = 60.0 * window_minutes
+    windows = trading_windows(server.exchange.prices.sessions.all, width, width)
     server.set_pace(Pace(speed if window_speed is None else window_speed, speed, windows))
 
     def ready() -> None:
-        places = {"url": server.url, "stream": server.stream_url, "clock": str(clock) if clock else None}
+        urls = {"url": server.url, "stream": server.stream_url, "clock": str(clock) if clock else None}
         if as_json:
-            print_json(places)
+            print_json(urls)
         else:
             typer.echo(f"serving {panel!r} from {server.clock.now():%Y-%m-%d} at {server.url} (stream at /stream)")
 
     async def serve() -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
 
-        async def watch() -> None:
+        async def stop_at_end() -> None:
             while server.clock.seconds() <= end:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(_END_POLL_SECONDS)
             stop.set()
 
-        watching = asyncio.create_task(watch())
+        watching = asyncio.create_task(stop_at_end())
         await server.serve(ready, stop)
         watching.cancel()
 

@@ -29,7 +29,7 @@ def algorithms(
     """List the algorithms: what each is, the actions it drives, and the paper it follows."""
     import dataclasses
 
-    from finrl_pod.settings.algorithm_registry import ADD_ONS, ALGORITHMS
+    from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
     from finrl_pod_app.cli.options import print_json
 
     if as_json:
@@ -39,7 +39,7 @@ def algorithms(
             defaults = facts.record(algorithm=facts.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
-        print_json({"algorithms": rows, "add_ons": [dataclasses.asdict(part) for part in ADD_ONS.values()]})
+        print_json({"algorithms": rows, "add_ons": [dataclasses.asdict(part) for part in EXTENSIONS.values()]})
         return
     from rich import box
     from rich.console import Console
@@ -50,7 +50,7 @@ def algorithms(
         table.add_column(column, no_wrap=column in ("algorithm", "kind", "actions"))
     for facts in ALGORITHMS.values():
         table.add_row(facts.name, facts.kind, facts.actions, facts.summary, facts.source)
-    for part in ADD_ONS.values():
+    for part in EXTENSIONS.values():
         table.add_row(part.name, "add-on", "continuous", f"{part.summary} ({', '.join(part.algorithms)})", part.source)
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod.settings.run import MOST_SEED
+from finrl_pod.settings.run import MAX_SEED
 
 
 class Device(StrEnum):
@@ -23,7 +23,7 @@ class Device(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option(help="Output folder; default: a new folder runs/NAME-TIME.")]
-Seed = Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Random seed; default: the config's seed.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Random seed; default: the config's seed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object to standard output.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
 OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA if available.")]

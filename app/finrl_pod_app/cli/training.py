@@ -132,17 +132,17 @@ def train(
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
     from finrl_pod_app.cli import console
-    from finrl_pod_app.gymnasium_training.config import Order, agent_of, default_algorithm
+    from finrl_pod_app.gymnasium_training.async_training import train_async
+    from finrl_pod_app.gymnasium_training.config import TrainingConfig, agent_config, default_algorithm
     from finrl_pod_app.gymnasium_training.evaluation import EPISODES
-    from finrl_pod_app.gymnasium_training.overlapped import train_at_once
     from finrl_pod_app.gymnasium_training.training import SAVE_SECONDS
     from finrl_pod_app.gymnasium_training.training import train as run
 
     steps = 100_000 if steps is None else steps
     envs = envs if envs is not None else workers or 1
-    order = Order(
+    settings = TrainingConfig(
         env=env,
-        agent=agent_of(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
+        agent=agent_config(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
         steps=steps,
         envs=envs,
         workers=workers or 0,
@@ -156,13 +156,13 @@ def train(
     folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
     episodes = EPISODES if evaluate is None else evaluate
     with console.progress_display(quiet=as_json) as progress:
-        if order.pipeline == "async":
+        if settings.pipeline == "async":
             if resume:
                 raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
-            result = train_at_once(order, folder, evaluation=episodes, progress=progress)
+            result = train_async(settings, folder, evaluation=episodes, progress=progress)
         else:
             every = SAVE_SECONDS if save_every is None else save_every
-            result = run(order, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress)
+            result = run(settings, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress)
     if as_json:
         print_json(result)
     else:

@@ -14,7 +14,7 @@ from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import MOST_SEED, parse
+from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.overrides import parse_setting
 
@@ -23,7 +23,7 @@ MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainingConfig:
     """env: "gym:NAME". workers: processes that step it, 0 for this one. envs: of a member. steps: of a member, in all.
 
     pipeline: "sync" collects and learns in turn and repeats exactly; "async" does both at once. device: where the agent
@@ -47,17 +47,17 @@ class Order:
         return {**dataclasses.asdict(self), "version": __version__}
 
 
-def order_of(values: Mapping[str, Any]) -> Order:
-    """From what `Order.plain` gave. Raises ConfigError for settings that no algorithm has, RunError for other runs."""
+def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
+    """TrainingConfig of a saved config.json. Raises ConfigError for unknown settings, RunError for other files."""
     if missing := {"env", "agent", "steps"} - values.keys():
         raise RunError(f"config.json has no {min(missing)!r}, so it is of no run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
-    fields = {field.name for field in dataclasses.fields(Order)} - {"agent"}
+    fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
     known = {"device": "cpu", **values}  # runs of before there was a choice
-    return Order(agent=agent, **{name: known[name] for name in fields})
+    return TrainingConfig(agent=agent, **{name: known[name] for name in fields})
 
 
-def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
+def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
     """The algorithm's usual settings for such environments, with some replaced.
 
     settings: `name=value` in TOML's notation. Raises ConfigError for an algorithm or a setting there is none of.
@@ -66,7 +66,7 @@ def agent_of(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) 
         parse({"agent": {"algorithm": algorithm}}, "--algorithm")
     given = dict(map(parse_setting, settings))
     horizon = given.get("horizon")
-    ours = usual(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
+    ours = default_settings(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
     return parse({"agent": {"algorithm": algorithm, **ours, **given}}, "--set").agent
 
 
@@ -78,7 +78,7 @@ def default_algorithm(env: str) -> str:
     return "dqn" if choices else "sac"
 
 
-def usual(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
+def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
     """Settings that are usual on control tasks; the records' own defaults are for markets.
 
     horizon: of an on-policy algorithm, where it is given already.
@@ -117,21 +117,21 @@ def _parts(items: int) -> int:
     return next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
 
 
-def check(order: Order) -> None:
+def check(config: TrainingConfig) -> None:
     """Raises ConfigError for a number that cannot be, SetupError for a device that is not there."""
-    pick_device(order.device)
+    pick_device(config.device)
     for flag, value, least in (
-        ("--steps", order.steps, 1), ("--envs", order.envs, 1), ("--members", order.members, 1),
-        ("--threads", order.threads, 1), ("--seed", order.seed, 0),
+        ("--steps", config.steps, 1), ("--envs", config.envs, 1), ("--members", config.members, 1),
+        ("--threads", config.threads, 1), ("--seed", config.seed, 0),
     ):  # fmt: skip
         if value < least:
             raise ConfigError(f"{flag} must be {least} or more, got {value}")
-    if order.seed > MOST_SEED:
-        raise ConfigError(f"--seed must be at most {MOST_SEED}, got {order.seed}")
-    check_pool(order.envs * order.members, order.workers or 1, order.worker_timeout)
-    if order.pipeline == "async" and not isinstance(order.agent, OffPolicyConfig):
+    if config.seed > MAX_SEED:
+        raise ConfigError(f"--seed must be at most {MAX_SEED}, got {config.seed}")
+    check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
+    if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
         able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
         raise ConfigError(
-            f"--pipeline async is for algorithms that learn from a replay, got {order.agent.algorithm}; "
+            f"--pipeline async is for algorithms that learn from a replay, got {config.agent.algorithm}; "
             f"use one of {able}"
         )

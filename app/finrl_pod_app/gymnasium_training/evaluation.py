@@ -12,7 +12,7 @@ from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.files import to_plain
 from finrl_pod.random import key
 from finrl_pod.types import Tensor
-from finrl_pod_app.gymnasium_training.config import Order
+from finrl_pod_app.gymnasium_training.config import TrainingConfig
 
 EPISODES = 10
 
@@ -20,7 +20,7 @@ Act = Callable[[Any], Tensor]
 
 
 def evaluate(
-    act: Act, order: Order, episodes: int, stopped: Callable[[], object] = lambda: False
+    act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object] = lambda: False
 ) -> dict[str, Any] | None:
     """Whole episodes from seeds of their own: mean and spread of the returns of every member and, where there are
     several, of all members deciding together in every member's episodes; None for returns that are no numbers.
@@ -29,14 +29,14 @@ def evaluate(
     """
     if episodes < 1:
         return None
-    each = _returns(act, order, episodes, stopped)
+    each = _returns(act, config, episodes, stopped)
     found: dict[str, Any] = {
         "episodes": episodes,
         "mean": to_plain(each.mean(1).tolist()),
         "std": to_plain(each.std(1, correction=0).tolist()),
     }
-    if order.members > 1:
-        all_of_them = _returns(together(act, order.members), order, episodes, stopped)
+    if config.members > 1:
+        all_of_them = _returns(together(act, config.members), config, episodes, stopped)
         found["together"] = {
             "episodes": all_of_them.numel(),
             "mean": to_plain(float(all_of_them.mean())),
@@ -63,22 +63,22 @@ def together(act: Act, members: int) -> Act:
     return decide
 
 
-def _returns(act: Act, order: Order, episodes: int, stopped: Callable[[], object]) -> Tensor:
+def _returns(act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object]) -> Tensor:
     """[P, episodes] float64"""
-    lanes = order.members * episodes
-    workers = max((n for n in range(1, order.workers + 1) if lanes % n == 0), default=None)
+    lanes = config.members * episodes
+    workers = max((n for n in range(1, config.workers + 1) if lanes % n == 0), default=None)
     env = GymnasiumVecEnv(
-        order.env, envs=episodes, members=range(order.members), workers=workers, seconds=order.worker_timeout,
-        device=order.device,
+        config.env, envs=episodes, members=range(config.members), workers=workers, seconds=config.worker_timeout,
+        device=config.device,
     )  # fmt: skip
     try:
-        observation = env.reset(key(order.seed, 0, "evaluation"))
-        totals = torch.zeros(order.members, episodes, dtype=torch.float64)
-        running = torch.ones(order.members, episodes, dtype=torch.bool)
+        observation = env.reset(key(config.seed, 0, "evaluation"))
+        totals = torch.zeros(config.members, episodes, dtype=torch.float64)
+        running = torch.ones(config.members, episodes, dtype=torch.bool)
         while bool(running.any()):
             step = env.step(act(observation))
             if env.worker_restarts:
-                raise RunError(f"a worker of {order.env} was lost")
+                raise RunError(f"a worker of {config.env} was lost")
             if stopped():
                 raise Interrupted("the evaluation was stopped")
             totals += torch.where(running, step.reward.cpu().double(), 0.0)

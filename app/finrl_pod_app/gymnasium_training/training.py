@@ -17,7 +17,7 @@ from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod_app.gymnasium_training.config import Order, check, order_of
+from finrl_pod_app.gymnasium_training.config import TrainingConfig, check, config_from_dict
 from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.gymnasium_training.folder import RunFolder
 from finrl_pod_app.gymnasium_training.scores import Scores
@@ -28,7 +28,7 @@ TELL_SECONDS = 0.2
 
 
 def train(
-    order: Order,
+    config: TrainingConfig,
     out: Path,
     *,
     resume: bool = False,
@@ -41,33 +41,38 @@ def train(
     Raises ConfigError for settings that cannot be, RunError for a folder that does not fit and for an environment that
     fails, Interrupted after Ctrl-C or SIGTERM, with all saved.
     """
-    check(order)
+    check(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
     folder = RunFolder(out)
     if resume:
-        _same(order, order_of(folder.config()), out)
+        _same(config, config_from_dict(folder.config()), out)
         if (done := folder.result()) is not None:
             return done
-    with contextlib.closing(_make_env(order)) as env, stop_asked() as asked:
-        learner = Learner(env, order.agent, seed=order.seed, threads=order.threads)
+    with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as asked:
+        learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
             if not resume:
-                folder.begin(order.plain())
-            return _Run(order, folder, env, learner, progress).go(asked, save_seconds, evaluation)
+                folder.begin(config.plain())
+            return _Run(config, folder, env, learner, progress).go(asked, save_seconds, evaluation)
 
 
 class _Run:
     def __init__(
-        self, order: Order, folder: RunFolder, env: GymnasiumVecEnv, learner: Learner, progress: ProgressCallback
+        self,
+        config: TrainingConfig,
+        folder: RunFolder,
+        env: GymnasiumVecEnv,
+        learner: Learner,
+        progress: ProgressCallback,
     ) -> None:
-        self.order, self.folder, self.env, self.learner, self._tell = order, folder, env, learner, progress
-        self.scores = Scores(order.members, order.steps)
+        self.config, self.folder, self.env, self.learner, self._tell = config, folder, env, learner, progress
+        self.scores = Scores(config.members, config.steps)
         self.seconds = self.losses = 0.0
         self._resume()
 
     def go(self, asked: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
-        order, learner = self.order, self.learner
+        config, learner = self.config, self.learner
         first, began, saved, told = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
         before = self.seconds
 
@@ -85,24 +90,24 @@ class _Run:
                 saved = time.monotonic()
             return not asked
 
-        left = order.steps - first
+        left = config.steps - first
         if left > 0:
-            linear = order.agent.learning_rate_schedule == "linear"
+            linear = config.agent.learning_rate_schedule == "linear"
             learner.learn(
-                left, callback=after, schedule=lambda done: 1 - (first + done) / order.steps if linear else 1.0
+                left, callback=after, schedule=lambda done: 1 - (first + done) / config.steps if linear else 1.0
             )
         self.save()  # what comes now may be stopped too, or fail
-        if asked and learner.samples[0] < order.steps:
+        if asked and learner.samples[0] < config.steps:
             raise Interrupted(
-                f"stopped after {learner.samples[0]:,} of {order.steps:,} steps, all is saved: "
+                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all is saved: "
                 f"go on with the same command and --resume"
             )
         found, failed = None, None
         try:
-            found = evaluate(learner.act, order, evaluation, stopped=lambda: asked)
+            found = evaluate(learner.act, config, evaluation, stopped=lambda: asked)
         except Interrupted:
             raise Interrupted(
-                f"stopped after all {order.steps:,} steps, in the evaluation; all is saved: go on with the same "
+                f"stopped after all {config.steps:,} steps, in the evaluation; all is saved: go on with the same "
                 "command and --resume"
             ) from None
         except RunError as error:
@@ -134,9 +139,9 @@ class _Run:
         return int(self.losses) + self.env.worker_restarts
 
     def _progress(self, samples: int, rate: float) -> Progress:
-        members, total = self.order.members, self.order.steps
+        members, total = self.config.members, self.config.steps
         return Progress(
-            stage=f"training {self.order.agent.algorithm} on {self.order.env}",
+            stage=f"training {self.config.agent.algorithm} on {self.config.env}",
             samples=samples * members,
             total_samples=total * members,
             samples_per_second=rate * members,
@@ -148,13 +153,13 @@ class _Run:
     def _result(self) -> dict[str, Any]:
         learner = self.learner
         return {
-            "env": self.order.env,
-            "algorithm": self.order.agent.algorithm,
-            "seed": self.order.seed,
+            "env": self.config.env,
+            "algorithm": self.config.agent.algorithm,
+            "seed": self.config.seed,
             "steps": learner.samples[0],
             "updates": getattr(learner.algorithm, "updates", None),
             "seconds": round(self.seconds, 3),
-            "samples_per_second": round(learner.samples[0] * self.order.members / max(self.seconds, 1e-9), 1),
+            "samples_per_second": round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
             "episodes": self.scores.episodes,
             "unscored": self.scores.unscored,
             "score": self.scores.each,
@@ -166,14 +171,14 @@ class _Run:
         }
 
 
-def _make_env(order: Order) -> GymnasiumVecEnv:
+def _make_env(config: TrainingConfig) -> GymnasiumVecEnv:
     return GymnasiumVecEnv(
-        order.env,
-        envs=order.envs,
-        workers=order.workers or None,
-        members=range(order.members),
-        seconds=order.worker_timeout,
-        device=order.device,
+        config.env,
+        envs=config.envs,
+        workers=config.workers or None,
+        members=range(config.members),
+        seconds=config.worker_timeout,
+        device=config.device,
     )
 
 
@@ -182,9 +187,9 @@ def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
     return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
 
 
-def _same(asked: Order, kept: Order, out: Path) -> None:
+def _same(asked: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
     """Raises RunError where a resumed run would be another one."""
-    for field in dataclasses.fields(Order):
+    for field in dataclasses.fields(TrainingConfig):
         one, other = getattr(asked, field.name), getattr(kept, field.name)
         if one != other and field.name not in ("workers", "worker_timeout"):
             if field.name == "agent":
@@ -201,7 +206,7 @@ def _same(asked: Order, kept: Order, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def stop_asked() -> Iterator[list[int]]:
+def catch_stop_signals() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM ask for a stop after the running iteration; a second one does not wait for it."""
     caught: list[int] = []
 

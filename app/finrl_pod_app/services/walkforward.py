@@ -23,7 +23,7 @@ from finrl_pod.errors import InputError, Interrupted, RunError
 from finrl_pod.evaluate.folds import Fold, walk_forward_folds
 from finrl_pod.files import read_json, write_json
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.settings.run import MOST_SEED, RunConfig, SplitConfig
+from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig
 from finrl_pod.tournament.leaderboard import choose
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -59,8 +59,8 @@ def run_walkforward(
     """
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}")
-    if config.seed + seeds - 1 > MOST_SEED:
-        raise InputError(f"the last of {seeds} seeds must be at most {MOST_SEED}, got {config.seed + seeds - 1}")
+    if config.seed + seeds - 1 > MAX_SEED:
+        raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)

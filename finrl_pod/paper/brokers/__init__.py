@@ -1,1 +1,1 @@
-"""Brokers behind one protocol: Alpaca's paper account and a simulated one."""
+"""Brokers behind one protocol: Alpaca's paper account and a simulated broker."""

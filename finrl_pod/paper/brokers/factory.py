@@ -1,27 +1,27 @@
-"""Opens the broker, the feed and the clock that a config names."""
+"""Opens the broker, data feed and clock that a config selects."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.brokers.alpaca.addresses import PAPER, is_loopback, trading_address
+from finrl_pod.paper.brokers.alpaca.credentials import PAPER_URL, is_loopback, trading_address
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from finrl_pod.paper.runtime.clocks import SystemClock
 from finrl_pod.paper.settings import BrokerSettings
 
 
 def open_clock(settings: BrokerSettings) -> Clock:
-    """Real time, or the shared clock of a fake server on this machine.
+    """The system clock, or the shared clock of a fake server on this machine.
 
-    Raises ConfigError for a shared clock beside any other broker, InputError where its file holds none.
+    Raises ConfigError for a shared clock with any other broker, InputError if its file is not a clock file.
     """
     if not settings.clock:
         return SystemClock()
-    if not is_loopback(trading_address(settings.url or PAPER)):
+    if not is_loopback(trading_address(settings.url or PAPER_URL)):
         raise ConfigError(
-            f"broker.clock {settings.clock!r} is the clock of a server on this machine, but broker.url is "
-            f"{settings.url or PAPER!r}: name that server, or leave the clock empty"
+            f"broker.clock {settings.clock!r} needs a server on this machine, but broker.url is "
+            f"{settings.url or PAPER_URL!r}; set broker.url to that server or leave broker.clock empty"
         )
     from finrl_pod.fake_alpaca.scaled_clock import ClockClient
 
@@ -29,10 +29,14 @@ def open_clock(settings: BrokerSettings) -> Clock:
 
 
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
-    """Raises AddressNotAllowed for an address off the allow-list, SetupError without keys or a package."""
+    """Broker and data feed of a config.
+
+    Raises AddressNotAllowed for an address off the allow-list, SetupError if keys or a package are missing, and
+    ConfigError for the simulated broker.
+    """
     if settings.kind == "simulated":
         raise ConfigError(
-            "the simulated broker keeps no account between two starts: use it with `finrl-pod paper replay`, or set "
+            "the simulated broker does not keep its account between runs; use it with `finrl-pod paper replay`, or set "
             'broker.kind = "alpaca"'
         )
     if settings.kind == "alpaca-trade-api":

@@ -1,11 +1,11 @@
-"""The ports of paper trading: the broker, its prices, and time. One contract suite runs over every broker.
+"""Interfaces of paper trading: `Broker`, `DataFeed` and `Clock`. One contract test suite runs against every broker.
 
 Errors (finrl_pod.errors):
 
-BrokerError                 reads raise these; writes return an Outcome, and raise AuthenticationError only
-├── BrokerUnavailable       nothing is known: timeout, reset, 5xx, an answer that cannot be read; ask again later
-├── BrokerRejected          the broker answered no (4xx); asking again gives the same answer
-└── AuthenticationError     401, or a 403 without a code: no order may be sent any more
+BrokerError                 raised by reads; writes return an Outcome instead and raise only AuthenticationError
+├── BrokerUnavailable       no usable response: timeout, connection reset, 5xx, unreadable content; retry later
+├── BrokerRejected          the broker refused the request (4xx); retrying gives the same response
+└── AuthenticationError     401, or 403 without a code: send no more orders
 AddressNotAllowed           a URL off the allow-list, found before any key is sent
 """
 
@@ -42,49 +42,49 @@ Adjustment = Literal["raw", "split", "all"]
 
 @runtime_checkable
 class Clock(Protocol):
-    """Time as the daemon, its timeouts and its limiter see it. A scaled or stepped one makes a year pass in minutes."""
+    """Time for the daemon, its timeouts and its rate limiter; real, scaled or set by hand."""
 
     def now(self) -> datetime:
-        """Aware, UTC."""
+        """Current time, timezone-aware in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds of this clock since some moment; never runs backwards."""
+        """Seconds of this clock since an arbitrary start; never decreases."""
         ...
 
     def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
-        """Wait that many of this clock's seconds, but `most` on the wall at most; none for zero or less."""
+        """Wait that many seconds of this clock, at most `max_real_seconds` of real time; none for 0 or less."""
         ...
 
     def real_seconds(self, seconds: float) -> float:
-        """How long that lasts on the wall, for the time limits of sockets. At least some milliseconds when scaled."""
+        """Real duration of that many seconds of this clock, for socket timeouts; a scaled clock has a lower bound."""
         ...
 
 
 @runtime_checkable
 class Broker(Protocol):
-    """A paper account. Every call has a bounded time limit. Methods may be called from two threads at once.
+    """A paper-trading account. Every call has a time limit, and methods may be called from two threads at once.
 
-    Reads raise BrokerError and never return a part: a failed query of positions is no empty portfolio. Writes are
-    made once, never repeated inside: what became of one is the Outcome.
+    Reads raise BrokerError and never return a partial result: a failed query of positions is not an empty portfolio.
+    Writes are sent once and never retried; their result is an Outcome.
     """
 
     name: str
 
     def account(self) -> AccountState:
-        """Cash, equity, buying power."""
+        """Cash, equity and buying power."""
         ...
 
     def positions(self) -> tuple[Position, ...]:
-        """All open positions of the account, foreign ones too."""
+        """All open positions of the account, including those of other clients."""
         ...
 
     def submit(self, request: OrderRequest) -> Outcome:
-        """Send an order, once. The same client_order_id never makes a second order: Rejected(DUPLICATE_ID)."""
+        """Send an order once. A repeated client_order_id gives Rejected(DUPLICATE_ID), not a second order."""
         ...
 
     def cancel(self, order_id: str) -> Outcome:
-        """Ask for a cancel by the broker's id. Confirmed says that the wish was taken, not that the order is gone."""
+        """Request a cancel by broker id. Confirmed means that the request was accepted; the order may still fill."""
         ...
 
     def replace(self, order_id: str, request: OrderRequest) -> Outcome:
@@ -92,43 +92,43 @@ class Broker(Protocol):
         ...
 
     def order(self, order_id: str) -> Order | None:
-        """By the broker's id; None where the broker says there is none (404)."""
+        """Order by broker id; None if the broker has none (404)."""
         ...
 
     def order_by_client_id(self, client_order_id: str) -> Order | None:
-        """The same by our id. One None proves nothing soon after an ambiguous submit."""
+        """Order by client order id. Shortly after an ambiguous submit, a single None proves nothing."""
         ...
 
     def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
-        """Every order of that kind submitted after that moment, oldest first, paged through completely."""
+        """All orders with this status that were submitted after a time, oldest first, across all pages."""
         ...
 
     def fills_since(self, cursor: str | None) -> FillPage:
-        """Every fill after the cursor (None: from the account's beginning), paged through completely."""
+        """All fills after the cursor (None: since the account was opened), across all pages."""
         ...
 
     def updates(self) -> tuple[OrderUpdate, ...]:
-        """What the stream brought since the last call, without waiting. A hint: orders and fills are the authority."""
+        """Stream messages since the last call, without waiting. They are hints: `orders` and `fills_since` decide."""
         ...
 
     def stream(self) -> StreamState:
-        """Health of the stream. A broker without one says offered=False."""
+        """Health of the stream; offered=False for a broker without one."""
         ...
 
-    def renew_stream(self) -> None:
-        """Give the stream's connection up for another one, without waiting for it."""
+    def reconnect_stream(self) -> None:
+        """Drop the stream's connection and open another one in the background."""
         ...
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
-        """What may be traded. A symbol that the broker does not know is missing from the answer."""
+        """Assets by symbol; symbols unknown to the broker are missing."""
         ...
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
-        """Those with start <= ex_date <= end."""
+        """Corporate actions with start <= ex_date <= end."""
         ...
 
     def clock(self) -> BrokerClock:
-        """The broker's time."""
+        """The broker's time and the next open and close."""
         ...
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
@@ -136,20 +136,20 @@ class Broker(Protocol):
         ...
 
     def rate_limit(self) -> RateLimit | None:
-        """What the last answer said of the limit, None where nothing was said."""
+        """Rate limit according to the latest response; None if none stated one."""
         ...
 
     def close(self) -> None:
-        """Leave stream and connections. Does not touch orders."""
+        """Close stream and connections. Orders are left as they are."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class BarTable:
-    """Bars just as a feed delivered them, unchecked: faulty values stay, and no bar is NaN in all columns.
+    """Daily bars as a feed delivered them, unchecked: faulty values are kept, a missing bar is NaN in all columns.
 
-    times: [T] datetime64[ns], daily bars at their session's date 00:00; open ... volume: [T, N] float64.
-    feed: where they come from (iex, sip, panel).
+    times: [T] datetime64[ns], each session's date at 00:00. open ... volume: [T, N] float64.
+    feed: source of the bars ("iex", "sip", "panel").
     """
 
     times: NDArray[np.datetime64]
@@ -164,14 +164,14 @@ class BarTable:
 
 @runtime_checkable
 class DataFeed(Protocol):
-    """Prices for decisions. Raises BrokerError like a broker's reads."""
+    """Prices for decisions. Raises BrokerError like the reads of a broker."""
 
     name: str
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
-        """Daily bars of sessions start..end that are complete, one column a symbol in the order asked for."""
+        """Daily bars of the completed sessions from start to end, one column per symbol in the given order."""
         ...
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
-        """Last trade price of each symbol and its time; symbols without one are missing."""
+        """Last trade price of each symbol and its time; symbols without a trade are missing."""
         ...

@@ -1,7 +1,7 @@
-"""A broker without a network: the project's own accounting fills orders in the auctions of a panel's sessions.
+"""Broker without a network: fills orders in the opening and closing auctions of a panel of daily bars.
 
-It answers like a broker of paper accounts: opening and closing auctions, DAY orders that wait for the open, limits,
-expiry. Fills happen in auctions alone. It is its own price feed. Time comes from the clock that it is given.
+It behaves like a paper account: auction orders, DAY orders that wait for the open, limits and expiry. Orders fill in
+auctions only, through the same accounting (`market.execution`) as backtests. It is also its own data feed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal
 
+import numpy as np
 import torch
 
+from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION
-from finrl_pod.paper.brokers.panel_prices import PanelPrices
 from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
 from finrl_pod.paper.records import (
     AccountState,
@@ -42,16 +43,18 @@ from finrl_pod.paper.records import (
     TimeInForce,
 )
 from finrl_pod.paper.runtime.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
-from finrl_pod.types import Panel
+from finrl_pod.types import Floats, Panel
 
 ZERO = Decimal(0)
-_AT_OPEN = (TimeInForce.OPG, TimeInForce.DAY)
+_FILL_AT_OPEN = (TimeInForce.OPG, TimeInForce.DAY)
+_FLOAT_TOLERANCE = Decimal("1e-6")  # shares
 
 
 class SimulatedBroker:
-    """One account on a panel of daily bars. Satisfies `Broker` and `DataFeed`.
+    """One account on a panel of daily bars. Satisfies the `Broker` and `DataFeed` protocols.
 
-    cost_rate: charged on each fill. Raises InputError for a panel that is not daily.
+    cash: dollars at the start. cost_rate: fraction of the traded value charged on each fill.
+    Raises InputError for a panel without daily bars.
     """
 
     name = "simulated"
@@ -70,15 +73,15 @@ class SimulatedBroker:
         self._by_client: dict[str, str] = {}
         self._fills: list[Fill] = []
         self._updates: list[OrderUpdate] = []
-        self._done = clock.now()  # auctions up to here have been held
+        self._processed_until = clock.now()  # auctions up to here have taken place
         self._sessions: tuple[Session, ...] = ()
 
     # ------------------------------------------------------------------ the account
 
     def account(self) -> AccountState:
         self._advance()
-        worth = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
-        return AccountState(self._account, "USD", self._cash, worth, worth, max(self._cash, ZERO))
+        equity = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
+        return AccountState(self._account, "USD", self._cash, equity, equity, max(self._cash, ZERO))
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()
@@ -94,17 +97,17 @@ class SimulatedBroker:
         self._advance()
         if request.client_order_id in self._by_client:
             return Rejected(Reason.DUPLICATE_ID, "client_order_id must be unique")
-        refusal = self._refusal(request)
-        if refusal is not None:
-            return refusal
-        number, now = f"sim-{len(self._orders) + 1}", self._clock.now()
+        rejection = self._check(request)
+        if rejection is not None:
+            return rejection
+        order_id, now = f"sim-{len(self._orders) + 1}", self._clock.now()
         order = Order(
-            number, request.client_order_id, request.symbol, request.side, request.quantity, ZERO, OrderStatus.NEW,
+            order_id, request.client_order_id, request.symbol, request.side, request.quantity, ZERO, OrderStatus.NEW,
             request.time_in_force, request.type, now, now, limit_price=request.limit_price, status_word="new",
         )  # fmt: skip
-        self._orders[number] = order
-        self._by_client[request.client_order_id] = number
-        self._tell("new", order)
+        self._orders[order_id] = order
+        self._by_client[request.client_order_id] = order_id
+        self._publish("new", order)
         return Confirmed(order)
 
     def cancel(self, order_id: str) -> Outcome:
@@ -114,7 +117,7 @@ class SimulatedBroker:
             return Rejected(Reason.NOT_FOUND, "order not found")
         if not order.live:
             return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
-        self._end(order, OrderStatus.CANCELED)
+        self._close_order(order, OrderStatus.CANCELED)
         return Confirmed()
 
     def replace(self, order_id: str, request: OrderRequest) -> Outcome:
@@ -129,7 +132,7 @@ class SimulatedBroker:
             return outcome
         new = dataclasses.replace(outcome.order, replaces=order.id)
         self._orders[new.id] = new
-        self._end(dataclasses.replace(order, replaced_by=new.id), OrderStatus.REPLACED)
+        self._close_order(dataclasses.replace(order, replaced_by=new.id), OrderStatus.REPLACED)
         return Confirmed(new)
 
     def order(self, order_id: str) -> Order | None:
@@ -155,22 +158,22 @@ class SimulatedBroker:
 
     def updates(self) -> tuple[OrderUpdate, ...]:
         self._advance()
-        told, self._updates = tuple(self._updates), []
-        return told
+        updates, self._updates = tuple(self._updates), []
+        return updates
 
     def stream(self) -> StreamState:
         return StreamState(connected=True, last_message=self._clock.now())
 
-    def renew_stream(self) -> None:
-        """It never breaks."""
+    def reconnect_stream(self) -> None:
+        """Does nothing: there is no connection."""
 
-    # ------------------------------------------------------------------ facts
+    # ------------------------------------------------------------------ reference data
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
         return {s: Asset(s, tradable=True, fractionable=True) for s in symbols if s in self._shares}
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
-        return ()  # the panel's prices are adjusted: its shares never split
+        return ()  # prices of a panel are adjusted for splits
 
     def clock(self) -> BrokerClock:
         now = self._clock.now()
@@ -191,7 +194,7 @@ class SimulatedBroker:
     # ------------------------------------------------------------------ prices
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
-        """Complete sessions alone: what has not closed on the clock is not there."""
+        """Bars of sessions that have closed on the clock; the panel's prices are always adjusted."""
         self._advance()
         return self._prices.bars(symbols, start, end)
 
@@ -199,9 +202,9 @@ class SimulatedBroker:
         self._advance()
         return self._prices.latest(symbols)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ auctions
 
-    def _refusal(self, request: OrderRequest) -> Rejected | None:
+    def _check(self, request: OrderRequest) -> Rejected | None:
         if request.symbol not in self._shares:
             return Rejected(Reason.INVALID, f"asset {request.symbol} not found")
         if request.quantity <= 0:
@@ -210,68 +213,72 @@ class SimulatedBroker:
         if not whole and request.time_in_force is not TimeInForce.DAY:
             return Rejected(Reason.INVALID, "fractional orders must be DAY orders")
         if request.time_in_force is TimeInForce.GTC:
-            return Rejected(Reason.INVALID, "the simulated broker holds no auctions for GTC orders")
+            return Rejected(Reason.INVALID, "the simulated broker does not support GTC orders")
         if request.side is Side.SELL:
-            bound = sum((o.quantity - o.filled_quantity for o in self._live(request.symbol, Side.SELL)), ZERO)
-            if request.quantity > self._shares[request.symbol] - bound:
-                reason = Reason.HELD_FOR_ORDERS if bound else Reason.INSUFFICIENT_QUANTITY
-                return Rejected(reason, f"insufficient qty available, held_for_orders {bound}")
-        if self._live(request.symbol, request.side.opposite):
+            held_for_orders = sum(
+                (o.quantity - o.filled_quantity for o in self._live_orders(request.symbol, Side.SELL)), ZERO
+            )
+            if request.quantity > self._shares[request.symbol] - held_for_orders:
+                reason = Reason.HELD_FOR_ORDERS if held_for_orders else Reason.INSUFFICIENT_QUANTITY
+                return Rejected(reason, f"insufficient qty available, held_for_orders {held_for_orders}")
+        if self._live_orders(request.symbol, request.side.opposite):
             return Rejected(Reason.WASH_TRADE, "potential wash trade detected")
         now = self._clock.now()
-        session = next((s for s in self._ahead(now) if s.close > now), None)
+        session = next((s for s in self._sessions_from(now) if s.close > now), None)
         if session is not None and request.time_in_force is TimeInForce.OPG:
             if session.open - OPEN_CUTOFF <= now < session.close:
-                return Rejected(Reason.INVALID, "opg orders are refused from 9:28 until the evening")
+                return Rejected(Reason.INVALID, "opg orders are not accepted from 9:28 to the close")
         elif session is not None and request.time_in_force is TimeInForce.CLS and now >= session.close - CLOSE_CUTOFF:
-            return Rejected(Reason.INVALID, "cls orders are refused from 15:50 until the evening")
+            return Rejected(Reason.INVALID, "cls orders are not accepted from 10 minutes before the close")
         return None
 
     def _advance(self) -> None:
-        """Hold the auctions that the clock has passed."""
+        """Process the auctions up to the current time."""
         now = self._clock.now()
-        if now <= self._done:
+        if now <= self._processed_until:
             return
-        since, self._done = self._done, now
+        since, self._processed_until = self._processed_until, now
         if not any(order.live for order in self._orders.values()):
             return
-        for session in self._ahead(since):
+        for session in self._sessions_from(since):
             if session.open > now:
                 break
             if since < session.open <= now:
-                self._auction(session, session.open, _AT_OPEN, "open")
+                self._run_auction(session, session.open, _FILL_AT_OPEN, "open")
             if since < session.close <= now:
-                self._auction(session, session.close, (TimeInForce.CLS,), "close")
+                self._run_auction(session, session.close, (TimeInForce.CLS,), "close")
                 for order in list(self._orders.values()):
                     if order.live and order.time_in_force is TimeInForce.DAY and order.submitted_at < session.close:
-                        self._end(order, OrderStatus.EXPIRED, session.close)
+                        self._close_order(order, OrderStatus.EXPIRED, session.close)
 
-    def _ahead(self, since: datetime) -> tuple[Session, ...]:
-        """Sessions from that day on, for two weeks at least."""
+    def _sessions_from(self, since: datetime) -> tuple[Session, ...]:
+        """Sessions from the day before a time on, for at least two weeks."""
         day = since.date() - timedelta(days=1)
         if not self._sessions or self._sessions[0].date > day or self._sessions[-1].close < self._clock.now():
             until = max(since.date(), self._clock.now().date()) + timedelta(days=40)
             self._sessions = self._calendar.sessions(day, until)
         return tuple(s for s in self._sessions if s.date >= day)
 
-    def _auction(
-        self, session: Session, at: datetime, kinds: tuple[TimeInForce, ...], column: Literal["open", "close"]
+    def _run_auction(
+        self, session: Session, at: datetime, times_in_force: tuple[TimeInForce, ...], column: Literal["open", "close"]
     ) -> None:
-        """Fill what fills at the auction's price in one call of the accounting; what is left of auction orders ends."""
-        taking = [o for o in self._orders.values() if o.live and o.time_in_force in kinds and o.submitted_at < at]
+        """Fill the orders of an auction at its price, in one call of the accounting; unfilled auction orders expire."""
+        participating = [
+            o for o in self._orders.values() if o.live and o.time_in_force in times_in_force and o.submitted_at < at
+        ]
         filling: list[tuple[Order, float]] = []
-        for order in taking:
-            price = self._prices.of_auction(order.symbol, session.date, column)
-            if price is not None and _within(order, Decimal(repr(price))):
+        for order in participating:
+            price = self._prices.auction_price(order.symbol, session.date, column)
+            if price is not None and _limit_allows(order, Decimal(repr(price))):
                 filling.append((order, price))
         if filling:
-            self._fill(filling, at)
-        for order in taking:
-            now = self._orders[order.id]
-            if now.live and order.time_in_force is not TimeInForce.DAY:
-                self._end(now, OrderStatus.EXPIRED, at)
+            self._fill_orders(filling, at)
+        for order in participating:
+            current = self._orders[order.id]
+            if current.live and order.time_in_force is not TimeInForce.DAY:
+                self._close_order(current, OrderStatus.EXPIRED, at)
 
-    def _fill(self, filling: list[tuple[Order, float]], at: datetime) -> None:
+    def _fill_orders(self, filling: list[tuple[Order, float]], at: datetime) -> None:
         symbols = [order.symbol for order, _ in filling]
         whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
         prices = torch.tensor([price for _, price in filling], dtype=torch.float64)
@@ -281,44 +288,101 @@ class SimulatedBroker:
         cash = torch.tensor(float(self._cash), dtype=torch.float64)
         after = execute(cash, held, trades, prices, rules).shares
         for (order, price), change in zip(filling, (after - held).tolist(), strict=True):
-            # The accounting works in floats: an order that it filled wholly is filled to the last decimal.
-            moved = Decimal(repr(abs(change)))
-            quantity = min(moved.quantize(FRACTION, ROUND_DOWN), order.quantity)
-            if order.quantity - quantity < Decimal("1e-6"):
+            # The accounting works in floats: an order that it filled completely is filled to the last decimal.
+            filled = Decimal(repr(abs(change)))
+            quantity = min(filled.quantize(FRACTION, ROUND_DOWN), order.quantity)
+            if order.quantity - quantity < _FLOAT_TOLERANCE:
                 quantity = order.quantity
             if quantity:
-                self._book(order, quantity, Decimal(repr(price)), at)
+                self._book_fill(order, quantity, Decimal(repr(price)), at)
 
-    def _book(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
+    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
         fee = (quantity * price * self._cost_rate).normalize()
         self._cash -= order.side.sign * quantity * price + fee
         self._shares[order.symbol] += order.side.sign * quantity
-        done = quantity == order.quantity
-        status = OrderStatus.FILLED if done else OrderStatus.PARTIALLY_FILLED
+        complete = quantity == order.quantity
+        status = OrderStatus.FILLED if complete else OrderStatus.PARTIALLY_FILLED
         order = dataclasses.replace(
             order, filled_quantity=quantity, filled_average_price=price, status=status, status_word=status.value,
             updated_at=at,
         )  # fmt: skip
         self._orders[order.id] = order
-        number = f"fill-{len(self._fills) + 1}"
-        fill = Fill(number, order.id, order.symbol, order.side, quantity, quantity, price, at, fee)
+        fill_id = f"fill-{len(self._fills) + 1}"
+        fill = Fill(fill_id, order.id, order.symbol, order.side, quantity, quantity, price, at, fee)
         self._fills.append(fill)
-        self._updates.append(OrderUpdate("fill" if done else "partial_fill", order, at, fill))
+        self._updates.append(OrderUpdate("fill" if complete else "partial_fill", order, at, fill))
 
-    def _end(self, order: Order, status: OrderStatus, at: datetime | None = None) -> None:
+    def _close_order(self, order: Order, status: OrderStatus, at: datetime | None = None) -> None:
         at = at or self._clock.now()
-        ended = dataclasses.replace(order, status=status, status_word=status.value, updated_at=at)
-        self._orders[order.id] = ended
-        self._tell(status.value, ended)
+        closed = dataclasses.replace(order, status=status, status_word=status.value, updated_at=at)
+        self._orders[order.id] = closed
+        self._publish(status.value, closed)
 
-    def _tell(self, event: str, order: Order) -> None:
+    def _publish(self, event: str, order: Order) -> None:
         self._updates.append(OrderUpdate(event, order, order.updated_at))
 
-    def _live(self, symbol: str, side: Side) -> list[Order]:
+    def _live_orders(self, symbol: str, side: Side) -> list[Order]:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
 
 
-def _within(order: Order, price: Decimal) -> bool:
+def _limit_allows(order: Order, price: Decimal) -> bool:
     if order.type is not OrderType.LIMIT or order.limit_price is None:
         return True
     return price <= order.limit_price if order.side is Side.BUY else price >= order.limit_price
+
+
+class PanelPrices:
+    """Prices of a panel of daily bars, as far as they are known at the current time of a clock.
+
+    Raises InputError for a panel without daily bars, and for a symbol that the panel lacks.
+    """
+
+    def __init__(self, panel: Panel, clock: Clock, calendar: Calendar) -> None:
+        if panel.bar != "1d":
+            raise InputError(f"the simulated broker needs daily bars; panel {panel.name!r} has {panel.bar} bars")
+        self._panel = panel
+        self._days = panel.times.astype("datetime64[D]")
+        self._clock = clock
+        self._calendar = calendar
+
+    def bars(self, symbols: Sequence[str], start: date, end: date) -> BarTable:
+        """Bars of sessions from start to end that have closed."""
+        last = self._calendar.last_closed(self._clock.now()).date
+        rows = (self._days >= np.datetime64(start)) & (self._days <= np.datetime64(min(end, last)))
+        columns = [self._column(symbol) for symbol in symbols]
+        missing = np.full((int(rows.sum()), len(columns)), np.nan)
+
+        def select(name: str) -> Floats:
+            values: Floats | None = getattr(self._panel, name)
+            return missing if values is None else values[rows][:, columns].copy()
+
+        prices = {name: select(name) for name in ("open", "high", "low", "close", "volume")}
+        return BarTable(times=self._panel.times[rows].copy(), symbols=tuple(symbols), feed="panel", **prices)
+
+    def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
+        """Last known close of each symbol, and the time of the last close of the exchange."""
+        session = self._calendar.last_closed(self._clock.now())
+        return {symbol: (self.last(symbol), session.close) for symbol in symbols}
+
+    def last(self, symbol: str) -> Decimal:
+        """Last known close of a symbol, for valuation; 0 before its first bar."""
+        last, n = self._calendar.last_closed(self._clock.now()).date, self._column(symbol)
+        rows = np.flatnonzero((self._days <= np.datetime64(last)) & self._panel.tradable[:, n])
+        return Decimal(repr(float(self._panel.close[rows[-1], n]))) if len(rows) else Decimal(0)
+
+    def auction_price(self, symbol: str, day: date, column: Literal["open", "close"]) -> float | None:
+        """Price of a session's opening or closing auction; None if the symbol has no such price."""
+        rows, n = np.flatnonzero(self._days == np.datetime64(day)), self._column(symbol)
+        values: Floats | None = getattr(self._panel, column)
+        if values is None or len(rows) != 1 or not self._panel.tradable[rows[0], n]:
+            return None
+        price = float(values[rows[0], n])
+        return price if np.isfinite(price) else None
+
+    def _column(self, symbol: str) -> int:
+        try:
+            return self._panel.symbols.index(symbol)
+        except ValueError:
+            raise InputError(
+                f"panel {self._panel.name!r} has no symbol {symbol}; choose symbols of the panel"
+            ) from None

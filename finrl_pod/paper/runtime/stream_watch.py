@@ -55,7 +55,7 @@ class StreamWatch:
                     "stale_stream",
                     f"the stream of order updates {why} since {since:%H:%M:%S} UTC: orders are polled instead",
                 )
-                self._broker.renew_stream()
+                self._broker.reconnect_stream()
             self.stale = True
         elif since is None and self.stale:
             self.stale = False

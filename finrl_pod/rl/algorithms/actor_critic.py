@@ -13,7 +13,7 @@ from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
 from finrl_pod.rl.networks.critics import MlpCritic, combined, draw_subsets, make_critic
-from finrl_pod.rl.networks.observation_adapter import Seen, repeat, scale_of
+from finrl_pod.rl.networks.observation_adapter import ModelInput, repeat, scale_of
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import at_least, check_ranges
 from finrl_pod.types import Tensor
@@ -46,21 +46,23 @@ class ActorCritic(OffPolicy):
         self.subset: int = getattr(config, "critic_subset")  # noqa: B009
         self.network = make_actor_network(self.spec, self.HEADS)
         self.critic = make_critic(self.spec)
-        self.trained.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
+        self.train_state.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
-        self.trained.add("critic", rows, per=self.critics, target=True)
+        self.train_state.add("critic", rows, per=self.critics, target=True)
         # The actor may learn more seldom than the critics: what its last step said.
-        self.improved = [torch.full_like(self.reward_scale, torch.nan)] * (len(self.FIGURES) - len(OffPolicy.FIGURES))
-        self._fixed = self.trained.fixed("critic")
-        self._fused = self._make_kernel()
+        self.actor_figures = [torch.full_like(self.reward_scale, torch.nan)] * (
+            len(self.FIGURES) - len(OffPolicy.FIGURES)
+        )
+        self._fixed = self.train_state.detached("critic")
+        self._kernel = self._make_kernel()
 
     def _make_kernel(self) -> ActorCriticKernel | None:
         """The native kernel for this update, or None if autograd has to compute it."""
         plain = isinstance(self.network, MlpActor) and isinstance(self.critic, MlpCritic) and not self.spec.assets
         if not plain or not vars(type(self)).get("KERNEL", False):
             return None
-        actor, critic = self.trained.parts["actor"].parameters, self.trained.parts["critic"].parameters
-        targets = self.trained.targets
+        actor, critic = self.train_state.parts["actor"].parameters, self.train_state.parts["critic"].parameters
+        targets = self.train_state.targets
         return make_actor_critic_kernel(
             ActorCriticSetup(
                 members=self.members,
@@ -74,7 +76,7 @@ class ActorCritic(OffPolicy):
                 target_critic=targets["critic"].flat,
                 stochastic=self.HEADS == 2,
                 target_rule=self.rule,
-                actor_rule=self.climbs,
+                actor_rule=self.actor_rule,
                 subset=self.subset,
                 settings=self.settings,
             )
@@ -85,19 +87,19 @@ class ActorCritic(OffPolicy):
         return BoundedActor(self.spec, self.HEADS)
 
     @property
-    def acting(self) -> str:
+    def acting_part(self) -> str:
         return "actor"
 
-    def _decide(self, seen: Seen) -> Tensor:
+    def _decide(self, seen: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(self.weights(), seen)[0])
 
-    def _random(self, groups: int) -> Tensor:
-        shape = (groups, self.inputs.accounts, self.spec.action_size)
+    def _random_action(self, groups: int) -> Tensor:
+        shape = (groups, self.adapter.accounts, self.spec.action_size)
         each = [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
         return torch.stack(each) * 2 - 1
 
     def _noise(self, groups: int) -> Tensor:
-        shape = (groups, self.inputs.accounts, self.spec.action_size)
+        shape = (groups, self.adapter.accounts, self.spec.action_size)
         return torch.stack(
             [torch.randn(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
         )
@@ -107,54 +109,54 @@ class ActorCritic(OffPolicy):
 
     @property
     @abstractmethod
-    def climbs(self) -> str:
+    def actor_rule(self) -> str:
         """What the actor climbs of the critics' values: their "min", their "mean", or the "first"."""
 
     @property
-    def improves(self) -> bool:
+    def updates_actor(self) -> bool:
         """Whether the actor learns in this update."""
         return self.updates % self.delay == 0
 
     # ------------------------------------------------------------------ values
 
-    def values(self, params: Mapping[str, Tensor], seen: Seen, action: Tensor, critics: int) -> Tensor:
+    def values(self, params: Mapping[str, Tensor], seen: ModelInput, action: Tensor, critics: int) -> Tensor:
         """Every critic's value of an action [P, K, A, D]: [P, M, K, A]."""
-        effect = repeat(self.inputs.effect(action, seen), critics)
+        effect = repeat(self.adapter.effect(action, seen), critics)
         out = self.critic.forward(params, seen.copies(critics), effect)
         return out.view(self.members, critics, *out.shape[1:])
 
-    def next_values(self, seen: Seen, action: Tensor) -> Tensor:
+    def next_values(self, seen: ModelInput, action: Tensor) -> Tensor:
         """The target critics' value of the next action, by the ensemble's rule: [P, K, A]."""
-        values = self.values(self.trained.targets["critic"].views, seen, action, self.critics)
+        values = self.values(self.train_state.targets["critic"].views, seen, action, self.critics)
         return combined(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
         return draw_subsets(self._extras, self.critics, self.subset, self.device)
 
-    def _fit_critics(self, batch: Batch, following: Tensor, factor: float) -> list[Tensor]:
+    def _update_critics(self, batch: Batch, following: Tensor, factor: float) -> list[Tensor]:
         """One step of all critics towards reward + discount * following [P, K, A]; returns the critics' figures."""
         discount = self.settings["gamma"].view(-1, 1, 1)
-        target = batch.reward + discount * batch.going * following
-        values = self.values(self.trained.views("critic"), batch.seen, batch.action, self.critics)
+        target = batch.reward + discount * batch.not_done * following
+        values = self.values(self.train_state.views("critic"), batch.obs, batch.action, self.critics)
         loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
-        norm = self.trained.descend("critic", loss.view(-1), factor)
+        norm = self.train_state.gradient_step("critic", loss.view(-1), factor)
         return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
 
-    def _fit_critics_fused(
+    def _update_critics_native(
         self, fused: ActorCriticKernel, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
     ) -> list[Tensor]:
         """The same through the kernel that knows plain networks, the next values included."""
         chosen = self._subset() if self.rule == "subset" else None
-        transitions = (batch.seen.account, batch.action, batch.reward, batch.going, batch.following.account)
+        transitions = (batch.obs.account, batch.action, batch.reward, batch.not_done, batch.next_obs.account)
         gradient, losses, values = fused.critics(
-            transitions, noise, updates_actor=self.improves, temperature=temperature, subset=chosen
+            transitions, noise, updates_actor=self.updates_actor, temperature=temperature, subset=chosen
         )
-        norm = self.trained.step("critic", gradient, losses, factor)
+        norm = self.train_state.apply_gradient("critic", gradient, losses, factor)
         each = (self.members, self.critics)
         return [losses.view(each).mean(1), values.view(each).mean(1), norm]
 
     @abstractmethod
-    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         """Actions to collect with."""
 
 

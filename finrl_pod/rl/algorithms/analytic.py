@@ -23,7 +23,7 @@ from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.training.train_state import Trained
+from finrl_pod.rl.training.train_state import TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, at_least, check_ranges
@@ -33,7 +33,7 @@ CRITIC = ("value_", "critic_")  # what the names of a critic's tensors begin wit
 NOT_LEARNED = "log_std"  # exploration is a setting here: its gradient would only ever lower it
 
 
-class Path(NamedTuple):
+class Trajectory(NamedTuple):
     """H steps of P members, G groups, A accounts, with gradients.
 
     day: [H, P, G]; account: H times [P, G, A, 1 + N], what was decided on; reward, terminated and ended (the step was
@@ -49,8 +49,8 @@ class Path(NamedTuple):
     reached: Sequence[Tensor]
 
 
-class ThroughMarket(ABC):
-    """A subclass says what it makes of a path."""
+class DifferentiableAlgorithm(ABC):
+    """A subclass says what it makes of a trajectory."""
 
     RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration_noise": at_least(0), "max_grad_norm": ABOVE_ZERO}
 
@@ -75,13 +75,13 @@ class ThroughMarket(ABC):
         self.policy: Policy = make_policy(spec)
         p = len(members)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self.trained = Trained(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
+        self.train_state = TrainState(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._shuffles = generators(seed, members, "minibatches", self.device)
         initial = [self.policy.init(s, dtype) for s in generators(seed, members, "initial weights")]
         actor = [{k: x for k, x in tensors.items() if not k.startswith((*CRITIC, NOT_LEARNED))} for tensors in initial]
-        self.trained.add("actor", actor)
+        self.train_state.add("actor", actor)
         self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC)} for tensors in initial])
 
     # ------------------------------------------------------------------ a subclass says
@@ -90,8 +90,8 @@ class ThroughMarket(ABC):
         """Add further parts. critic: the policy's own, for each member."""
 
     @abstractmethod
-    def _learn(self, path: Path, rate_factor: float) -> Metrics:
-        """Learn from a path; figures [P]."""
+    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+        """Learn from a trajectory; figures [P]."""
 
     # ------------------------------------------------------------------ an iteration
 
@@ -100,18 +100,18 @@ class ThroughMarket(ABC):
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        path = self._follow(worker)
-        self._fix_reward_scale(path.reward.detach())
-        metrics = self._learn(path, rate_factor)
-        return {"reward": path.reward.detach().mean((0, 2, 3)), **metrics}
+        trajectory = self._collect(worker)
+        self._fix_reward_scale(trajectory.reward.detach())
+        metrics = self._learn(trajectory, rate_factor)
+        return {"reward": trajectory.reward.detach().mean((0, 2, 3)), **metrics}
 
-    def _follow(self, worker: Worker) -> Path:
+    def _collect(self, worker: Worker) -> Trajectory:
         """`horizon` steps of every environment, with gradients; they end here, at both ends."""
         env = worker.env
         assert isinstance(env, DifferentiableVecEnv)  # see `check`
         shape = worker.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
-        views = self.trained.views("actor")
+        views = self.train_state.views("actor")
         days, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
         for h in range(self.config.horizon):
             day, account = worker.observation
@@ -129,7 +129,7 @@ class ThroughMarket(ABC):
         worker.observation = Observation(worker.observation.day, worker.observation.account.detach())
         ruined = torch.stack(terminated)
         ended = ruined | torch.stack(truncated)
-        return Path(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
+        return Trajectory(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
 
     def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise: day [P, K], account [P, K, A, 1 + N]."""
@@ -146,13 +146,12 @@ class ThroughMarket(ABC):
         return torch.stack(each, 1) * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
 
     def _fix_reward_scale(self, reward: Tensor) -> None:
-        """Once: rewards over their standard deviation in the first path, so that gradients and values are of order
-        one."""
+        """Set the scale that makes the first trajectory's rewards have standard deviation 1; later calls keep it."""
         first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
     def _weights_of_steps(self, ended: Tensor) -> Tensor:
-        """discount^k, k the steps since the path or the episode began: [H + 1, P, G, A]."""
+        """discount^k, k the steps since the trajectory or the episode began: [H + 1, P, G, A]."""
         discount = self.settings["gamma"].view(-1, 1, 1)
         weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
         for over in ended:
@@ -165,7 +164,7 @@ class ThroughMarket(ABC):
     @property
     def alive(self) -> Tensor:
         """[P] bool, False for a member whose loss was no longer a number."""
-        return self.trained.alive
+        return self.train_state.alive
 
     @property
     def actor(self) -> MeanActor:
@@ -179,18 +178,18 @@ class ThroughMarket(ABC):
         return mean.reshape(p, -1, mean.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
-        return self.trained.fixed("actor")
+        return self.train_state.detached("actor")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(shape) for name, shape in self.trained.parts["actor"].parameters.shapes.items()}
+        return {name: tuple(shape) for name, shape in self.train_state.parts["actor"].parameters.shapes.items()}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.trained.member(p)}
-        return self.trained.parts["actor"].parameters.member(p), rest
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
+        return self.train_state.parts["actor"].parameters.member(p), rest
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        self.trained.load(p, rest)
-        self.trained.parts["actor"].parameters.load(p, weights)
+        self.train_state.load(p, rest)
+        self.train_state.parts["actor"].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
 
     def streams(self) -> list[torch.Generator]:
@@ -243,7 +242,7 @@ def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
             raise ConfigError(f"agent.algorithm {config.algorithm} differentiates the market, and {why}")
 
 
-class Analytic(ThroughMarket):
+class Analytic(DifferentiableAlgorithm):
     """Every iteration: one step of the actor up
 
         J = mean over accounts of sum_h discount^h r_h,   h = 0 .. horizon - 1,
@@ -251,9 +250,9 @@ class Analytic(ThroughMarket):
     with a_h = mean scores(s_h) + exploration x noise. What comes after the horizon is not seen.
     """
 
-    def _learn(self, path: Path, rate_factor: float) -> Metrics:
-        weights = self._weights_of_steps(path.ended)[:-1]
-        earned = (path.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
+    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+        weights = self._weights_of_steps(trajectory.ended)[:-1]
+        earned = (trajectory.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
         loss = -earned.mean((1, 2))
-        norm = self.trained.descend("actor", loss, rate_factor)
+        norm = self.train_state.gradient_step("actor", loss, rate_factor)
         return {"actor_loss": loss.detach(), "grad_norm": norm}

@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import TD3Config
 from finrl_pod.settings.constraints import Ranges, at_least
 from finrl_pod.types import Tensor
@@ -22,42 +22,42 @@ class DDPG(ActorCritic):
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
     KERNEL = True
-    climbs = "first"
+    actor_rule = "first"
 
-    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
-        action = self._action(self.weights(), self.inputs.see(items))
+    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
+        action = self._action(self.weights(), self.adapter.decode(items))
         spread = self.settings["exploration_noise"].view(-1, 1, 1, 1)
         return (action + spread * self._noise(action.shape[1])).clamp(-1, 1)
 
-    def _action(self, params: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def _action(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(params, seen)[0])
 
-    def next_action(self, seen: Seen, extra: Tensor) -> Tensor:  # noqa: ARG002  for those that smooth it
+    def next_action(self, seen: ModelInput, extra: Tensor) -> Tensor:  # noqa: ARG002  for those that smooth it
         """The target actor's action in the next state: [P, K, A, D]."""
-        return self._action(self.trained.targets["actor"].views, seen)
+        return self._action(self.train_state.targets["actor"].views, seen)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
-        if self._fused is not None:
-            figures = self._fit_critics_fused(self._fused, batch, extra, factor)
+        if self._kernel is not None:
+            figures = self._update_critics_native(self._kernel, batch, extra, factor)
         else:
             with torch.no_grad():
-                following = self.next_values(batch.following, self.next_action(batch.following, extra))
-            figures = self._fit_critics(batch, following, factor)
-        if self.improves:
-            self.improved = [self._improve(batch, factor)]
-            self._follow(self.updates // self.delay)
-        return [*figures, *self.improved]
+                following = self.next_values(batch.next_obs, self.next_action(batch.next_obs, extra))
+            figures = self._update_critics(batch, following, factor)
+        if self.updates_actor:
+            self.actor_figures = [self._update_actor(batch, factor)]
+            self._update_targets(self.updates // self.delay)
+        return [*figures, *self.actor_figures]
 
-    def _improve(self, batch: Batch, factor: float) -> Tensor:
+    def _update_actor(self, batch: Batch, factor: float) -> Tensor:
         """One step of the actor; returns its loss [P]."""
-        if self._fused is not None:
-            gradient, loss, _ = self._fused.actor()
-            self.trained.step("actor", gradient, loss, factor)
+        if self._kernel is not None:
+            gradient, loss, _ = self._kernel.actor()
+            self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss
-        action = self._action(self.trained.views("actor"), batch.seen)
+        action = self._action(self.train_state.views("actor"), batch.obs)
         first = {name: view[:: self.critics] for name, view in self._fixed.items()}  # one critic a member
-        loss = -self.values(first, batch.seen, action, 1).mean((1, 2, 3))
-        self.trained.descend("actor", loss, factor)
+        loss = -self.values(first, batch.obs, action, 1).mean((1, 2, 3))
+        self.train_state.gradient_step("actor", loss, factor)
         return loss.detach()
 
 
@@ -73,9 +73,9 @@ class TD3(DDPG):
         return self.config.policy_delay
 
     def _extra_shape(self) -> tuple[int, ...]:
-        return (self.items, self.inputs.accounts, self.spec.action_size)
+        return (self.items, self.adapter.accounts, self.spec.action_size)
 
-    def next_action(self, seen: Seen, extra: Tensor) -> Tensor:
+    def next_action(self, seen: ModelInput, extra: Tensor) -> Tensor:
         """mu'(s') + clip(noise, +-noise_clip), within the bounds of actions."""
         spread, most = (self.settings[name].view(-1, 1, 1, 1) for name in ("target_noise", "noise_clip"))
         noise = torch.maximum(torch.minimum(extra * spread, most), -most)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import GreedyActor, make_q_network
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.settings.constraints import SHARE, Ranges
@@ -26,21 +26,21 @@ class DQN(OffPolicy):
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (), torch.int64
         self.network = make_q_network(self.spec, dueling=self.DUELING)
-        self.trained.add("values", [self.network.init(s, self.dtype) for s in streams], target=True)
+        self.train_state.add("values", [self.network.init(s, self.dtype) for s in streams], target=True)
 
     @property
     def actor(self) -> GreedyActor:
         return GreedyActor(self.spec, dueling=self.DUELING)
 
     @property
-    def acting(self) -> str:
+    def acting_part(self) -> str:
         return "values"
 
-    def _decide(self, seen: Seen) -> Tensor:
+    def _decide(self, seen: ModelInput) -> Tensor:
         return self.network.forward(self.weights(), seen).argmax(-1)
 
-    def _random(self, groups: int) -> Tensor:
-        shape = (groups, self.inputs.accounts)
+    def _random_action(self, groups: int) -> Tensor:
+        shape = (groups, self.adapter.accounts)
         choices = self.spec.action_size
         return torch.stack([torch.randint(choices, shape, generator=s, device=self.device) for s in self._noises])
 
@@ -50,9 +50,9 @@ class DQN(OffPolicy):
         done = min(self.seen / max(self.config.exploration_samples, 1), 1.0)
         return 1 + (self.settings["final_epsilon"] - 1) * done
 
-    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
-        best = self._decide(self.inputs.see(items))
-        random = self._random(best.shape[1])
+    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
+        best = self._decide(self.adapter.decode(items))
+        random = self._random_action(best.shape[1])
         shape = best.shape[1:]
         chance = torch.stack(
             [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
@@ -62,28 +62,28 @@ class DQN(OffPolicy):
     def _to_env(self, action: Tensor) -> Tensor:
         return action.reshape(self.members, -1, 1)
 
-    def next_values(self, seen: Seen) -> Tensor:
+    def next_values(self, seen: ModelInput) -> Tensor:
         """The target network's value of the best next choice: [P, K, A]."""
-        return self.network.forward(self.trained.targets["values"].views, seen).amax(-1)
+        return self.network.forward(self.train_state.targets["values"].views, seen).amax(-1)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:  # noqa: ARG002
         discount = self.settings["gamma"].view(-1, 1, 1)
         with torch.no_grad():
-            target = batch.reward + discount * batch.going * self.next_values(batch.following)
-        values = self.network.forward(self.trained.views("values"), batch.seen)
+            target = batch.reward + discount * batch.not_done * self.next_values(batch.next_obs)
+        values = self.network.forward(self.train_state.views("values"), batch.obs)
         taken = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         loss = torch.nn.functional.smooth_l1_loss(taken, target, reduction="none").mean((1, 2))  # [P]
-        norm = self.trained.descend("values", loss, factor)
-        self._follow(self.updates)
+        norm = self.train_state.gradient_step("values", loss, factor)
+        self._update_targets(self.updates)
         return [loss.detach(), taken.detach().mean((1, 2)), norm, self.epsilon]
 
 
 class DoubleDQN(DQN):
     """The maximum over noisy values is too high; a choice by one network and a value by another is less so."""
 
-    def next_values(self, seen: Seen) -> Tensor:
+    def next_values(self, seen: ModelInput) -> Tensor:
         best = self._decide(seen).unsqueeze(-1)
-        return self.network.forward(self.trained.targets["values"].views, seen).gather(-1, best).squeeze(-1)
+        return self.network.forward(self.train_state.targets["values"].views, seen).gather(-1, best).squeeze(-1)
 
 
 class DuelingDQN(DQN):

@@ -15,8 +15,8 @@ import torch
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_RANGES, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.buffers.replay import Replay
-from finrl_pod.rl.networks.observation_adapter import Inputs, Seen
-from finrl_pod.rl.training.train_state import Trained
+from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
+from finrl_pod.rl.training.train_state import TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, above_to
@@ -26,16 +26,16 @@ AT_ONCE = 64  # updates whose samples are gathered in one go
 
 
 class Batch(NamedTuple):
-    """K items of A accounts for each member: action [P, K, A, ...], reward [P, K, A] (scaled), going [P, K, A].
+    """K items of A accounts for each member: action [P, K, A, ...], reward [P, K, A] (scaled), not_done [P, K, A].
 
-    going: 1 where there is a next state to value, 0 behind a termination. A truncated episode has one.
+    not_done: 1 where the next state has a value, 0 after a termination (1 after a truncation).
     """
 
-    seen: Seen
+    obs: ModelInput
     action: Tensor
     reward: Tensor
-    going: Tensor
-    following: Seen
+    not_done: Tensor
+    next_obs: ModelInput
 
 
 class OffPolicy(ABC):
@@ -52,7 +52,7 @@ class OffPolicy(ABC):
 
     def __init__(
         self,
-        inputs: Inputs,
+        adapter: ObservationAdapter,
         config: OffPolicyConfig,
         *,
         seed: int = 0,
@@ -62,10 +62,10 @@ class OffPolicy(ABC):
         device: torch.device | str = "cpu",
     ) -> None:
         """hyperparameters: for each member, values that replace the config's (keys of `RANGES`)."""
-        self.config, self.inputs, self.spec, self.dtype = config, inputs, inputs.spec, dtype
+        self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
         self.members, self.device = len(members), torch.device(device)
         self.settings = settings_of(hyperparameters, config, self.RANGES, self.members, dtype=dtype, device=self.device)
-        self.trained = Trained(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
+        self.train_state = TrainState(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._scaled = False  # all of them are set
         self.updates = 0
@@ -73,18 +73,18 @@ class OffPolicy(ABC):
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
-        self.items = max(1, config.batch_size // inputs.accounts)  # of an update
+        self.items = max(1, config.batch_size // adapter.accounts)  # of an update
         self._build(generators(seed, members, "initial weights"))
-        account = (inputs.accounts,)
+        account = (adapter.accounts,)
         fields = {
-            **inputs.leaves,
-            **{f"next_{name}": leaf for name, leaf in inputs.leaves.items()},
+            **adapter.item_fields,
+            **{f"next_{name}": leaf for name, leaf in adapter.item_fields.items()},
             "action": (account + self.action_shape, self.action_dtype),
             "reward": (account, dtype),
             "terminated": (account, torch.bool),
         }
         self.replay = Replay(
-            fields, self.members, config.buffer_size // inputs.accounts, self.device, accounts=inputs.accounts
+            fields, self.members, config.buffer_size // adapter.accounts, self.device, accounts=adapter.accounts
         )
 
     # ------------------------------------------------------------------ a subclass says
@@ -94,15 +94,15 @@ class OffPolicy(ABC):
         """Add the parts that are trained; streams: for initial weights, one a member."""
 
     @abstractmethod
-    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         """Actions [P, G, A, *action_shape] to collect with."""
 
     @abstractmethod
-    def _random(self, groups: int) -> Tensor:
+    def _random_action(self, groups: int) -> Tensor:
         """The same, of an agent that knows nothing yet."""
 
     @abstractmethod
-    def _decide(self, seen: Seen) -> Tensor:
+    def _decide(self, seen: ModelInput) -> Tensor:
         """The same, without exploration."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class OffPolicy(ABC):
 
     @property
     @abstractmethod
-    def acting(self) -> str:
+    def acting_part(self) -> str:
         """Which of the trained parts acts."""
 
     # ------------------------------------------------------------------ an iteration
@@ -145,17 +145,19 @@ class OffPolicy(ABC):
     def collect(self, worker: Worker) -> Tensor:
         """`horizon` steps of every environment into the replay; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
-        groups, accounts = self.inputs.groups, self.inputs.accounts
+        groups, accounts = self.adapter.groups, self.adapter.accounts
         for _ in range(self.config.horizon):
-            items = self.inputs.take(worker.observation)
-            action = self._random(groups) if self.seen < self.config.learning_starts else self._explore(items)
+            items = self.adapter.encode(worker.observation)
+            action = (
+                self._random_action(groups) if self.seen < self.config.learning_starts else self._sample_action(items)
+            )
             out = worker.env.step(self._to_env(action))
             shape = (self.members, groups, accounts)
             reward = out.reward.view(shape).to(self.dtype)
             self.replay.add(
                 {
                     **items,
-                    **{f"next_{name}": x for name, x in self.inputs.take(out.final_observation).items()},
+                    **{f"next_{name}": x for name, x in self.adapter.encode(out.final_observation).items()},
                     "action": action,
                     "reward": reward,
                     "terminated": out.terminated.view(shape),
@@ -190,7 +192,7 @@ class OffPolicy(ABC):
         )
         data = self.replay.take(chosen)  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
-        reward, going = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
+        reward, not_done = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
         wanted = (count, *self._extra_shape())
         extras = torch.stack(
             [torch.randn(wanted, generator=s, dtype=self.dtype, device=self.device) for s in self._extras], 1
@@ -198,11 +200,11 @@ class OffPolicy(ABC):
         return [
             (
                 Batch(
-                    self.inputs.see({name: data[name][u] for name in self.inputs.leaves}),
+                    self.adapter.decode({name: data[name][u] for name in self.adapter.item_fields}),
                     data["action"][u],
                     reward[u],
-                    going[u],
-                    self.inputs.see({name: data[f"next_{name}"][u] for name in self.inputs.leaves}),
+                    not_done[u],
+                    self.adapter.decode({name: data[f"next_{name}"][u] for name in self.adapter.item_fields}),
                 ),
                 extras[u],
             )
@@ -224,35 +226,37 @@ class OffPolicy(ABC):
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         self._scaled = True
 
-    def _follow(self, steps: int) -> None:
+    def _update_targets(self, steps: int) -> None:
         """Move the targets, when it is their turn. steps: of the networks that they follow, so far."""
         if steps % self.config.target_interval == 0:
-            self.trained.follow()
+            self.train_state.polyak_update()
 
     # ------------------------------------------------------------------ acting and state
 
     @property
     def alive(self) -> Tensor:
         """[P] bool, False for a member whose loss was no longer a number."""
-        return self.trained.alive
+        return self.train_state.alive
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        return self._to_env(self._decide(self.inputs.see(self.inputs.take(observation))))
+        return self._to_env(self._decide(self.adapter.decode(self.adapter.encode(observation))))
 
     def weights(self) -> dict[str, Tensor]:
-        return self.trained.fixed(self.acting)
+        return self.train_state.detached(self.acting_part)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(shape) for name, shape in self.trained.parts[self.acting].parameters.shapes.items()}
+        return {
+            name: tuple(shape) for name, shape in self.train_state.parts[self.acting_part].parameters.shapes.items()
+        }
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.trained.member(p)}
-        return self.trained.parts[self.acting].parameters.member(p), rest
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
+        return self.train_state.parts[self.acting_part].parameters.member(p), rest
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        self.trained.load(p, rest)
-        self.trained.parts[self.acting].parameters.load(p, weights)
+        self.train_state.load(p, rest)
+        self.train_state.parts[self.acting_part].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
         self._scaled = False
 

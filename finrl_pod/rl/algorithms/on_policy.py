@@ -1,4 +1,4 @@
-"""What algorithms share that learn from what they have just done: a rollout, one update, and nothing kept."""
+"""Base of the on-policy algorithms: acting, members' state, and the checks of their settings."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.regularisers import Additions, HTerm
+from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.networks.distributions import Distribution, distribution_of
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, Running, normalised
+from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
-from finrl_pod.rl.training.worker import AS_IT_IS, View, Worker, as_pair
+from finrl_pod.rl.training.worker import IDENTITY, ObservationNormaliser, Worker, as_pair
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, at_least, between, check_ranges
 from finrl_pod.types import Tensor
 
-MOST_LOG_STD = 20.0
+MAX_LOG_STD = 20.0
 
 
 class MeanActor:
-    """Acts by the mean of a Gaussian policy, or by the likeliest choice."""
+    """Acts by the mean of a Gaussian policy, or by its most likely choice."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.policy = spec, make_policy(spec)
@@ -35,14 +35,14 @@ class MeanActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, D] scores, or choices [P, K, A, 1]."""
-        if MEAN in params:  # it was trained on rows by running statistics
+        if MEAN in params:  # trained on rows normalised by running statistics
             account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
 
 
 class OnPolicy(ABC):
-    """Rollout in, update out. A subclass says how it acts, and how it learns from a rollout."""
+    """Learns from each rollout once. Subclasses define the policy, how it explores and the update."""
 
     config: OnPolicyConfig
     spec: PolicySpec
@@ -53,34 +53,38 @@ class OnPolicy(ABC):
     settings: dict[str, Tensor]
     alive: Tensor
     reward_scale: Tensor
-    additions: Additions | None
-    running: Running | None
+    regularisers: Regularisers | None
+    running: RunningNormaliser | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
 
     @abstractmethod
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+        """Mean scores [P, K, A, D] and their log standard deviation, for days [P, K] and accounts [P, K, A, 1 + N]."""
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """An action drawn by noise [P, K, A, D], and its log-probability [P, K, A]."""
+        """Actions sampled with noise [P, K, A, D], and their log-probability [P, K, A]."""
         mean, log_std = self.act(day, account)
         action = self.distribution.sample(mean, log_std, noise)
         return action, self.distribution.log_probability(action, mean, log_std)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
+        """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
+
+    @abstractmethod
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        """Collect a rollout and learn from it; returns diagnostics, [P] each."""
 
     @abstractmethod
     def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
-        """Learn from one rollout; returns figures [P]."""
+        """Learn from one rollout; returns diagnostics, [P] each."""
 
     @property
     def h_term(self) -> HTerm | None:
-        """The buffers of good trajectories, where the H-term is on."""
-        return None if self.additions is None else self.additions.h_term
+        """Buffers of the H-term, None while it is off."""
+        return None if self.regularisers is None else self.regularisers.h_term
 
     # ------------------------------------------------------------------ an Algorithm
 
@@ -89,40 +93,34 @@ class OnPolicy(ABC):
         return MeanActor(self.spec)
 
     @property
-    def view(self) -> View:
-        """What it sees of the environment: with `normalise` rows and rewards by what they have been so far."""
-        return self.running or AS_IT_IS
+    def observation_normaliser(self) -> ObservationNormaliser:
+        """How observations and rewards are normalised: by running statistics with `normalise`, else not at all."""
+        return self.running or IDENTITY
 
     @property
     def steps(self) -> int:
         return self.config.horizon
 
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        _, groups, accounts = worker.shape
-        noise = self.noise((groups, accounts, self.spec.action_size))
-        rollout = worker.collect(self.explore, noise, self.view)
-        return self.update(rollout, rate_factor)
-
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        day, account = as_pair(self.view.show(observation))
+        day, account = as_pair(self.observation_normaliser.normalise(observation))
         p, groups = day.shape
         mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
         best = self.distribution.best(mean)
         return best.reshape(p, -1, best.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
-        seen = self.running.weights() if self.running else {}
-        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **seen}
+        statistics = self.running.weights() if self.running else {}
+        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **statistics}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        seen = self.running.shapes() if self.running else {}
-        return {**{name: tuple(shape) for name, shape in self.parameters.shapes.items()}, **seen}
+        statistics = self.running.shapes() if self.running else {}
+        return {**{name: tuple(shape) for name, shape in self.parameters.shapes.items()}, **statistics}
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
-        seen, more = self.running.member(p) if self.running else ({}, {})
-        return {**self.parameters.member(p), **seen}, {**rest, **more}
+        statistics, more = self.running.member(p) if self.running else ({}, {})
+        return {**self.parameters.member(p), **statistics}, {**rest, **more}
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         self.parameters.load(p, weights)
@@ -145,11 +143,11 @@ class OnPolicy(ABC):
         if self.h_term is not None:
             self.h_term.buffer.load(state, int(state["counts"][0]))
         elif state:
-            raise RunError(f"{self.config.algorithm} keeps nothing between iterations here, got {min(state)}")
+            raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
 
 
 def check(config: AgentConfig, env: VecEnv) -> None:
-    """Raises ConfigError for a shared setting that is out of its range or does not fit the environment."""
+    """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
     check_ranges("agent", config, {"horizon": at_least(1)})
     if isinstance(env, MarketVecEnv) and config.horizon > env.window:
@@ -161,44 +159,37 @@ def check(config: AgentConfig, env: VecEnv) -> None:
         _check_minibatches(config, env)
         if config.clip_range_schedule == "linear" and config.learning_rate_schedule != "linear":
             raise ConfigError(
-                'agent.clip_range_schedule "linear" falls as the learning rate does, which is constant; set '
-                'agent.learning_rate_schedule = "linear", or agent.clip_range_schedule = "constant"'
+                'agent.clip_range_schedule = "linear" needs agent.learning_rate_schedule = "linear", got "constant"'
             )
     _check_h_term(config)
     _check_network(config, env)
 
 
 def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
-    log_std = between(-MOST_LOG_STD, MOST_LOG_STD)
+    log_std = between(-MAX_LOG_STD, MAX_LOG_STD)
     check_ranges(
         "agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_sample_freq": at_least(0), "log_std_init": log_std}
     )
     for name, usual in (("activation", "tanh"), ("orthogonal_init", True), ("use_sde", False)):
         if config.policy != "mlp" and getattr(config, name) != usual:
             raise ConfigError(
-                f"agent.{name} is for plain networks and agent.policy is {config.policy!r}; "
-                f'set agent.policy = "mlp", or leave agent.{name} out'
+                f'agent.{name} needs agent.policy = "mlp", got {config.policy!r}; set the policy or omit agent.{name}'
             )
     if config.use_sde and env.action_kind == "discrete":
-        raise ConfigError(
-            "agent.use_sde is noise on numbers and this environment takes choices; leave agent.use_sde out"
-        )
+        raise ConfigError("agent.use_sde needs continuous actions, and this environment's are discrete; omit it")
     if config.use_sde and config.diversity:
-        raise ConfigError("agent.diversity compares fixed spreads and agent.use_sde has none; leave one of them out")
+        raise ConfigError("agent.diversity and agent.use_sde cannot be combined; omit one of them")
     if config.normalise and isinstance(env, MarketVecEnv):
         raise ConfigError(
-            "agent.normalise is for environments of flat rows, and a market's features are normalised on its training "
-            "years already; leave agent.normalise out"
+            "agent.normalise is for flat observations; market features are already normalised on the training "
+            "split. Omit agent.normalise"
         )
 
 
 def _check_h_term(config: OnPolicyConfig) -> None:
     check_ranges("agent", config, dict.fromkeys(("h_steps", "h_trajectories", "h_buffer"), at_least(1)))
     if config.h_term and config.h_steps > config.horizon:
-        raise ConfigError(
-            f"agent.h_steps must be at most agent.horizon, from which trajectories are cut, got {config.h_steps} and "
-            f"{config.horizon}; take shorter trajectories or a longer horizon"
-        )
+        raise ConfigError(f"agent.h_steps must be at most agent.horizon = {config.horizon}, got {config.h_steps}")
 
 
 def _check_minibatches(config: PPOConfig, env: VecEnv) -> None:
@@ -208,10 +199,10 @@ def _check_minibatches(config: PPOConfig, env: VecEnv) -> None:
     if items % config.minibatches:
         raise ConfigError(
             f"agent.minibatches must divide horizon x groups = {config.horizon} x {groups} = {items}, "
-            f"got {config.minibatches}; choose a divisor"
+            f"got {config.minibatches}"
         )
     if items * accounts == config.minibatches:
         raise ConfigError(
-            f"agent.minibatches leaves 1 sample in each of {config.minibatches} minibatches, which has no spread of "
-            "advantages; take fewer minibatches or more environments"
+            f"agent.minibatches = {config.minibatches} leaves 1 sample in each minibatch, too few to standardise "
+            "advantages; use fewer minibatches or more environments"
         )

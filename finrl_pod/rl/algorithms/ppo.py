@@ -1,7 +1,9 @@
-"""Proximal policy optimisation, Schulman et al. 2017, for P members in one program.
+"""Proximal policy optimisation (Schulman et al. 2017) for P members in one program.
 
-Read from top to bottom: values and advantages of the rollout, then epochs of minibatches, each a clipped update of
-every member that has not yet moved too far from the policy that collected the data.
+Reads from top to bottom: `iterate` collects a rollout, `update` computes advantages, flattens the rollout into items
+and takes epochs of minibatches, `_minibatch` is one clipped gradient step.
+
+Shapes: H steps, P members, G groups of A accounts, I = H * G items, M items of a minibatch, D scores, W parameters.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.random import generators
-from finrl_pod.rl.algorithms.base import COMMON_RANGES, scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
-from finrl_pod.rl.algorithms.regularisers import Additions
+from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
 from finrl_pod.rl.native.policy_kernel import make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of
-from finrl_pod.rl.networks.policies import Policy, PolicySpec, Start, make_policy
+from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
-from finrl_pod.rl.training.normalisation import Running
+from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
+from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, SHARE, Ranges, at_least
 from finrl_pod.types import Tensor
@@ -37,10 +40,12 @@ ROLLOUT_RANGES: Ranges = {
 }
 RANGES: Ranges = {**ROLLOUT_RANGES, "clip_range": ABOVE_ZERO, "target_kl": ABOVE_ZERO}
 MEMBER_SETTINGS = tuple(RANGES)
-# On a CPU a minibatch is worked through in pieces whose widest layer has so many numbers: what is written is read again
-# while it is still in the cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in such pieces.
+# On a CPU a minibatch is processed in chunks whose widest layer has this many numbers, so that activations stay in the
+# cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
-SEEN = 256  # items over which an entropy is taken
+ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
+MIN_VARIANCE = 1e-12
+ADVANTAGE_EPSILON = 1e-8
 DIAGNOSTICS = (
     "reward",
     "approx_kl",
@@ -54,7 +59,7 @@ DIAGNOSTICS = (
 
 
 class PPO(OnPolicy):
-    """The learner: parameters, optimiser and settings of P members on one market table."""
+    """PPO of P members: parameters, optimiser state and settings, on one market table."""
 
     config: OnPolicyConfig
     RANGES: ClassVar[Ranges] = RANGES
@@ -71,9 +76,10 @@ class PPO(OnPolicy):
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
+        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
-        hyperparameters: for each member, values that replace the config's (keys of `RANGES`).
+        members: ids that key the random streams. hyperparameters: per member, values that override the config's (keys
+        of `RANGES`). Raises ConfigError for unknown or invalid ones.
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
@@ -82,101 +88,86 @@ class PPO(OnPolicy):
         noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
-        start = Start(config.log_std_init, config.orthogonal_init)
-        self.parameters = Parameters([self.policy.init(s, dtype, start) for s in streams], self.device)
-        self.optimiser = _optimiser(config, self.parameters.flat)
+        init = PolicyInit(config.log_std_init, config.orthogonal_init)
+        self.parameters = Parameters([self.policy.init(s, dtype, init) for s in streams], self.device)
+        self.optimiser = _make_optimiser(config, self.parameters.flat)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
-        self.running = Running(self.settings["gamma"], spec.own, dtype) if config.normalise else None
-        self.additions = Additions.of(config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids)
-        # The kernels know the loss without additions, and Adam.
-        plain = self.additions is None and isinstance(self.optimiser, Adam)
-        self._fused = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if plain else None
+        self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
+        self.regularisers = Regularisers.of(
+            config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids
+        )
+        # The native kernels implement the loss without regularisers, and Adam.
+        is_plain = self.regularisers is None and isinstance(self.optimiser, Adam)
+        self._kernel = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if is_plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor = 1.0
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
 
-    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
-        return self.features[day], None if self.tradable is None else self.tradable[day]
+    # ------------------------------------------------------------------ one iteration
 
-    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean scores and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
-        views, account = self.parameters.views, account.to(self.dtype)
-        if self._fused is not None and not torch.is_grad_enabled():
-            return self._fused.mean(day, account), views["log_std"]
-        return self._decide(views, day, account)
+    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+        """Collect a rollout and learn from it; returns diagnostics, [P] each. rate_factor: of the learning rates."""
+        _, groups, accounts = worker.shape
+        noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
+        rollout = worker.collect(self.explore, noise, self.observation_normaliser)
+        return self.update(rollout, rate_factor)
 
-    def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
-        """The same by these weights, with gradients."""
-        features, tradable = self.rows(day)
-        return self.policy.decide(views, features, account, tradable)
-
-    @torch.no_grad()
-    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        if self._fused is not None:
-            return self._fused.sample(day, account.to(self.dtype), noise)
-        if isinstance(self.policy, StateNoisePolicy):
-            return self.policy.draw(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
-        return super().explore(day, account, noise)
-
-    def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """[H, P, *shape] of what the distribution draws by, from each member's own stream."""
-        whole = (self.config.horizon, *shape)
-        return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
-
-    # ------------------------------------------------------------------ the update
-
-    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> dict[str, Tensor]:
+    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
         assert isinstance(config, PPOConfig)
         self._clip_factor = learning_rate_factor if config.clip_range_schedule == "linear" else 1.0
-        data, values = self._examples(rollout)
-        target = data[-1]
-        items = target.shape[1]
-        active = self.alive.clone()
+
+        # Advantages: values, advantages and value targets [H, P, G, A].
+        values, advantage, target = self._advantages(rollout)
+
+        # Flatten: every tensor to items [P, I, ...].
+        data = flatten(rollout, advantage, target)
+        items = rollout.reward.shape[0] * rollout.reward.shape[2]
         size = items // config.minibatches
+
+        # Minibatches. Permutations are drawn for all epochs at once: stopping early must not shift later shuffles.
+        permutations = [self._permutation(items) for _ in range(config.epochs)]  # [P, I] each
+        active = self.alive.clone()  # [P], members within target_kl
         log: list[Tensor] = []
-        took_part: list[Tensor] = []
-        # Drawn for every epoch, whether it takes place or not: what stops early must not shift later shuffles.
-        orders = [self._shuffled(items) for _ in range(config.epochs)]
-        for order in orders:
+        participants: list[Tensor] = []
+        for permutation in permutations:
             for i in range(config.minibatches):
-                chosen = order[:, i * size : (i + 1) * size]
-                step, kl = self._minibatch(data, chosen, active, learning_rate_factor)
-                log.append(step)
-                took_part.append(active)
+                indices = permutation[:, i * size : (i + 1) * size]  # [P, M]
+                figures, kl = self._minibatch(data, indices, active, learning_rate_factor)
+                log.append(figures)
+                participants.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
             if self.device.type == "cpu" and not bool(active.any()):
                 break
-        # Over the minibatches a member took part in; NaN for a member that took part in none, being broken.
-        part = torch.stack(took_part).unsqueeze(1)  # [S, 1, P]
-        means = torch.where(part, torch.stack(log), 0.0).sum(0) / part.sum(0)  # [5, P]
+
+        # Means over the minibatches that each member took part in; NaN for a member that diverged before.
+        took_part = torch.stack(participants).unsqueeze(1)  # [S, 1, P]
+        means = torch.where(took_part, torch.stack(log), 0.0).sum(0) / took_part.sum(0)  # [5, P]
         return {
             "approx_kl": means[0],
             "clip_fraction": means[1],
             "policy_loss": means[2],
             "value_loss": means[3],
             "grad_norm": means[4],
-            "explained_variance": explained(values, target),
+            "explained_variance": explained_variance(to_items(values), data[-1]),
             "entropy": self.entropy(data),
             "reward": rollout.reward.mean(dim=(0, 2, 3)),
         }
 
-    def _examples(self, rollout: Rollout) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The rollout as items [P, H * G, A, ...] to learn from, and what the critic said of them [P, H * G, A].
+    # ------------------------------------------------------------------ advantages
 
-        The items are day, account, action, log-probability, advantage and the value's target.
-        """
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """Values, advantages and value targets of a rollout, [H, P, G, A] each; rewards are scaled first."""
         horizon, p, groups, accounts = rollout.reward.shape
         values, next_values = self._values(rollout)
-        shape = (horizon, p, groups * accounts)
-        reward = self._scaled(rollout.reward)
+        reward = self._scale_rewards(rollout.reward)
         if self.h_term is not None:
             self.h_term.remember(rollout, reward, self.settings["gamma"], self.gradient_steps)
+        shape = (horizon, p, groups * accounts)  # [H, P, E]
         advantage = gae(
             reward.reshape(shape),
             values.reshape(shape),
@@ -188,164 +179,204 @@ class PPO(OnPolicy):
         ).view(horizon, p, groups, accounts)
         target = advantage + values
         if self.config.group_baseline and accounts > 1:
-            # The accounts of a group lived through the same days: what they have in common no action caused.
+            # Accounts of a group share the same days: what they have in common was caused by no action.
             advantage = advantage - advantage.mean(-1, keepdim=True)
-
-        def by_item(x: Tensor) -> Tensor:
-            """[H, P, G, ...] -> [P, H * G, ...]"""
-            return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
-
-        each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
-        return tuple(by_item(x) for x in each), by_item(values)
-
-    def _minibatch(
-        self, data: Sequence[Tensor], chosen: Tensor, active: Tensor, rate_factor: float
-    ) -> tuple[Tensor, Tensor]:
-        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
-
-        data: the rollout by item, [P, I] and [P, I, A, ...]; chosen: the items of the minibatch [P, M].
-        """
-        if self._fused is not None:
-            rate = self.settings["learning_rate"] * rate_factor
-            settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
-            self.alive = self.alive.clone()
-            assert isinstance(self.optimiser, Adam)
-            figures = self._fused.update(data, chosen, settings, self.optimiser, active, self.alive)
-            return figures, figures[0]
-        day, account, *rest, advantage, target = (_items(x, chosen) for x in data)
-        gradient, figures = self._gradient([day, account, *rest, _normalised(advantage), target])
-        if self.additions is not None:
-            gradient = gradient + self.additions.gradient(day, account, self.alive)
-        kl, outside, policy_loss, value_loss = figures
-        gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
-        # A member whose loss is no longer a number stops here, with the parameters it had. One that sits out is
-        # not judged: alone, it would not have come here.
-        finite = torch.isfinite(norm) & torch.isfinite(policy_loss) & torch.isfinite(value_loss)
-        self.alive = self.alive & (finite | ~active)
-        moves = active & self.alive & (kl <= self.settings["target_kl"])
-        self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
-        return torch.stack([kl, outside, policy_loss, value_loss, norm]), kl
-
-    @torch.no_grad()
-    def entropy(self, data: Sequence[Tensor]) -> Tensor:
-        """[P]: of the policy as it is now; where that depends on what it sees, over a minibatch of the rollout."""
-        day, account = (x[:, :SEEN] for x in data[:2])
-        mean, log_std = self.act(day, account)
-        return self.distribution.entropy(mean, log_std)
-
-    @property
-    def gradient_steps(self) -> int:
-        """Of an iteration in which no member stops early."""
-        assert isinstance(self.config, PPOConfig)
-        return self.config.epochs * self.config.minibatches
-
-    @property
-    def clip(self) -> Tensor:
-        """[P]: how far a ratio of probabilities may move and still be learned from."""
-        return self.settings["clip_range"] * self._clip_factor
-
-    def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Of the loss, [P, D], and what `_loss` says beside it, [4, P]."""
-        target = batch[-1]  # [P, M, A]
-        p, items, _ = target.shape
-        parts = [torch.split(x, self._piece(target), dim=1) for x in batch]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
-        for piece in zip(*parts, strict=True):
-            share = piece[0].shape[1] / items
-            loss, seen = self._loss(piece)
-            gradient += self.parameters.gradient((loss * share).sum())
-            figures += seen * share
-        return gradient, figures
-
-    def _loss(self, piece: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The loss [P] over some items, and (KL, share clipped, policy loss, value loss) [4, P], all means."""
-        day, account, action, old, advantage, target = piece
-        features, tradable = self.rows(day)
-        out = self.policy.forward(self.parameters.views, features, account, tradable)
-        log_ratio = self.distribution.log_probability(action, out.mean, out.log_std) - old
-        ratio = log_ratio.exp()
-        clip = self.clip.view(-1, 1, 1)
-        clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
-        value_loss = (out.value - target).square().mean(dim=(1, 2))
-        spread = self.distribution.entropy(out.mean, out.log_std)
-        loss = (
-            policy_loss
-            + self.settings["value_coefficient"] * value_loss
-            - self.settings["entropy_coefficient"] * spread
-        )
-        with torch.no_grad():
-            kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
-            outside = ((ratio - 1).abs() > clip).to(self.dtype).mean(dim=(1, 2))
-        return loss, torch.stack([kl, outside, policy_loss.detach(), value_loss.detach()])
-
-    def _piece(self, like: Tensor) -> int:
-        """Items of [P, M, A] to work on at once: on a CPU few enough that what a layer makes of them stays in cache."""
-        if self.device.type != "cpu":
-            return like.shape[1]
-        p, _, accounts = like.shape
-        return max(1, CACHE_FLOATS // (p * accounts * self.policy.width))
-
-    def _shuffled(self, items: int) -> Tensor:
-        """An order of the items for each member, from its own stream: [P, items]."""
-        return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
+        return values, advantage, target
 
     @torch.no_grad()
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Values of the states [H, P, G, A] and of the states they led to, before any reset."""
+        """Values of the states, and of the states that each step led to before any reset: [H, P, G, A] both."""
         horizon, p, groups, accounts = rollout.reward.shape
 
         def value(day: Tensor, account: Tensor) -> Tensor:
-            if self._fused is not None:
-                return self._fused.value(day, account)
+            if self._kernel is not None:
+                return self._kernel.value(day, account)
             features, tradable = self.rows(day)
             return self.policy.value(self.parameters.views, features, account, tradable)
 
-        after = (rollout.last, *rollout.ends)
-        days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in after)])
-        wide = (1, p, groups, accounts, -1)
-        accounts_all = torch.cat(
-            [rollout.account, *(x.account.view(wide) for x in after)]
-        )  # [H + 1 + rounds of ends, P, G, A, 1 + N]
+        final = (rollout.last, *rollout.ends)
+        days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in final)])
+        grouped = (1, p, groups, accounts, -1)
+        all_accounts = torch.cat(
+            [rollout.account, *(x.account.view(grouped) for x in final)]
+        )  # [H + 1 + rounds of episode ends, P, G, A, 1 + N]
         flat = value(
-            days.transpose(0, 1).reshape(p, -1), accounts_all.transpose(0, 1).reshape(p, -1, *accounts_all.shape[3:])
+            days.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
         )
-        all_values = flat.view(p, horizon + len(after), groups, accounts).transpose(0, 1)
-        following, nth = all_values[1 : horizon + 1], rollout.over.cumsum(0)
-        for r, ends in enumerate(all_values[horizon + 1 :]):
-            ended = (rollout.over & (nth == r + 1)).unsqueeze(-1)
-            following = torch.where(ended, ends, following)
-        return all_values[:horizon], following
+        all_values = flat.view(p, horizon + len(final), groups, accounts).transpose(0, 1)
+        next_values, count = all_values[1 : horizon + 1], rollout.over.cumsum(0)
+        for r, end_values in enumerate(all_values[horizon + 1 :]):
+            ended = (rollout.over & (count == r + 1)).unsqueeze(-1)
+            next_values = torch.where(ended, end_values, next_values)
+        return all_values[:horizon], next_values
 
     @torch.no_grad()
-    def _scaled(self, reward: Tensor) -> Tensor:
-        """Rewards over their standard deviation in the first rollout, so that values are of order one."""
+    def _scale_rewards(self, reward: Tensor) -> Tensor:
+        """Rewards divided by their standard deviation in the first rollout, so that values are of order one."""
         if not self.config.scale_rewards:
             return reward
         first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
         return reward * self.reward_scale.view(1, -1, 1, 1)
 
+    # ------------------------------------------------------------------ one minibatch
 
-def _optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:
-    kind = RMSprop if config.optimiser == "rmsprop" else Adam
-    return kind(flat, config.optimiser_epsilon)
+    def _permutation(self, items: int) -> Tensor:
+        """A random order of the items for each member, from its own stream: [P, I]."""
+        return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
+
+    def _minibatch(
+        self, data: Sequence[Tensor], indices: Tensor, active: Tensor, rate_factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
+
+        data: as `flatten` returns it; indices: [P, M], the items of the minibatch.
+        """
+        if self._kernel is not None:
+            rate = self.settings["learning_rate"] * rate_factor
+            settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
+            self.alive = self.alive.clone()
+            assert isinstance(self.optimiser, Adam)
+            figures = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
+            return figures, figures[0]
+        day, account, *rest, advantage, target = (_select(x, indices) for x in data)
+        gradient, figures = self._gradient([day, account, *rest, _standardise(advantage), target])
+        if self.regularisers is not None:
+            gradient = gradient + self.regularisers.gradient(day, account, self.alive)
+        kl, clip_fraction, policy_loss, value_loss = figures
+        gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
+        # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
+        # trained alone, they would not have reached this minibatch.
+        finite = torch.isfinite(norm) & torch.isfinite(policy_loss) & torch.isfinite(value_loss)
+        self.alive = self.alive & (finite | ~active)
+        moves = active & self.alive & (kl <= self.settings["target_kl"])
+        self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
+        return torch.stack([kl, clip_fraction, policy_loss, value_loss, norm]), kl
+
+    def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Gradient of the loss [P, W], and the diagnostics of `_loss` [4, P], accumulated over chunks."""
+        target = batch[-1]  # [P, M, A]
+        p, items, _ = target.shape
+        parts = [torch.split(x, self._chunk_items(target), dim=1) for x in batch]
+        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
+        for chunk in zip(*parts, strict=True):
+            share = chunk[0].shape[1] / items
+            loss, chunk_figures = self._loss(chunk)
+            gradient += self.parameters.gradient((loss * share).sum())
+            figures += chunk_figures * share
+        return gradient, figures
+
+    def _loss(self, chunk: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Loss [P] over some items, and their mean (KL, clip fraction, policy loss, value loss) [4, P]."""
+        day, account, action, old_log_prob, advantage, target = chunk
+        features, tradable = self.rows(day)
+        out = self.policy.forward(self.parameters.views, features, account, tradable)
+        log_ratio = self.distribution.log_probability(action, out.mean, out.log_std) - old_log_prob  # [P, M, A]
+        ratio = log_ratio.exp()
+        clip = self.clip.view(-1, 1, 1)
+        clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
+        value_loss = (out.value - target).square().mean(dim=(1, 2))  # [P]
+        entropy = self.distribution.entropy(out.mean, out.log_std)  # [P]
+        loss = (
+            policy_loss
+            + self.settings["value_coefficient"] * value_loss
+            - self.settings["entropy_coefficient"] * entropy
+        )
+        with torch.no_grad():
+            kl = (ratio - 1 - log_ratio).mean(dim=(1, 2))
+            clip_fraction = ((ratio - 1).abs() > clip).to(self.dtype).mean(dim=(1, 2))
+        return loss, torch.stack([kl, clip_fraction, policy_loss.detach(), value_loss.detach()])
+
+    def _chunk_items(self, like: Tensor) -> int:
+        """How many items of [P, M, A] to process at once: on a CPU as many as fit the cache."""
+        if self.device.type != "cpu":
+            return like.shape[1]
+        p, _, accounts = like.shape
+        return max(1, CACHE_FLOATS // (p * accounts * self.policy.width))
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps of an iteration in which no member stops early."""
+        assert isinstance(self.config, PPOConfig)
+        return self.config.epochs * self.config.minibatches
+
+    @property
+    def clip(self) -> Tensor:
+        """Current clip range of the probability ratio: [P]."""
+        return self.settings["clip_range"] * self._clip_factor
+
+    # ------------------------------------------------------------------ acting
+
+    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
+        return self.features[day], None if self.tradable is None else self.tradable[day]
+
+    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+        views, account = self.parameters.views, account.to(self.dtype)
+        if self._kernel is not None and not torch.is_grad_enabled():
+            return self._kernel.mean(day, account), views["log_std"]
+        return self._decide(views, day, account)
+
+    def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """`act` with the given weights, differentiable."""
+        features, tradable = self.rows(day)
+        return self.policy.decide(views, features, account, tradable)
+
+    @torch.no_grad()
+    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self._kernel is not None:
+            return self._kernel.sample(day, account.to(self.dtype), noise)
+        if isinstance(self.policy, StateNoisePolicy):
+            return self.policy.sample(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
+        return super().explore(day, account, noise)
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
+        whole = (self.config.horizon, *shape)
+        return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
+
+    @torch.no_grad()
+    def entropy(self, data: Sequence[Tensor]) -> Tensor:
+        """Entropy [P] of the current policy over the first `ENTROPY_ITEMS` items of the rollout."""
+        day, account = (x[:, :ENTROPY_ITEMS] for x in data[:2])
+        mean, log_std = self.act(day, account)
+        return self.distribution.entropy(mean, log_std)
 
 
-def explained(values: Tensor, target: Tensor) -> Tensor:
-    """Share of the targets' variance that the critic explains: [P, K, A] both -> [P]."""
-    return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=1e-12)
+def _make_optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:
+    optimiser = RMSprop if config.optimiser == "rmsprop" else Adam
+    return optimiser(flat, config.optimiser_epsilon)
 
 
-def _items(x: Tensor, chosen: Tensor) -> Tensor:
-    """x [P, I, ...] at chosen [P, M]: [P, M, ...]."""
+def to_items(x: Tensor) -> Tensor:
+    """[H, P, G, ...] -> [P, H * G, ...]."""
+    horizon, p, groups = x.shape[:3]
+    return x.transpose(0, 1).reshape(p, horizon * groups, *x.shape[3:])
+
+
+def flatten(rollout: Rollout, advantage: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """A rollout as items: day [P, I], account [P, I, A, 1 + N], action [P, I, A, D], and [P, I, A] each of the
+    log-probability, advantage and value target."""
+    each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
+    return tuple(to_items(x) for x in each)
+
+
+def _select(x: Tensor, indices: Tensor) -> Tensor:
+    """Items of x [P, I, ...] at indices [P, M]: [P, M, ...]."""
     if x.shape[0] == 1:
-        return x[0].index_select(0, chosen[0]).unsqueeze(0)
-    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), chosen]
+        return x[0].index_select(0, indices[0]).unsqueeze(0)
+    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), indices]
 
 
-def _normalised(advantage: Tensor) -> Tensor:
-    """Zero mean, unit spread for each member: [P, M, A]."""
+def _standardise(advantage: Tensor) -> Tensor:
+    """Advantages [P, M, A] with zero mean and unit standard deviation for each member."""
     mean = advantage.mean(dim=(1, 2), keepdim=True)
     spread = advantage.std(dim=(1, 2), keepdim=True)
-    return (advantage - mean) / (spread + 1e-8)
+    return (advantage - mean) / (spread + ADVANTAGE_EPSILON)
+
+
+def explained_variance(values: Tensor, target: Tensor) -> Tensor:
+    """Share of the value targets' variance that the critic explains: [P, K, A] both -> [P]."""
+    return 1 - (target - values).var(dim=(1, 2)) / target.var(dim=(1, 2)).clamp(min=MIN_VARIANCE)

@@ -11,7 +11,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MarketVecEnv, VecEnv
 from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy_settings, on_policy, shac
 from finrl_pod.rl.algorithms.a2c import A2C
-from finrl_pod.rl.algorithms.analytic import Analytic, ThroughMarket
+from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
 from finrl_pod.rl.algorithms.base import Actor, Algorithm
 from finrl_pod.rl.algorithms.ddpg import DDPG, TD3
 from finrl_pod.rl.algorithms.dqn import D3QN, DQN, DoubleDQN, DuelingDQN
@@ -21,7 +21,7 @@ from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.algorithms.sac import REDQ, SAC
 from finrl_pod.rl.algorithms.shac import SHAC
 from finrl_pod.rl.networks.actors import BoundedActor
-from finrl_pod.rl.networks.observation_adapter import inputs_of, spec_of
+from finrl_pod.rl.networks.observation_adapter import make_adapter, spec_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.q_networks import GreedyActor
 from finrl_pod.settings.algorithm_configs import (
@@ -35,7 +35,7 @@ from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import Range, Ranges, check_ranges
 
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
-SIMULATOR: Mapping[str, type[ThroughMarket]] = {"analytic": Analytic, "shac": SHAC}
+SIMULATOR: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "ddpg": DDPG,
     "td3": TD3,
@@ -68,7 +68,7 @@ def make_algorithm(
         "dtype": dtype,
     }
     if isinstance(config, OffPolicyConfig):
-        inputs = inputs_of(env, spec, dtype)
+        inputs = make_adapter(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
     if not isinstance(env, MarketVecEnv):  # flat rows alone, and a table of nothing
         nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)

@@ -181,7 +181,7 @@ DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how
 Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Additions:
+class Regularisers:
     """Their gradient for P members. h_term: None where its weight is 0 for all; `diverse`: whether the bonus is on."""
 
     def __init__(
@@ -208,7 +208,7 @@ class Additions:
         spec: PolicySpec,
         seed: int,
         members: Sequence[int],
-    ) -> Additions | None:
+    ) -> Regularisers | None:
         """Those that the settings turn on, None where none is."""
         diverse = len(members) > 1 and bool(settings["diversity"].any())
         h_term, flat = None, parameters.flat
@@ -224,11 +224,11 @@ class Additions:
         views = self.parameters.views
         loss = torch.zeros_like(self.settings["diversity"])
 
-        def log_chance(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
+        def log_prob_of(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
             return self.distribution.log_probability(action, *self.decide(views, day, account))
 
         if self.h_term is not None:
-            loss = loss + self.settings["h_term"] * self.h_term.energy(log_chance, self.settings["gamma"])
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_prob_of, self.settings["gamma"])
         if self.diverse:
             few = max(1, day.shape[1] // DIVERSITY_PART)
             seen = (day[:, :few], account[:, :few])

@@ -16,7 +16,7 @@ from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.critics import combined
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
-from finrl_pod.rl.networks.observation_adapter import Seen
+from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, Ranges
 from finrl_pod.types import Tensor
@@ -67,71 +67,71 @@ class SAC(ActorCritic):
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         super()._build(streams)
-        self.trained.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
+        self.train_state.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         super().load_member(p, weights, rest)
         if not self.config.auto_entropy:  # a fixed temperature is a setting, and settings stay the slot's own
-            self.trained.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
+            self.train_state.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
 
     @property
-    def climbs(self) -> str:
+    def actor_rule(self) -> str:
         return "mean" if self.rule == "mean" else "min"
 
     @property
     def temperature(self) -> Tensor:
         """[P]"""
-        return self.trained.parts["temperature"].parameters.flat[:, 0].exp()
+        return self.train_state.parts["temperature"].parameters.flat[:, 0].exp()
 
-    def _sampled(self, seen: Seen, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _sampled(self, seen: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         """An action [P, K, A, D] of the actor and its log-density [P, K, A]."""
-        mean, log_std = self.network.forward(self.trained.views("actor"), seen)
+        mean, log_std = self.network.forward(self.train_state.views("actor"), seen)
         return squashed(mean, log_std, noise)
 
-    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
-        seen = self.inputs.see(items)
+    def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
+        seen = self.adapter.decode(items)
         return self._sampled(seen, self._noise(seen.account.shape[1]))[0]
 
     def _extra_shape(self) -> tuple[int, ...]:
-        return (2, self.items, self.inputs.accounts, self.spec.action_size)
+        return (2, self.items, self.adapter.accounts, self.spec.action_size)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
         temperature = self.temperature
-        if self._fused is not None:
-            figures = self._fit_critics_fused(self._fused, batch, extra, factor, temperature)
+        if self._kernel is not None:
+            figures = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
         else:
             with torch.no_grad():
-                following, chance = self._sampled(batch.following, extra[:, 0])
-                ahead = self.next_values(batch.following, following) - temperature.view(-1, 1, 1) * chance
-            figures = self._fit_critics(batch, ahead, factor)
-        if self.improves:
-            loss, entropy = self._improve(batch, extra[:, 1], temperature, factor)
-            self._cool(entropy, factor)
-            self.improved = [loss, temperature, entropy]
-        self._follow(self.updates)
-        return [*figures, *self.improved]
+                following, chance = self._sampled(batch.next_obs, extra[:, 0])
+                ahead = self.next_values(batch.next_obs, following) - temperature.view(-1, 1, 1) * chance
+            figures = self._update_critics(batch, ahead, factor)
+        if self.updates_actor:
+            loss, entropy = self._update_actor(batch, extra[:, 1], temperature, factor)
+            self._update_temperature(entropy, factor)
+            self.actor_figures = [loss, temperature, entropy]
+        self._update_targets(self.updates)
+        return [*figures, *self.actor_figures]
 
-    def _improve(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    def _update_actor(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """One step of the actor; returns its loss and its entropy [P]."""
-        if self._fused is not None:
-            gradient, loss, entropy = self._fused.actor()
-            self.trained.step("actor", gradient, loss, factor)
+        if self._kernel is not None:
+            gradient, loss, entropy = self._kernel.actor()
+            self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss, entropy
-        action, chance = self._sampled(batch.seen, noise)
-        values = combined(self.values(self._fixed, batch.seen, action, self.critics), self.climbs)
+        action, chance = self._sampled(batch.obs, noise)
+        values = combined(self.values(self._fixed, batch.obs, action, self.critics), self.actor_rule)
         loss = (temperature.view(-1, 1, 1) * chance - values).mean((1, 2))
-        self.trained.descend("actor", loss, factor)
+        self.train_state.gradient_step("actor", loss, factor)
         return loss.detach(), -chance.detach().mean((1, 2))
 
     @torch.no_grad()
-    def _cool(self, entropy: Tensor, factor: float) -> None:
+    def _update_temperature(self, entropy: Tensor, factor: float) -> None:
         """One step of the temperature: J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is learned."""
         if not self.config.auto_entropy:
             return
         above = entropy - self.settings["target_entropy"] * self.spec.action_size
-        log = self.trained.parts["temperature"].parameters.flat
+        log = self.train_state.parts["temperature"].parameters.flat
         # The gradient of log alpha * above is what stands above.
-        self.trained.step("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
+        self.train_state.apply_gradient("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
 
 
 class REDQ(SAC):
@@ -139,7 +139,7 @@ class REDQ(SAC):
 
     config: REDQConfig
     KERNEL = True
-    climbs = "mean"
+    actor_rule = "mean"
 
     @property
     def delay(self) -> int:  # type: ignore[override]

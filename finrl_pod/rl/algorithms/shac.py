@@ -13,7 +13,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MarketVecEnv
-from finrl_pod.rl.algorithms.analytic import Path, ThroughMarket
+from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.buffers.rollout import gae
 from finrl_pod.settings.algorithm_configs import SHACConfig
@@ -21,35 +21,35 @@ from finrl_pod.settings.constraints import SHARE, Ranges, above_to, at_least, ch
 from finrl_pod.types import Tensor
 
 
-class SHAC(ThroughMarket):
+class SHAC(DifferentiableAlgorithm):
     """Every iteration: one step of the actor up
 
         J = mean over accounts of sum_h discount^h r_h + discount^H V'(s_H)
 
-    (inside an episode that was cut off by its window, V' of its last state; behind ruin there is nothing), then
-    `epochs` passes of the critic V over the path towards TD(lambda) returns made with V', then one move of the target
-    critic V' towards V. Rewards are in units of their standard deviation in the first path.
+    (at a truncated episode V' of its final state; after a termination nothing), then `epochs` passes of the critic V
+    over the trajectory towards TD(lambda) returns computed with V', then one Polyak update of the target critic V'.
+    Rewards are in units of their standard deviation in the first trajectory.
     """
 
     config: SHACConfig
-    RANGES: ClassVar[Ranges] = {**ThroughMarket.RANGES, "gae_lambda": SHARE, "tau": above_to(0, 1)}
+    RANGES: ClassVar[Ranges] = {**DifferentiableAlgorithm.RANGES, "gae_lambda": SHARE, "tau": above_to(0, 1)}
 
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
-        self.trained.add("critic", critic, target=True)
+        self.train_state.add("critic", critic, target=True)
 
-    def _learn(self, path: Path, rate_factor: float) -> Metrics:
-        reward = path.reward * self.reward_scale.view(-1, 1, 1)
-        last, end = self._terminal_values(path)
-        weights, truncated = self._weights_of_steps(path.ended), path.ended & ~path.terminated
+    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+        reward = trajectory.reward * self.reward_scale.view(-1, 1, 1)
+        last, end = self._terminal_values(trajectory)
+        weights, truncated = self._weights_of_steps(trajectory.ended), trajectory.ended & ~trajectory.terminated
         discount = self.settings["gamma"].view(-1, 1, 1)
         earned = (reward * weights[:-1]).sum(0)
-        beyond = torch.where(path.ended[-1], 0.0, weights[-1]) * last
+        beyond = torch.where(trajectory.ended[-1], 0.0, weights[-1]) * last
         beyond = beyond + torch.where(truncated, weights[:-1] * discount, 0.0).sum(0) * end
         loss = -(earned + beyond).mean((1, 2))
-        norm = self.trained.descend("actor", loss, rate_factor)
-        target = self._returns(path, reward.detach(), last.detach(), end.detach(), truncated)
-        critic_loss = self._fit(path, target, rate_factor)
-        self.trained.follow()
+        norm = self.train_state.gradient_step("actor", loss, rate_factor)
+        target = self._returns(trajectory, reward.detach(), last.detach(), end.detach(), truncated)
+        critic_loss = self._fit(trajectory, target, rate_factor)
+        self.train_state.polyak_update()
         return {
             "actor_loss": loss.detach(),
             "grad_norm": norm,
@@ -57,20 +57,20 @@ class SHAC(ThroughMarket):
             "value": target.mean((0, 2, 3)),
         }
 
-    def _terminal_values(self, path: Path) -> tuple[Tensor, Tensor]:
+    def _terminal_values(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
         """V' [P, G, A] of the state after the last step, and of the one in which a group's window ended, if any did.
 
-        With gradients by the account. A group's window ends at most once in a path.
+        With gradients by the account. A group's window ends at most once in a trajectory.
         """
-        views = self.trained.targets["critic"].views
-        last = self._value(views, path.day[-1] + 1, path.reached[-1].to(self.dtype))
-        over = (path.ended & ~path.terminated).any(-1)  # [H, P, G]
+        views = self.train_state.targets["critic"].views
+        last = self._value(views, trajectory.day[-1] + 1, trajectory.reached[-1].to(self.dtype))
+        over = (trajectory.ended & ~trajectory.terminated).any(-1)  # [H, P, G]
         if not bool(over.any()):
             return last, torch.zeros_like(last)
         step = over.int().argmax(0)  # [P, G]
-        day = path.day.gather(0, step.unsqueeze(0))[0] + 1
-        reached = torch.zeros_like(path.reached[0])
-        for h, account in enumerate(path.reached):
+        day = trajectory.day.gather(0, step.unsqueeze(0))[0] + 1
+        reached = torch.zeros_like(trajectory.reached[0])
+        for h, account in enumerate(trajectory.reached):
             reached = torch.where((over[h] & (step == h))[..., None, None], account, reached)
         return last, self._value(views, day, reached.to(self.dtype))
 
@@ -79,11 +79,11 @@ class SHAC(ThroughMarket):
         return self.policy.value(views, *self._rows(day, account))
 
     @torch.no_grad()
-    def _returns(self, path: Path, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
-        """TD(lambda) returns [H, P, G, A] of every state of the path, by the target critic."""
+    def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
+        """TD(lambda) returns [H, P, G, A] of every state of the trajectory, by the target critic."""
         horizon, p, groups, accounts = reward.shape
-        days, states = _by_item(path.day), _by_item(torch.stack(list(path.account)))
-        values = self._value(self.trained.targets["critic"].views, days, states)
+        days, states = _by_item(trajectory.day), _by_item(torch.stack(list(trajectory.account)))
+        values = self._value(self.train_state.targets["critic"].views, days, states)
         values = values.view(p, horizon, groups, accounts).transpose(0, 1)
         following = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
         flat = (horizon, p, groups * accounts)
@@ -91,17 +91,17 @@ class SHAC(ThroughMarket):
             reward.reshape(flat),
             values.reshape(flat),
             following.reshape(flat),
-            path.terminated.reshape(flat),
+            trajectory.terminated.reshape(flat),
             truncated.reshape(flat),
             self.settings["gamma"],
             self.settings["gae_lambda"],
         )
         return advantage.view(values.shape) + values
 
-    def _fit(self, path: Path, target: Tensor, rate_factor: float) -> Tensor:
-        """Passes of the critic over the path; returns the mean loss [P]."""
+    def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: float) -> Tensor:
+        """Passes of the critic over the trajectory; returns the mean loss [P]."""
         p = target.shape[1]
-        data = [_by_item(x) for x in (path.day, torch.stack(list(path.account)).detach(), target)]
+        data = [_by_item(x) for x in (trajectory.day, torch.stack(list(trajectory.account)).detach(), target)]
         items = data[0].shape[1]
         size, member = items // self.config.minibatches, torch.arange(p, device=self.device).unsqueeze(1)
         log = []
@@ -111,8 +111,8 @@ class SHAC(ThroughMarket):
             for i in range(self.config.minibatches):
                 chosen = order[:, i * size : (i + 1) * size]
                 day, account, wanted = (x[member, chosen] for x in data)
-                loss = (self._value(self.trained.views("critic"), day, account) - wanted).square().mean((1, 2))
-                self.trained.descend("critic", loss, rate_factor)
+                loss = (self._value(self.train_state.views("critic"), day, account) - wanted).square().mean((1, 2))
+                self.train_state.gradient_step("critic", loss, rate_factor)
                 log.append(loss.detach())
         return torch.stack(log).mean(0)
 

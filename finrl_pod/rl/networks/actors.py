@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
-from finrl_pod.rl.networks.observation_adapter import Seen, row_size, scale_of
+from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size, scale_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -23,7 +23,7 @@ class ActorNetwork(Protocol):
         """Initial tensors of one member."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> tuple[Tensor, ...]:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
         """`heads` tensors [P, K, A, D]."""
         ...
 
@@ -38,7 +38,7 @@ class MlpActor:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
         return mlp_init(sizes, stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> tuple[Tensor, ...]:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
         out = mlp(params, seen.flat(), len(self.spec.hidden) + 1)
         out = out.view(*seen.account.shape[:3], -1)
         return torch.split(out, self.spec.action_size, -1)
@@ -73,7 +73,7 @@ class EquivariantActor:
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
         return tensors
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> tuple[Tensor, ...]:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
         assert seen.features is not None
         p, k, n, _ = seen.features.shape
         a = seen.account.shape[2]
@@ -116,4 +116,6 @@ class BoundedActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, D] as the environment takes it."""
-        return torch.tanh(self.network.forward(params, Seen(account, features, tradable))[0]) * scale_of(self.spec)
+        return torch.tanh(self.network.forward(params, ModelInput(account, features, tradable))[0]) * scale_of(
+            self.spec
+        )

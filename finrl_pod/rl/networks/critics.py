@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.rl.networks.actors import mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
-from finrl_pod.rl.networks.observation_adapter import Seen, row_size
+from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -38,7 +38,7 @@ class CriticNetwork(Protocol):
         """Initial tensors of one critic."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen, effect: Tensor) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
         """effect: [R, K, A, D] -> value [R, K, A]."""
         ...
 
@@ -57,7 +57,7 @@ class MlpCritic:
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen, effect: Tensor) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
         r, k, a, d = effect.shape
         x = torch.cat([seen.flat(), effect.reshape(r, k * a, d)], -1)
         return mlp(params, x, len(self.spec.hidden) + 1).view(r, k, a)
@@ -88,7 +88,7 @@ class EquivariantCritic:
             "linear_w": torch.zeros(f, 1, dtype=dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen, effect: Tensor) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
         assert seen.features is not None
         r, k, a, n = effect.shape
         held = seen.account[..., 1:]

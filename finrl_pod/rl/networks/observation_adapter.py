@@ -21,10 +21,10 @@ from finrl_pod.types import Observation, Tensor
 # is 0.999 of the account.
 SCORE_SCALE = 5.0
 
-Leaves = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-class Seen(NamedTuple):
+class ModelInput(NamedTuple):
     """What networks read: R rows of networks, K items of A accounts.
 
     account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F] of the market's table,
@@ -35,11 +35,11 @@ class Seen(NamedTuple):
     features: Tensor | None = None
     tradable: Tensor | None = None
 
-    def copies(self, count: int) -> Seen:
+    def copies(self, count: int) -> ModelInput:
         """Every row `count` times, side by side: for so many networks that see the same."""
         if count == 1:
             return self
-        return Seen(*(None if x is None else repeat(x, count) for x in self))  # type: ignore[arg-type]
+        return ModelInput(*(None if x is None else repeat(x, count) for x in self))  # type: ignore[arg-type]
 
     def flat(self) -> Tensor:
         """[R, K * A, S]: account, then the day's features, asset by asset."""
@@ -55,28 +55,28 @@ def repeat(x: Tensor, count: int) -> Tensor:
     return x.unsqueeze(1).expand(x.shape[0], count, *x.shape[1:]).reshape(x.shape[0] * count, *x.shape[1:])
 
 
-class Inputs(Protocol):
+class ObservationAdapter(Protocol):
     """Between one environment and the networks."""
 
     spec: PolicySpec
     groups: int
     accounts: int
-    leaves: Leaves  # of an item's observation: name -> (shape, dtype)
+    item_fields: ItemFields  # of an item's observation: name -> (shape, dtype)
 
-    def take(self, observation: Any) -> dict[str, Tensor]:
+    def encode(self, observation: Any) -> dict[str, Tensor]:
         """An observation as items: name -> [P, G, *shape]."""
         ...
 
-    def see(self, items: Mapping[str, Tensor]) -> Seen:
+    def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
         """Items [P, K, ...] as networks read them."""
         ...
 
-    def effect(self, action: Tensor, seen: Seen) -> Tensor:
+    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:
         """What critics are told of an action [R, K, A, D]: all that the environment makes of it."""
         ...
 
 
-class MarketInputs:
+class MarketAdapter:
     """A market: days point into its table."""
 
     def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
@@ -86,22 +86,22 @@ class MarketInputs:
         self.features = market.features.to(dtype)
         self.tradable = None if bool(decided.all()) else market.tradable
         self._leverage = env.config.leverage
-        self.leaves: Leaves = {
+        self.item_fields: ItemFields = {
             "day": ((), torch.int64),
             "account": ((env.accounts, market.shape[1] + 1), dtype),
         }
 
-    def take(self, observation: Observation) -> dict[str, Tensor]:
+    def encode(self, observation: Observation) -> dict[str, Tensor]:
         day, account = observation
         p, groups = day.shape
         return {"day": day, "account": account.view(p, groups, self.accounts, -1).to(self.dtype)}
 
-    def see(self, items: Mapping[str, Tensor]) -> Seen:
+    def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
         day = items["day"]
         tradable = None if self.tradable is None else self.tradable[day]
-        return Seen(items["account"], self.features[day], tradable)
+        return ModelInput(items["account"], self.features[day], tradable)
 
-    def effect(self, action: Tensor, seen: Seen) -> Tensor:
+    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:
         """Scores as the weights [R, K, A, N] that they become; shares to trade as they are."""
         if not self.spec.wants_weights:
             return action
@@ -111,20 +111,20 @@ class MarketInputs:
         return scores_to_weights(action * scale_of(self.spec), tradable, short=short, leverage=self._leverage)
 
 
-class FlatInputs:
+class FlatAdapter:
     """Any environment with flat rows [P, E, S]; every environment is an item of its own."""
 
     def __init__(self, env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         self.spec, self.groups, self.accounts, self.dtype = spec, env.envs, 1, dtype
-        self.leaves: Leaves = {"row": ((1, env.observation_size), dtype)}
+        self.item_fields: ItemFields = {"row": ((1, env.observation_size), dtype)}
 
-    def take(self, observation: Tensor) -> dict[str, Tensor]:
+    def encode(self, observation: Tensor) -> dict[str, Tensor]:
         return {"row": observation.unsqueeze(2).to(self.dtype)}
 
-    def see(self, items: Mapping[str, Tensor]) -> Seen:
-        return Seen(items["row"])
+    def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
+        return ModelInput(items["row"])
 
-    def effect(self, action: Tensor, seen: Seen) -> Tensor:  # noqa: ARG002  the action is all there is
+    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:  # noqa: ARG002  the action is all there is
         return action
 
 
@@ -148,6 +148,6 @@ def spec_of(env: VecEnv, kind: str, hidden: tuple[int, ...], activation: str = "
     return PolicySpec(kind, assets, features, size, hidden, env.action_kind, activation)
 
 
-def inputs_of(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> Inputs:
+def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:
     """The kind of inputs that the environment has."""
-    return MarketInputs(env, spec, dtype) if isinstance(env, MarketVecEnv) else FlatInputs(env, spec, dtype)
+    return MarketAdapter(env, spec, dtype) if isinstance(env, MarketVecEnv) else FlatAdapter(env, spec, dtype)

@@ -20,8 +20,8 @@ from finrl_pod.rl.networks.layers import uniform
 from finrl_pod.types import Tensor
 
 WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
-LOG_STD_START = 0.0
-INERTIA_START = 0.7  # a new agent mostly keeps what it holds: it trades little, and its exploration lasts over days
+INITIAL_LOG_STD = 0.0
+INITIAL_INERTIA = 0.7  # a new agent mostly keeps what it holds: it trades little, and its exploration lasts over days
 
 
 class PolicyOutput(NamedTuple):
@@ -64,14 +64,14 @@ class PolicySpec:
         return self.assets > 0 and self.has_cash_score and self.action != "discrete"
 
 
-class Start(NamedTuple):
+class PolicyInit(NamedTuple):
     """How a policy begins. log_std: of its actions. orthogonal: a plain policy's weights, else uniform as torch's."""
 
-    log_std: float = LOG_STD_START
+    log_std: float = INITIAL_LOG_STD
     orthogonal: bool = True
 
 
-START = Start()
+DEFAULT_INIT = PolicyInit()
 
 
 class Policy(Protocol):
@@ -80,7 +80,7 @@ class Policy(Protocol):
     spec: PolicySpec
     width: int
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         """Initial tensors of one member."""
         ...
 
@@ -152,7 +152,7 @@ class EquivariantPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         f, h = self.spec.features, self.spec.hidden[0]
         k = self.spec.hidden[-1]
         tanh = 5 / 3
@@ -175,7 +175,7 @@ class EquivariantPolicy:
             "value_out_b": torch.zeros(1, dtype=dtype),
         }
         if self.spec.action == "softmax":
-            tensors["inertia"] = torch.full((1,), INERTIA_START, dtype=dtype)
+            tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
         if self.spec.has_cash_score:
             tensors["cash_w"], tensors["cash_b"] = torch.zeros(h, dtype=dtype), torch.zeros(1, dtype=dtype)
         return tensors
@@ -240,7 +240,7 @@ class MlpPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.own
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         s = self.spec
         table, own = s.assets * s.features, s.own
         tensors: dict[str, Tensor] = {}

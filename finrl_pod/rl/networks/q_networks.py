@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.rl.networks.actors import mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
-from finrl_pod.rl.networks.observation_adapter import Seen, row_size
+from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -23,7 +23,7 @@ class QNetwork(Protocol):
         """Initial tensors of one member."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
         """[P, K, A, C] values of C choices."""
         ...
 
@@ -42,7 +42,7 @@ class MlpQ:
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         return mlp_init((row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
         out = mlp(params, seen.flat(), len(self.spec.hidden) + 1).view(*seen.account.shape[:3], -1)
         return duel(out[..., :1], out[..., 1:]) if self.dueling else out
 
@@ -76,7 +76,7 @@ class EquivariantQ:
             "state_b": torch.zeros(2, dtype=dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
         assert seen.features is not None
         p, k, n, _ = seen.features.shape
         a = seen.account.shape[2]
@@ -112,4 +112,4 @@ class GreedyActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """[P, K, A, 1] int64."""
-        return self.network.forward(params, Seen(account, features, tradable)).argmax(-1, keepdim=True)
+        return self.network.forward(params, ModelInput(account, features, tradable)).argmax(-1, keepdim=True)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 
 from finrl_pod.rl.networks.distributions import Gaussian, log_probability
-from finrl_pod.rl.networks.policies import START, MlpPolicy, Start
+from finrl_pod.rl.networks.policies import DEFAULT_INIT, MlpPolicy, PolicyInit
 from finrl_pod.types import Tensor
 
 VARIANCE_FLOOR = 1e-6
@@ -25,7 +25,7 @@ VARIANCE_FLOOR = 1e-6
 class StateNoisePolicy(MlpPolicy):
     """A plain policy whose log_std is a matrix [H, D] for each member, H units of the last hidden layer."""
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: Start = START) -> dict[str, Tensor]:
+    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         tensors = super().init(stream, dtype, start)
         shape = (self.spec.hidden[-1], self.spec.action_size)
         return {**tensors, "log_std": torch.full(shape, start.log_std, dtype=dtype)}
@@ -40,7 +40,7 @@ class StateNoisePolicy(MlpPolicy):
         hidden = self._hidden("actor", params, features, account)
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
 
-    def draw(
+    def sample(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] by matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""

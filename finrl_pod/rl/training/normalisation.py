@@ -26,7 +26,7 @@ def normalised(rows: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return ((rows - mean.view(wide)) / (variance.view(wide) + EPSILON).sqrt()).clamp(-MOST, MOST)
 
 
-class Moments:
+class RunningMoments:
     """Mean and variance [P, S] of all that was seen, and how much that was [P]."""
 
     def __init__(self, members: int, size: int, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class Moments:
         self.variance = torch.ones_like(self.mean)
         self.count = torch.full((members,), FIRST_COUNT, dtype=torch.float64, device=device)
 
-    def see(self, values: Tensor) -> None:
+    def update(self, values: Tensor) -> None:
         """values: [P, E, S]."""
         values = values.double()
         n, weight = values.shape[1], self.count.unsqueeze(1)
@@ -45,34 +45,34 @@ class Moments:
         self.count = self.count + n
 
 
-class Running:
+class RunningNormaliser:
     """The view of a worker's environment that an agent with `normalise` learns by."""
 
     def __init__(self, discount: Tensor, size: int, dtype: torch.dtype) -> None:
         """discount: [P]; size: numbers of a row; dtype: of what is handed on."""
         members, device = discount.shape[0], discount.device
-        self.rows, self.sums = Moments(members, size, device), Moments(members, 1, device)
+        self.rows, self.sums = RunningMoments(members, size, device), RunningMoments(members, 1, device)
         self._discount, self._dtype = discount.double().unsqueeze(1), dtype
         self._earned = torch.zeros(members, 0, dtype=torch.float64, device=device)  # R of each environment [P, E]
 
     # ------------------------------------------------------------------ a view
 
-    def begin(self, observation: Tensor) -> None:
+    def start(self, observation: Tensor) -> None:
         """The first rows [P, E, S] of a run; those of one that goes on have been seen."""
         if self._earned.shape[1] == 0:
             self._earned = self._earned.new_zeros(observation.shape[:2])
-            self.rows.see(observation)
+            self.rows.update(observation)
 
-    def show(self, observation: Tensor) -> Tensor:
+    def normalise(self, observation: Tensor) -> Tensor:
         """[P, E, S] by what is known now."""
         return normalised(observation.double(), self.rows.mean, self.rows.variance).to(self._dtype)
 
-    def after(self, out: EnvStep) -> Tensor:
+    def update(self, out: EnvStep) -> Tensor:
         """Look at a step's rows and rewards; returns its rewards [P, E] by what is known then."""
         reward = out.reward.double()
-        self.rows.see(out.observation)
+        self.rows.update(out.observation)
         self._earned = self._earned * self._discount + reward
-        self.sums.see(self._earned.unsqueeze(-1))
+        self.sums.update(self._earned.unsqueeze(-1))
         self._earned = torch.where(out.terminated | out.truncated, 0.0, self._earned)
         return (reward / (self.sums.variance + EPSILON).sqrt()).clamp(-MOST, MOST).to(self._dtype)
 
@@ -111,16 +111,16 @@ class Running:
             moments.mean[p], moments.variance[p], moments.count[p] = mean, variance, count
 
 
-class AsItIs:
+class IdentityNormaliser:
     """The view that changes nothing."""
 
-    def begin(self, observation: Any) -> None:
+    def start(self, observation: Any) -> None:
         """Nothing to be seen."""
 
-    def show(self, observation: Any) -> Any:
+    def normalise(self, observation: Any) -> Any:
         """The same."""
         return observation
 
-    def after(self, out: EnvStep) -> Tensor:
+    def update(self, out: EnvStep) -> Tensor:
         """The step's rewards."""
         return out.reward

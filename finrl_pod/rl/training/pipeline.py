@@ -91,11 +91,11 @@ class Pipeline:
         self.env, self.config = make_env(), config
         algorithm = _made(config, self.env, seed)
         self.round = algorithm.steps * self.env.envs  # samples of a member
-        margin = AHEAD * algorithm.steps * algorithm.inputs.groups
+        margin = AHEAD * algorithm.steps * algorithm.adapter.groups
         data, capacity = algorithm.replay.data, algorithm.replay.capacity
         if capacity < 2 * margin:
             raise ConfigError(
-                f"agent.buffer_size must be at least {2 * margin * algorithm.inputs.accounts} in an async pipeline, "
+                f"agent.buffer_size must be at least {2 * margin * algorithm.adapter.accounts} in an async pipeline, "
                 f"got {config.buffer_size}"
             )
         try:
@@ -187,7 +187,7 @@ class Pipeline:
         )
 
     def _own(self) -> Tensor:
-        return self.algorithm.trained.parts[self.algorithm.acting].parameters.flat
+        return self.algorithm.train_state.parts[self.algorithm.acting_part].parameters.flat
 
     def _read(self, written: int) -> None:
         """Take note of items that have arrived."""
@@ -283,7 +283,7 @@ def _work(
     round_ = algorithm.steps * worker.env.envs
     ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
     pool = worker.env if isinstance(worker.env, PooledVecEnv) else None
-    own = algorithm.trained.parts[algorithm.acting].parameters.flat
+    own = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version, told = 0, time.monotonic()
     while not counts[STOP]:
         if algorithm.seen > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:

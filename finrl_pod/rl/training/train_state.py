@@ -17,7 +17,7 @@ from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, clip_by
 from finrl_pod.types import Tensor
 
 
-class Target:
+class TargetNetwork:
     """views: name -> [R, ...], without gradients; they follow the parameters at a rate of each row's own."""
 
     def __init__(self, parameters: Parameters) -> None:
@@ -25,7 +25,7 @@ class Target:
         self.views = parameters.views_of(self.flat)
 
     @torch.no_grad()
-    def follow(self, rate: Tensor, active: Tensor | None) -> None:
+    def polyak_update(self, rate: Tensor, active: Tensor | None) -> None:
         """Move by rate [R] of the way; active [R] bool: rows that move, None for all."""
         if active is not None:
             rate = torch.where(active, rate, 0.0)
@@ -52,13 +52,13 @@ class Part(NamedTuple):
     per: int
 
 
-class Trained:
+class TrainState:
     """parts and targets by name. alive: [P] bool, False for a member whose loss was no longer a number."""
 
     def __init__(self, settings: Mapping[str, Tensor], alive: Tensor) -> None:
         """settings: learning_rate, target_rate and max_grad_norm, [P] each."""
         self.parts: dict[str, Part] = {}
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, TargetNetwork] = {}
         self.alive, self.members, self.device = alive, len(alive), alive.device
         self._settings = settings
         self._wide: dict[tuple[str, int], Tensor] = {}
@@ -68,26 +68,26 @@ class Trained:
         parameters = Parameters(rows, self.device)
         self.parts[name] = Part(parameters, Adam(parameters.flat), per)
         if target:
-            self.targets[name] = Target(parameters)
+            self.targets[name] = TargetNetwork(parameters)
 
     def views(self, name: str) -> dict[str, Tensor]:
         """name -> [R, ...] of a part, which gradients are taken of."""
         return self.parts[name].parameters.views
 
-    def fixed(self, name: str) -> dict[str, Tensor]:
+    def detached(self, name: str) -> dict[str, Tensor]:
         """The same without gradients."""
         return {key: view.detach() for key, view in self.views(name).items()}
 
     # ------------------------------------------------------------------ steps
 
-    def descend(self, name: str, loss: Tensor, factor: float) -> Tensor:
+    def gradient_step(self, name: str, loss: Tensor, factor: float) -> Tensor:
         """One step of a part down its loss [R]; returns the largest norm of a member's gradients [P].
 
         A member whose loss or gradient is no longer a number stops here, with the parameters it had.
         """
-        return self.step(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
+        return self.apply_gradient(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
 
-    def step(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
+    def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
         """The same with the loss's gradient [R, D]."""
         parameters, optimiser, per = self.parts[name]
         rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
@@ -103,11 +103,11 @@ class Trained:
         optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
         return norm.view(self.members, per).amax(1) if per > 1 else norm
 
-    def follow(self) -> None:
+    def polyak_update(self) -> None:
         """Move every target."""
         for name, target in self.targets.items():
             per = self.parts[name].per
-            target.follow(self._rows("tau", per), self._active(per))
+            target.polyak_update(self._rows("tau", per), self._active(per))
 
     def _rows(self, name: str, per: int) -> Tensor:
         """A member's setting for each of its `per` rows."""

@@ -9,29 +9,29 @@ import torch
 
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.buffers.rollout import Rollout
-from finrl_pod.rl.training.normalisation import AsItIs
+from finrl_pod.rl.training.normalisation import IdentityNormaliser
 from finrl_pod.types import EnvStep, Observation, Tensor
 
 Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class View(Protocol):
+class ObservationNormaliser(Protocol):
     """What an agent is shown of an environment, and how it counts its rewards."""
 
-    def begin(self, observation: Any) -> None:
+    def start(self, observation: Any) -> None:
         """Look at what is to be answered first, once in a run."""
         ...
 
-    def show(self, observation: Any) -> Any:
+    def normalise(self, observation: Any) -> Any:
         """An observation as the agent sees it."""
         ...
 
-    def after(self, out: EnvStep) -> Tensor:
+    def update(self, out: EnvStep) -> Tensor:
         """Look at a step; returns its rewards [P, E] as the agent counts them."""
         ...
 
 
-AS_IT_IS = AsItIs()
+IDENTITY = IdentityNormaliser()
 
 
 class Worker:
@@ -43,61 +43,61 @@ class Worker:
         self.observation: Any = env.reset(seed)
 
     @torch.no_grad()
-    def collect(self, explore: Explore, noise: Tensor, view: View = AS_IT_IS) -> Rollout:
+    def collect(self, explore: Explore, noise: Tensor, normaliser: ObservationNormaliser = IDENTITY) -> Rollout:
         """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
         noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
-        environment's. view: rows and rewards are kept as it shows them.
+        environment's. normaliser: rows and rewards are kept as it shows them.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = self.shape
-        room: list[Tensor] = []
-        view.begin(self.observation)
-        ends = _Ends(self, as_pair(view.show(self.observation)))
+        buffer: list[Tensor] = []
+        normaliser.start(self.observation)
+        finals = _FinalObservations(self, as_pair(normaliser.normalise(self.observation)))
         if isinstance(env, MarketVecEnv):
             env.reuse_buffers(True)  # whatever is kept is copied
         try:
             for h in range(horizon):
-                day, account = as_pair(view.show(self.observation))
+                day, account = as_pair(normaliser.normalise(self.observation))
                 account = account.view(*shape, -1).to(dtype)
-                action, chance = explore(day, account, noise[h])
+                action, log_prob = explore(day, account, noise[h])
                 out = env.step(action.view(env.members, env.envs, -1))
-                reward = view.after(out)
+                reward = normaliser.update(out)
                 truncated = out.truncated.view(shape)
                 over = truncated.any(-1)
-                ends.keep(over, as_pair(view.show(out.final_observation)))
+                finals.record(over, as_pair(normaliser.normalise(out.final_observation)))
                 step = (
                     day,
                     account,
                     action,
-                    chance,
+                    log_prob,
                     reward.view(shape),
                     out.terminated.view(shape),
                     truncated,
                     over,
                 )
-                room = room or [_times(horizon, x, dtype) for x in step]
-                for kept, x in zip(room, step, strict=True):
+                buffer = buffer or [_empty_rollout(horizon, x, dtype) for x in step]
+                for kept, x in zip(buffer, step, strict=True):
                     kept[h] = x
                 self.observation = out.observation
         finally:
             if isinstance(env, MarketVecEnv):
                 env.reuse_buffers(False)
-            self.observation = _own(self.observation)
-        now = as_pair(view.show(self.observation))
-        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *ends.rounds))
-        day, account, action, chance, reward, terminated, truncated, over = room
-        return Rollout(day, account, action, chance, reward, terminated, truncated, last, tuple(rounds), over)
+            self.observation = _copy(self.observation)
+        now = as_pair(normaliser.normalise(self.observation))
+        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *finals.rounds))
+        day, account, action, log_prob, reward, terminated, truncated, over = buffer
+        return Rollout(day, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), over)
 
 
-def _own(observation: Any) -> Any:
+def _copy(observation: Any) -> Any:
     """A copy that no later step writes over."""
     if isinstance(observation, Observation):
         return Observation(*(x.clone() for x in observation))
     return observation.clone()
 
 
-def _times(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+def _empty_rollout(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
     """Room for [H, *like]; numbers that are not whole are of `dtype`."""
     return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
 
@@ -109,7 +109,7 @@ def as_pair(observation: Any) -> Observation:
     return Observation(observation.new_zeros(observation.shape[:2], dtype=torch.int64), observation)
 
 
-class _Ends:
+class _FinalObservations:
     """The final observations of groups whose time is over, in rounds: the first of every group, the second, ..."""
 
     def __init__(self, worker: Worker, like: Observation) -> None:
@@ -117,7 +117,7 @@ class _Ends:
         # A market's windows are as long as a rollout at least: there one round is enough, and nothing is counted.
         self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.day)
 
-    def keep(self, over: Tensor, final: Observation) -> None:
+    def record(self, over: Tensor, final: Observation) -> None:
         """over: [P, G] bool."""
         if self._count is None:
             self._put(0, over, final)

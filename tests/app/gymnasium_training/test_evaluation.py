@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from finrl_pod_app.gymnasium_training.config import Order
+from finrl_pod_app.gymnasium_training.config import TrainingConfig
 from finrl_pod_app.gymnasium_training.evaluation import evaluate, together
 
 from finrl_pod.errors import Interrupted, RunError
@@ -38,17 +38,17 @@ def test_the_choice_of_most_and_of_equals_the_lowest() -> None:
 
 
 def test_an_evaluation_tells_of_each_and_of_all() -> None:
-    order = Order("gym:CartPole-v1", PPOConfig(), steps=100, members=2)
+    config = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100, members=2)
 
     def act(seen: Tensor) -> Tensor:
         return torch.stack([torch.zeros_like(seen[0, :, :1]), torch.ones_like(seen[0, :, :1])]).long()
 
-    found = evaluate(act, order, 4)
+    found = evaluate(act, config, 4)
     assert found is not None
     assert len(found["mean"]) == 2
     assert found["together"]["episodes"] == 8
     assert 8 <= found["together"]["mean"] <= 11  # always pushed to one side, the pole falls at once
-    single = Order("gym:CartPole-v1", PPOConfig(), steps=100)
+    single = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100)
     alone = evaluate(lambda seen: torch.zeros_like(seen[..., :1]).long(), single, 2)
     assert alone is not None
     assert "together" not in alone
@@ -59,23 +59,23 @@ def still(seen: Tensor) -> Tensor:
 
 
 def test_returns_that_are_no_numbers_are_none() -> None:
-    found = evaluate(still, Order(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
+    found = evaluate(still, TrainingConfig(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
     assert found is not None
     assert found["mean"] == found["std"] == [None, None]
     assert found["together"]["mean"] is None
 
 
 def test_workers_evaluate_as_this_process_does() -> None:
-    order = Order("gym:Pendulum-v1", PPOConfig(), steps=100)
-    here = evaluate(lambda seen: seen[..., :1], order, 3)
-    assert evaluate(lambda seen: seen[..., :1], dataclasses.replace(order, workers=2), 3) == here
+    config = TrainingConfig("gym:Pendulum-v1", PPOConfig(), steps=100)
+    here = evaluate(lambda seen: seen[..., :1], config, 3)
+    assert evaluate(lambda seen: seen[..., :1], dataclasses.replace(config, workers=2), 3) == here
 
 
 def test_an_evaluation_that_is_stopped_or_fails_says_so() -> None:
-    order = Order(NAME.format("Broken"), PPOConfig(), steps=100)
+    config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):
-        evaluate(still, order, 2, stopped=lambda: True)
+        evaluate(still, config, 2, stopped=lambda: True)
     with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*odd_gym.py, line"):
-        evaluate(still, order, 2)
+        evaluate(still, config, 2)
     with pytest.raises(RunError, match=r"a worker of .*Broken-v0 was lost"):
-        evaluate(still, dataclasses.replace(order, workers=1), 2)
+        evaluate(still, dataclasses.replace(config, workers=1), 2)

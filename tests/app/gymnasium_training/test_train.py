@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.gymnasium_training.config import agent_of
+from finrl_pod_app.gymnasium_training.config import agent_config
 from safetensors.torch import load_file
 
 from finrl_pod.errors import Interrupted, RunError
@@ -105,7 +105,7 @@ def test_without_an_algorithm_the_environments_actions_choose(
 def test_minibatches_of_ppo_divide_whatever_number_of_environments() -> None:
     for envs in range(1, 65):
         for given in ([], ["horizon=100"]):
-            agent = agent_of("ppo", given, steps=10_000, envs=envs)
+            agent = agent_config("ppo", given, steps=10_000, envs=envs)
             assert isinstance(agent, PPOConfig)
             assert agent.horizon * envs % agent.minibatches == 0
             assert agent.horizon == (100 if given else 2048 // envs)
@@ -204,7 +204,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
             while not (out / "state.json").exists() and time.monotonic() < until:
                 time.sleep(0.02)
             children = psutil.Process(process.pid).children(recursive=True)
-            workers = [child for child in children if "import json, sys; order" in " ".join(_command(child))]
+            workers = [child for child in children if "import json, sys; config" in " ".join(_command(child))]
             assert len(workers) == 2, [_command(child) for child in children]
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
             said = process.communicate(timeout=30)[1].decode()
@@ -273,11 +273,11 @@ def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
 ) -> None:
     done = result(capsys, tmp_path / "a")
     kept = tmp_path / "a" / "config.json"
-    order = json.loads(kept.read_text())
-    assert order.pop("device") == "cpu"
-    kept.write_text(json.dumps(order))
+    config = json.loads(kept.read_text())
+    assert config.pop("device") == "cpu"
+    kept.write_text(json.dumps(config))
     assert result(capsys, tmp_path / "a", "--resume") == done
-    kept.write_text(json.dumps({**order, "device": "cuda"}))
+    kept.write_text(json.dumps({**config, "device": "cuda"}))
     assert run(arguments(tmp_path / "a", "--resume")) == 2
     assert "holds a run with device cuda, and now it is cpu" in capsys.readouterr().err
 

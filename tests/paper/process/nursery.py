@@ -18,16 +18,16 @@ def load() -> None:
     """Everything that a daemon imports or computes before its first request."""
     import finrl_pod_app.paper.runner
 
-    from finrl_pod.paper.brokers.alpaca.client import AlpacaPyWire
-    from finrl_pod.paper.brokers.alpaca.keys import Keys
-    from finrl_pod.paper.brokers.alpaca.transport import Line
+    from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
+    from finrl_pod.paper.brokers.alpaca.credentials import Keys
+    from finrl_pod.paper.brokers.alpaca.transport import RequestContext
     from finrl_pod.paper.runtime.clocks import SystemClock
     from finrl_pod.paper.runtime.schedule import Calendar
     from tests.paper.process import daemon
 
     assert finrl_pod_app.paper.runner.run_daemon
     Calendar()
-    AlpacaPyWire("http://127.0.0.1:1", "http://127.0.0.1:1", Keys("k", "s"), Line(SystemClock()))
+    AlpacaPyLibrary("http://127.0.0.1:1", "http://127.0.0.1:1", Keys("k", "s"), RequestContext(SystemClock()))
     daemon.add_strategies()
 
 

@@ -10,12 +10,12 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig, describe_setting
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.training_form import config_of, proposed_splits
-from finrl_pod_app.services.presets import COMMENTS, PRESETS, PURPOSES, config_text
+from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text
 
 EARLIEST = date(1900, 1, 1)
 
@@ -73,7 +73,11 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     chosen["splits"] = {"embargo": base.splits.embargo, **_splits(splits, key(panel.name))}
     available = cached.feature_names()
     features = st.multiselect(
-        "Features", available, default=list(FeatureConfig().names), key=key("features"), help=COMMENTS["features.names"]
+        "Features",
+        available,
+        default=list(FeatureConfig().names),
+        key=key("features"),
+        help=_help("features.names"),
     )
     chosen["features"] = {"names": features}
     st.subheader("Agents", divider="gray")
@@ -90,16 +94,21 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
             chosen["environment"]["kind"] = "discrete"
     left, right = st.columns(2)
     tournament: TournamentConfig = base.tournament
-    pods = left.number_input("Pods", 1, 4096, tournament.pods, key=key("pods"), help=COMMENTS["tournament.pods"])
+    pods = left.number_input("Pods", 1, 4096, tournament.pods, key=key("pods"), help=_help("tournament.pods"))
     generations = right.number_input(
-        "Generations", 1, 1000, tournament.generations, key=key("generations"), help=COMMENTS["tournament.generations"]
+        "Generations",
+        1,
+        1000,
+        tournament.generations,
+        key=key("generations"),
+        help=_help("tournament.generations"),
     )
     samples = left.number_input(
         "Samples of a pod and generation", 1_000, 1_000_000_000, tournament.samples_per_generation, 10_000,
         key=key("samples"),
-        help=COMMENTS["tournament.samples_per_generation"],
+        help=_help("tournament.samples_per_generation"),
     )  # fmt: skip
-    seed = right.number_input("Seed", 0, 2**31 - 1, base.seed, key=key("seed"), help=COMMENTS["seed"])
+    seed = right.number_input("Seed", 0, 2**31 - 1, base.seed, key=key("seed"), help=_help("seed"))
     chosen["seed"] = seed
     chosen["tournament"] |= {"pods": pods, "generations": generations, "samples_per_generation": samples}
     chosen["tournament"] |= {"champion": min(tournament.champion, pods)}
@@ -111,7 +120,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     left, right = st.columns(2)
     cost = left.number_input(
         "Cost of a trade, basis points", 0.0, 1_000.0, rules.cost_bps, 1.0, key=key("cost"),
-        help=COMMENTS["environment.cost_bps"],
+        help=_help("environment.cost_bps"),
     )  # fmt: skip
     cash = right.number_input(
         "Cash at the start, $", 1_000.0, 1e12, rules.cash, 100_000.0, format="%.0f", key=key("cash")
@@ -125,8 +134,12 @@ def _splits(proposed: Any, key: str) -> dict[str, list[str]]:
     found = {}
     for place, name in zip(st.columns(3), ("train", "validation", "test"), strict=True):
         first, last = (date.fromisoformat(day) for day in getattr(proposed, name))
-        help_text = COMMENTS[f"splits.{name}"]
+        help_text = _help(f"splits.{name}")
         low = place.date_input(f"{name.capitalize()} from", first, EARLIEST, key=f"{key} {name} from", help=help_text)
         high = place.date_input("To", last, EARLIEST, key=f"{key} {name} to")
         found[name] = [low.isoformat(), high.isoformat()]
     return found
+
+
+def _help(name: str) -> str:
+    return describe_setting(name).comment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.settings.run import describe_setting
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import training as figures
@@ -14,7 +15,6 @@ from finrl_pod_app.dashboard.pages.tables import show_table
 from finrl_pod_app.dashboard.pages.watching import watch
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.services.presets import COMMENTS
 
 REFRESH = 3.0  # seconds: a generation takes longer
 SHOWN = 20  # rows of the leaderboard
@@ -102,7 +102,9 @@ def _figures(settings: Settings, name: str) -> None:
         "slot": st.column_config.NumberColumn("Slot", format="%d", help="Its place in the population."),
         "samples": st.column_config.NumberColumn("Samples", format="localized"),
         **{
-            one: st.column_config.NumberColumn(_words(one), format="%.4g", help=COMMENTS.get(f"agent.{one}"))
+            one: st.column_config.NumberColumn(
+                _words(one), format="%.4g", help=describe_setting(f"agent.{one}").comment
+            )
             for one in settings_shown
         },
     }

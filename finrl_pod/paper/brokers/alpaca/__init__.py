@@ -1,1 +1,1 @@
-"""Alpaca as a broker and price feed, through either of its client libraries."""
+"""Alpaca as broker and data feed, through either of its client libraries."""

@@ -1,4 +1,4 @@
-"""A paper account at Alpaca behind the `Broker` port, whichever client library carries the requests."""
+"""A paper account at Alpaca as a `Broker`, independent of the client library that sends the requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
 from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
-from finrl_pod.paper.brokers.alpaca import reading
-from finrl_pod.paper.brokers.alpaca.keys import Keys
-from finrl_pod.paper.brokers.alpaca.limiter import LimitSpent
-from finrl_pod.paper.brokers.alpaca.reading import Unreadable
-from finrl_pod.paper.brokers.alpaca.refusals import keys_refused, outcome
+from finrl_pod.paper.brokers.alpaca import responses
+from finrl_pod.paper.brokers.alpaca.credentials import KEY_VARIABLE, SECRET_VARIABLE, Keys
+from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimitReached
+from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import Answered, Line
+from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RequestContext
 from finrl_pod.paper.records import (
     AccountState,
     Ambiguous,
@@ -36,100 +35,105 @@ from finrl_pod.paper.records import (
     StreamState,
 )
 
-_ORDERS_A_PAGE, _FILLS_A_PAGE = 500, 100
-_SINGLY = 10  # symbols up to which each asset is asked for by itself
+_ORDERS_PER_PAGE, _FILLS_PER_PAGE = 500, 100
+_MAX_SINGLE_ASSET_REQUESTS = 10  # for more symbols, all assets are read in one request
 _MICROSECOND = timedelta(microseconds=1)
-_AROUND = timedelta(days=10)  # the data API dates some actions by their processing
+_ACTION_DATE_MARGIN = timedelta(days=10)  # the data API filters some actions by processing date, not ex-date
+_RETRYABLE_4XX = (408, 425, 429)
 
 Result = TypeVar("Result")
 
 
-class Wire(Protocol):
-    """A client library, reduced to what is the same in all: it signs, sends and reads JSON.
+class ClientLibrary(Protocol):
+    """The part that Alpaca's client libraries share: they sign and send requests and return JSON.
 
-    Raises Answered for 400 and more; requests' exceptions and ValueError where there is no answer to read.
+    Raises ErrorResponse for status 400 and above; exceptions of requests and ValueError without a readable response.
     """
 
     name: str
 
     def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """The trading API; data: query of a GET or DELETE, else body."""
+        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
         ...
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
-        """The data API's corporate actions by group, every page."""
+        """Corporate actions of the data API by group, all pages."""
         ...
 
 
 class AlpacaAccount:
-    """Satisfies `Broker`. Writes are made once; what nobody can say is Ambiguous."""
+    """Satisfies the `Broker` protocol. Writes are sent once; without a clear response the outcome is Ambiguous."""
 
-    def __init__(self, wire: Wire, line: Line, keys: Keys, stream: UpdateStream | NoStream) -> None:
-        self.name = wire.name
-        self._wire = wire
-        self._line = line
+    def __init__(
+        self, library: ClientLibrary, context: RequestContext, keys: Keys, stream: UpdateStream | NoStream
+    ) -> None:
+        self.name = library.name
+        self._library = library
+        self._context = context
         self._keys = keys
         self._stream = stream
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 
-    # ---- the account ----------------------------------------------------------------------------------------------
+    # ---- the account ------------------------------------------------------------------------------------------------
 
     def account(self) -> AccountState:
-        return self._read(reading.account, "GET", "/account")
+        return self._read(responses.account, "GET", "/account")
 
     def positions(self) -> tuple[Position, ...]:
-        return tuple(self._read(_each(reading.position), "GET", "/positions"))
+        return tuple(self._read(_list_of(responses.position), "GET", "/positions"))
 
-    # ---- orders ---------------------------------------------------------------------------------------------------
+    # ---- orders -----------------------------------------------------------------------------------------------------
 
     def submit(self, request: OrderRequest) -> Outcome:
-        return self._write(_body(request), "POST", "/orders", check=_same(request))
+        return self._write(_order_body(request), "POST", "/orders", find_mismatch=_mismatch_with(request))
 
     def replace(self, order_id: str, request: OrderRequest) -> Outcome:
-        body: dict[str, Any] = {"qty": _plain(request.quantity), "client_order_id": request.client_order_id}
+        body: dict[str, Any] = {"qty": _decimal_text(request.quantity), "client_order_id": request.client_order_id}
         if request.limit_price is not None:
-            body["limit_price"] = _plain(request.limit_price)
-        return self._write(body, "PATCH", f"/orders/{_part(order_id)}", check=_same(request), of_order=True)
+            body["limit_price"] = _decimal_text(request.limit_price)
+        return self._write(
+            body, "PATCH", f"/orders/{_path_segment(order_id)}", find_mismatch=_mismatch_with(request), of_order=True
+        )
 
     def cancel(self, order_id: str) -> Outcome:
-        return self._write(None, "DELETE", f"/orders/{_part(order_id)}", of_order=True)
+        return self._write(None, "DELETE", f"/orders/{_path_segment(order_id)}", of_order=True)
 
     def order(self, order_id: str) -> Order | None:
-        return self._found(f"/orders/{_part(order_id)}", None)
+        return self._read_order(f"/orders/{_path_segment(order_id)}", None)
 
     def order_by_client_id(self, client_order_id: str) -> Order | None:
-        return self._found("/orders:by_client_order_id", {"client_order_id": client_order_id})
+        return self._read_order("/orders:by_client_order_id", {"client_order_id": client_order_id})
 
     def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
-        """Paged by the moment of submission, one microsecond back: orders of one moment may lie on both sides."""
+        """Pages are requested by submission time, one microsecond back: a page may end between orders of one time."""
         found: dict[str, Order] = {}
-        query: dict[str, Any] = {"status": status, "limit": _ORDERS_A_PAGE, "direction": "asc", "nested": "false"}
+        query: dict[str, Any] = {"status": status, "limit": _ORDERS_PER_PAGE, "direction": "asc", "nested": "false"}
         if after is not None:
-            query["after"] = _stamp(after)
+            query["after"] = _timestamp(after)
         while True:
-            page = self._read(_each(reading.order), "GET", "/orders", query)
-            known = len(found)
+            page = self._read(_list_of(responses.order), "GET", "/orders", query)
+            count_before = len(found)
             found |= {order.id: order for order in page}
-            if len(page) < _ORDERS_A_PAGE:
+            if len(page) < _ORDERS_PER_PAGE:
                 break
-            if len(found) == known:
-                raise BrokerUnavailable(f"{self.name}: {_ORDERS_A_PAGE} orders of one moment cannot be paged through")
-            query["after"] = _stamp(page[-1].submitted_at - _MICROSECOND)
-        every = sorted(found.values(), key=lambda order: order.submitted_at)
-        return tuple(order for order in every if after is None or order.submitted_at > after)
+            if len(found) == count_before:
+                raise BrokerUnavailable(f"{self.name}: cannot page through {_ORDERS_PER_PAGE} orders of the same time")
+            query["after"] = _timestamp(page[-1].submitted_at - _MICROSECOND)
+        ordered = sorted(found.values(), key=lambda order: order.submitted_at)
+        return tuple(order for order in ordered if after is None or order.submitted_at > after)
 
     def fills_since(self, cursor: str | None) -> FillPage:
         fills = []
-        query: dict[str, Any] = {"direction": "asc", "page_size": _FILLS_A_PAGE}
+        query: dict[str, Any] = {"direction": "asc", "page_size": _FILLS_PER_PAGE}
         while True:
             if cursor is not None:
                 query["page_token"] = cursor
-            page = self._read(_each(reading.fill), "GET", "/account/activities/FILL", query)
+            page = self._read(_list_of(responses.fill), "GET", "/account/activities/FILL", query)
             fills += page
             cursor = page[-1].id if page else cursor
-            if len(page) < _FILLS_A_PAGE:
+            if len(page) < _FILLS_PER_PAGE:
                 return FillPage(tuple(fills), cursor)
 
     def updates(self) -> tuple[OrderUpdate, ...]:
@@ -138,153 +142,160 @@ class AlpacaAccount:
     def stream(self) -> StreamState:
         return self._stream.state()
 
-    def renew_stream(self) -> None:
-        self._stream.renew()
+    def reconnect_stream(self) -> None:
+        self._stream.reconnect()
 
-    # ---- facts ----------------------------------------------------------------------------------------------------
+    # ---- reference data ---------------------------------------------------------------------------------------------
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
-        if len(symbols) > _SINGLY:
-            every = self._read(_each(reading.asset), "GET", "/assets", {"asset_class": "us_equity"})
-            wanted = set(symbols)
-            return {asset.symbol: asset for asset in every if asset.symbol in wanted}
+        if len(symbols) > _MAX_SINGLE_ASSET_REQUESTS:
+            found_assets = self._read(_list_of(responses.asset), "GET", "/assets", {"asset_class": "us_equity"})
+            requested = set(symbols)
+            return {asset.symbol: asset for asset in found_assets if asset.symbol in requested}
         found = {}
         for symbol in symbols:
             try:
-                found[symbol] = self._read(reading.asset, "GET", f"/assets/{_part(symbol)}")
-            except _NotThere:
+                found[symbol] = self._read(responses.asset, "GET", f"/assets/{_path_segment(symbol)}")
+            except _NotFound:
                 continue
         return found
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
-        groups = self.asked(lambda: self._wire.corporate_actions(symbols, start - _AROUND, end + _AROUND))
-        asked = set(symbols)
-        actions = self._understood(
-            lambda: [reading.corporate_action(group, one, asked) for group, every in groups.items() for one in every]
+        first, last = start - _ACTION_DATE_MARGIN, end + _ACTION_DATE_MARGIN
+        groups = self.read(lambda: self._library.corporate_actions(symbols, first, last))
+        requested = set(symbols)
+        actions = self._parse(
+            lambda: [
+                responses.corporate_action(group, entry, requested)
+                for group, entries in groups.items()
+                for entry in entries
+            ]
         )
-        inside = (a for a in actions if start <= a.ex_date <= end and a.symbol)
-        return tuple(sorted(inside, key=lambda a: (a.ex_date, a.symbol, a.id)))
+        in_range = (a for a in actions if start <= a.ex_date <= end and a.symbol)
+        return tuple(sorted(in_range, key=lambda a: (a.ex_date, a.symbol, a.id)))
 
     def clock(self) -> BrokerClock:
-        return self._read(reading.clock, "GET", "/clock")
+        return self._read(responses.clock, "GET", "/clock")
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         query = {"start": start.isoformat(), "end": end.isoformat()}
-        days = self._read(_each(reading.session), "GET", "/calendar", query)
+        days = self._read(_list_of(responses.session), "GET", "/calendar", query)
         return tuple(day for day in days if start <= day.date <= end)
 
     def rate_limit(self) -> RateLimit | None:
-        return self._line.rate
+        return self._context.rate_limit
 
     def close(self) -> None:
         self._stream.close()
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def _found(self, path: str, query: Mapping[str, Any] | None) -> Order | None:
+    def _read_order(self, path: str, query: Mapping[str, Any] | None) -> Order | None:
         try:
-            return self._read(reading.order, "GET", path, query)
-        except _NotThere:
+            return self._read(responses.order, "GET", path, query)
+        except _NotFound:
             return None
 
     def _read(
-        self, read: Callable[[Any], Result], method: str, path: str, query: Mapping[str, Any] | None = None
+        self, parse: Callable[[Any], Result], method: str, path: str, query: Mapping[str, Any] | None = None
     ) -> Result:
-        values = self.asked(lambda: self._wire.trading(method, path, query))
-        return self._understood(lambda: read(values))
+        values = self.read(lambda: self._library.trading(method, path, query))
+        return self._parse(lambda: parse(values))
 
-    def asked(self, call: Callable[[], Result]) -> Result:
-        """A read. Raises BrokerError for every answer but the one that was asked for."""
+    def read(self, call: Callable[[], Result]) -> Result:
+        """Result of a read through the client library. Raises BrokerError for every failure."""
         from requests import RequestException
 
         try:
             return call()
-        except Answered as answer:
-            self._check_keys(answer)
-            text = self._keys.strike(f"{self.name} answered {answer.status}: {answer.message}")
-            if answer.status == 404:
-                raise _NotThere(text) from None
-            if answer.status >= 500 or answer.status in (408, 425, 429):
+        except ErrorResponse as response:
+            self._check_keys(response)
+            text = self._keys.mask(f"{self.name} responded {response.status}: {response.message}")
+            if response.status == 404:
+                raise _NotFound(text) from None
+            if response.status >= 500 or response.status in _RETRYABLE_4XX:
                 raise BrokerUnavailable(text) from None
             raise BrokerRejected(text) from None
         except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BrokerUnavailable(self._no_answer(error)) from None
+            raise BrokerUnavailable(self._no_response(error)) from None
 
-    def _understood(self, read: Callable[[], Result]) -> Result:
+    def _parse(self, parse: Callable[[], Result]) -> Result:
         try:
-            return read()
-        except (Unreadable, AttributeError, TypeError) as error:
-            raise BrokerUnavailable(f"{self.name}'s answer cannot be read ({error}): nothing is known") from None
+            return parse()
+        except (UnreadableResponse, AttributeError, TypeError) as error:
+            raise BrokerUnavailable(f"{self.name} sent an unreadable response ({error})") from None
 
     def _write(
         self,
         body: Mapping[str, Any] | None,
         method: str,
         path: str,
-        check: Callable[[Order], str] = lambda _: "",
+        find_mismatch: Callable[[Order], str] = lambda _: "",
         *,
         of_order: bool = False,
     ) -> Outcome:
         from requests import RequestException
 
         try:
-            values = self._wire.trading(method, path, body)
-            order = None if method == "DELETE" else reading.order(values)
-        except LimitSpent as spent:
-            wait = timedelta(seconds=spent.seconds)
-            return Rejected(Reason.RATE_LIMITED, f"not sent: {spent}", retry_at=self._line.clock.now() + wait)
-        except Answered as answer:
-            self._check_keys(answer)
-            return outcome(answer, self._line.clock.now(), of_order=of_order)
-        except Unreadable as error:
-            return Ambiguous(f"the answer cannot be read: {error}")
+            values = self._library.trading(method, path, body)
+            order = None if method == "DELETE" else responses.order(values)
+        except RateLimitReached as error:
+            wait = timedelta(seconds=error.seconds)
+            return Rejected(Reason.RATE_LIMITED, f"not sent: {error}", retry_at=self._context.clock.now() + wait)
+        except ErrorResponse as response:
+            self._check_keys(response)
+            return responses.write_outcome(response, self._context.clock.now(), of_order=of_order)
+        except UnreadableResponse as error:
+            return Ambiguous(f"unreadable response: {error}")
         except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            return Ambiguous(self._no_answer(error))
-        fault = "" if order is None else check(order)
-        return Ambiguous(f"the answer is about another order: {fault}") if fault else Confirmed(order)
+            return Ambiguous(self._no_response(error))
+        mismatch = "" if order is None else find_mismatch(order)
+        return Ambiguous(f"the response is about another order: {mismatch}") if mismatch else Confirmed(order)
 
-    def _check_keys(self, answer: Answered) -> None:
-        if keys_refused(answer):
+    def _check_keys(self, response: ErrorResponse) -> None:
+        if responses.refuses_keys(response):
             raise AuthenticationError(
-                f"{self.name} does not take the keys ({answer.status}: {self._keys.strike(answer.message)}): check "
-                "APCA_API_KEY_ID and APCA_API_SECRET_KEY, and that they are a paper account's"
+                f"{self.name} refused the API keys ({response.status}: {self._keys.mask(response.message)}); check "
+                f"that {KEY_VARIABLE} and {SECRET_VARIABLE} are the keys of a paper account"
             ) from None
 
-    def _no_answer(self, error: Exception) -> str:
-        return self._keys.strike(f"{self.name} gave no answer that can be read ({type(error).__name__}: {error})")
+    def _no_response(self, error: Exception) -> str:
+        return self._keys.mask(f"{self.name} sent no readable response ({type(error).__name__}: {error})")
 
 
-class _NotThere(BrokerRejected):
-    """404."""
+class _NotFound(BrokerRejected):
+    """Status 404."""
 
 
-def _each(read: Callable[[Any], Result]) -> Callable[[Any], list[Result]]:
-    def every(values: Any) -> list[Result]:
+def _list_of(parse: Callable[[Any], Result]) -> Callable[[Any], list[Result]]:
+    """Parser of a JSON list whose entries `parse` reads."""
+
+    def parse_list(values: Any) -> list[Result]:
         if not isinstance(values, list):
-            raise Unreadable(f"a list was expected, got {type(values).__name__}")
-        return [read(entry) for entry in values]
+            raise UnreadableResponse(f"expected a list, got {type(values).__name__}")
+        return [parse(entry) for entry in values]
 
-    return every
+    return parse_list
 
 
-def _body(request: OrderRequest) -> dict[str, Any]:
+def _order_body(request: OrderRequest) -> dict[str, Any]:
     body = {
         "symbol": request.symbol,
-        "qty": _plain(request.quantity),
+        "qty": _decimal_text(request.quantity),
         "side": request.side.value,
         "type": request.type.value,
         "time_in_force": request.time_in_force.value,
         "client_order_id": request.client_order_id,
     }
     if request.type is OrderType.LIMIT and request.limit_price is not None:
-        body["limit_price"] = _plain(request.limit_price)
+        body["limit_price"] = _decimal_text(request.limit_price)
     return body
 
 
-def _same(request: OrderRequest) -> Callable[[Order], str]:
-    """Says in which field an answer is not the order that was sent; "" for none."""
+def _mismatch_with(request: OrderRequest) -> Callable[[Order], str]:
+    """Function that names the first field in which an order differs from the request, "" for none."""
 
-    def check(order: Order) -> str:
+    def find_mismatch(order: Order) -> str:
         pairs = {
             "client_order_id": (order.client_order_id, request.client_order_id),
             "symbol": (order.symbol, request.symbol),
@@ -292,18 +303,18 @@ def _same(request: OrderRequest) -> Callable[[Order], str]:
         }
         return next((f"{name} {a!r} instead of {b!r}" for name, (a, b) in pairs.items() if a != b), "")
 
-    return check
+    return find_mismatch
 
 
-def _plain(value: Any) -> str:
-    """A Decimal in plain digits."""
+def _decimal_text(value: Any) -> str:
+    """A Decimal without an exponent."""
     return format(value, "f")
 
 
-def _stamp(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _part(text: str) -> str:
-    """One part of a path: a symbol or id can hold nothing that changes the address."""
+def _path_segment(text: str) -> str:
+    """A symbol or id escaped as one segment of a path, so that it cannot change the address."""
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""Alpaca's present client library, alpaca-py: the adapter that paper trading uses unless told otherwise."""
+"""Adapter to alpaca-py, Alpaca's current client library and the default of paper trading."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from typing import Any
 
 from finrl_pod.errors import SetupError
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
-from finrl_pod.paper.brokers.alpaca.addresses import DATA, PAPER, data_address, trading_address
+from finrl_pod.paper.brokers.alpaca.credentials import (
+    DATA_URL,
+    PAPER_URL,
+    Keys,
+    data_address,
+    keys_from_environment,
+    trading_address,
+)
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
-from finrl_pod.paper.brokers.alpaca.keys import Keys, keys_from_environment
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import Line, bounded_session
+from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Clock
 
 TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
 DATA_METHODS = ("GET",)
 
 
-class AlpacaPyWire:
-    """alpaca-py with its session replaced by one that is bounded and its own retries switched off."""
+class AlpacaPyLibrary:
+    """alpaca-py with a bounded session and without retries. Satisfies `ClientLibrary` and `PriceLibrary`."""
 
     name = "alpaca"
 
-    def __init__(self, trading_base: str, data_base: str, keys: Keys, line: Line) -> None:
+    def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None:
         with warnings.catch_warnings():
-            # alpaca-py imports a part of websockets that is marked as old, and that we do not use.
+            # alpaca-py imports a deprecated module of websockets that is not used here.
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 from alpaca.data.historical import StockHistoricalDataClient
@@ -36,11 +42,11 @@ class AlpacaPyWire:
             except ImportError:
                 raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[paper]'") from None
         trading: Any = TradingClient(keys.key, keys.secret, paper=True, raw_data=True, url_override=trading_base)
-        self._trading = _bounded(trading, line, trading_base, TRADING_METHODS)
+        self._trading = _bounded(trading, context, trading_base, TRADING_METHODS)
         actions: Any = CorporateActionsClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
-        self._actions = _bounded(actions, line, data_base, DATA_METHODS)
+        self._actions = _bounded(actions, context, data_base, DATA_METHODS)
         stocks: Any = StockHistoricalDataClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
-        self._stocks = _bounded(stocks, line, data_base, DATA_METHODS)
+        self._stocks = _bounded(stocks, context, data_base, DATA_METHODS)
 
     def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
         call = getattr(self._trading, method.lower())
@@ -49,20 +55,20 @@ class AlpacaPyWire:
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         from alpaca.data.requests import CorporateActionsRequest
 
-        # The library's default limit is of entries in all: without one it reads page after page.
-        wish = CorporateActionsRequest(symbols=list(symbols), start=start, end=end, limit=None)
-        found: Mapping[str, Sequence[Any]] = self._actions.get_corporate_actions(wish)
+        # The default limit of the library is for all pages together; None reads every page.
+        request = CorporateActionsRequest(symbols=list(symbols), start=start, end=end, limit=None)
+        found: Mapping[str, Sequence[Any]] = self._actions.get_corporate_actions(request)
         return found
 
     def bars(
         self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
-        """Daily bars, every page: {symbol: [{t, o, h, l, c, v}]}."""
+        """Daily bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
         from alpaca.data.enums import Adjustment, DataFeed
         from alpaca.data.requests import StockBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
 
-        wish = StockBarsRequest(
+        request = StockBarsRequest(
             symbol_or_symbols=list(symbols),
             timeframe=TimeFrame(1, TimeFrameUnit.Day),
             start=start,
@@ -70,42 +76,44 @@ class AlpacaPyWire:
             adjustment=Adjustment(adjustment),
             feed=DataFeed(feed),
         )
-        found: Mapping[str, Any] = self._stocks.get_stock_bars(wish)
+        found: Mapping[str, Any] = self._stocks.get_stock_bars(request)
         return found
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
-        """{symbol: {t, p}}."""
+        """Last trades: {symbol: {t, p}}."""
         from alpaca.data.enums import DataFeed
         from alpaca.data.requests import StockLatestTradeRequest
 
-        wish = StockLatestTradeRequest(symbol_or_symbols=list(symbols), feed=DataFeed(feed))
-        found: Mapping[str, Any] = self._stocks.get_stock_latest_trade(wish)
+        request = StockLatestTradeRequest(symbol_or_symbols=list(symbols), feed=DataFeed(feed))
+        found: Mapping[str, Any] = self._stocks.get_stock_latest_trade(request)
         return found
 
 
 def open_alpaca(
     clock: Clock, url: str = "", data_url: str = "", *, feed: FeedName = "iex", seed: int = 0, listen: bool = True
 ) -> tuple[AlpacaAccount, AlpacaFeed]:
-    """The paper account of the keys in the environment, and its prices; both stay under one limit of requests.
+    """Open the paper account of the keys in the environment and its data feed, which share one rate limit.
 
-    url, data_url: empty for Alpaca's own hosts; else this machine's. feed: "iex" or "sip". seed: of the pauses between
-    the stream's attempts. listen: keep the stream of trade updates.
-    Raises AddressNotAllowed for any other address, before the keys are read; SetupError without keys or alpaca-py.
+    url, data_url: base URLs of a server on this machine; empty for Alpaca's own. feed: "iex" or "sip".
+    seed: of the random pauses between reconnections of the stream. listen: connect to the trade-updates stream.
+
+    Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
+    alpaca-py are missing.
     """
-    trading_base, data_base = trading_address(url or PAPER), data_address(data_url or _data_beside(url))
-    keys, line = keys_from_environment(), Line(clock)
-    wire = AlpacaPyWire(trading_base, data_base, keys, line)
+    trading_base, data_base = trading_address(url or PAPER_URL), data_address(data_url or default_data_url(url))
+    keys, context = keys_from_environment(), RequestContext(clock)
+    library = AlpacaPyLibrary(trading_base, data_base, keys, context)
     stream = UpdateStream(trading_base, keys, clock, seed).start() if listen else NoStream()
-    account = AlpacaAccount(wire, line, keys, stream)
-    return account, AlpacaFeed(account, wire, clock, feed)
+    account = AlpacaAccount(library, context, keys, stream)
+    return account, AlpacaFeed(account, library, clock, feed)
 
 
-def _data_beside(url: str) -> str:
-    """Where prices come from when only the trading address is told: the same machine, or Alpaca."""
-    return DATA if not url or trading_address(url) == PAPER else url
+def default_data_url(url: str) -> str:
+    """Data URL for a trading URL: Alpaca's data host for Alpaca's, else the same server."""
+    return DATA_URL if not url or trading_address(url) == PAPER_URL else url
 
 
-def _bounded(client: Any, line: Line, base: str, methods: tuple[str, ...]) -> Any:
-    client._session = bounded_session(line, base, methods)
+def _bounded(client: Any, context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:
+    client._session = bounded_session(context, base, methods)
     client._retry = 0
     return client

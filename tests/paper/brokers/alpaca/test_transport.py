@@ -17,9 +17,9 @@ from finrl_pod.fake_alpaca.faults import Fault
 from finrl_pod.fake_alpaca.scaled_clock import ClockClient, Pace
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
-from finrl_pod.paper.brokers.alpaca.keys import Keys
+from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.stream import UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import Line, bounded_session
+from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
 from finrl_pod.paper.runtime.clocks import SystemClock
 from tests.contract.broker_worlds import Impatient
 from tests.fake_alpaca.serving import Client, new_york
@@ -65,7 +65,7 @@ def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeyp
 
 
 def test_the_data_host_is_reached_by_get_alone(httpserver: HTTPServer) -> None:
-    session = bounded_session(Line(CLOCK), base(httpserver), ("GET",))
+    session = bounded_session(RequestContext(CLOCK), base(httpserver), ("GET",))
     for method in ("POST", "DELETE", "PATCH"):
         with pytest.raises(AddressNotAllowed, match="only GET"):
             session.request(method, base(httpserver) + "/v2/orders")

@@ -1,4 +1,4 @@
-"""Simulated markets as plain arrays: each follows from a seed alone. T bars, N assets."""
+"""Simulated markets as arrays, each determined by a seed. T bars, N assets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from finrl_pod import random
 from finrl_pod.types import Floats
 
-START = 100.0  # price of every asset at the first bar
-ARRIVES = 2  # bars from a decision at t to the end of the interval it earns: it fills at t+1
+START = 100.0  # initial price of every asset
+REWARD_LAG = 2  # a decision at t fills at t+1 and earns the return to t+2
 
 
 class PlantedWorld(NamedTuple):
@@ -31,7 +31,7 @@ def planted(
     information: float = 0.05,
     volatility: float = 0.015,
 ) -> PlantedWorld:
-    """A signal that says a little about what a decision on it will earn.
+    """Simulate a signal that weakly predicts the return earned by a decision.
 
         s[t] = persistence s[t-1] + sqrt(1 - persistence^2) e[t]
         r[t+2] = volatility (information s[t] + sqrt(1 - information^2) u[t])
@@ -43,21 +43,21 @@ def planted(
     shocks, noise = rng.normal(size=(2, bars, assets))
     signal = np.empty((bars, assets))
     signal[0] = shocks[0]
-    fresh = np.sqrt(1 - persistence**2)
+    innovation = np.sqrt(1 - persistence**2)
     for t in range(1, bars):
-        signal[t] = persistence * signal[t - 1] + fresh * shocks[t]
+        signal[t] = persistence * signal[t - 1] + innovation * shocks[t]
     earned = volatility * (information * signal + np.sqrt(1 - information**2) * noise)
     returns = np.zeros((bars, assets))
-    returns[ARRIVES:] = earned[:-ARRIVES]
+    returns[REWARD_LAG:] = earned[:-REWARD_LAG]
     return PlantedWorld(signal, returns, prices(returns))
 
 
 def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
-    """Simple returns [bars, N] of a world in which no asset and no day is better than another.
+    """Resample simple returns [bars, N] without systematic differences between assets or days.
 
-    returns: [R, N], what happened. Each asset's mean is replaced by the common mean, then whole rows are drawn with
-    replacement: volatilities, correlations and fat tails stay, means and order in time do not. (Shuffling rows alone
-    would keep the means, by which survivors can be told.)
+    returns: historical returns [R, N]. Each asset's mean is replaced by the common mean, then rows are drawn with
+    replacement: volatilities, correlations and fat tails are kept, means and order in time are not. (Shuffling rows
+    alone would keep the means, and with them the survivorship bias.)
     """
     rng = np.random.default_rng(random.key(seed, 0, "world without edge"))
     level: Floats = returns - returns.mean(0) + returns.mean()
@@ -65,12 +65,12 @@ def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
 
 
 def prices(returns: Floats) -> Floats:
-    """Simple returns [T, N] -> closes [T, N]; the first row's return leads to the first close, from 100."""
+    """Convert simple returns [T, N] to closes [T, N], starting from 100 before the first return."""
     return np.asarray(START * np.cumprod(1 + returns, axis=0), dtype=np.float64)
 
 
 def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[Floats, NDArray[np.float32]]:
-    """What speed is measured on: closes [T, N] of geometric random walks, and a table [T, N, 1 + F] float32.
+    """Simulate closes [T, N] of geometric random walks, and a feature table [T, N, 1 + F] float32.
 
     The table's first column is the price in units of 100, the others are standard normal noise.
     """
@@ -81,10 +81,10 @@ def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[
 
 
 def shuffled_over_assets(values: Floats, seed: int) -> Floats:
-    """Each bar's ranks over the assets [T, N], from -1 to 1, dealt out anew at every bar.
+    """Return each bar's ranks over the assets [T, N], from -1 to 1, randomly permuted at every bar.
 
-    Ranks, because the values themselves, however dealt, still tell what the market as a whole is about to do: by their
-    mean, and by their skew. Bars with a missing value are NaN.
+    Ranks are used because permuted values would still reveal the market's return by their mean and skew. Bars with a
+    missing value are NaN.
     """
     rng = np.random.default_rng(random.key(seed, 0, "shuffle over assets"))
     ranks = values.argsort(1).argsort(1) / max(values.shape[1] - 1, 1) * 2 - 1
@@ -92,7 +92,7 @@ def shuffled_over_assets(values: Floats, seed: int) -> Floats:
 
 
 def shifted(values: Floats, bars: int) -> Floats:
-    """values [T, N] as they stood `bars` earlier; NaN for the first."""
+    """Return values [T, N] delayed by `bars`; NaN for the first bars."""
     late = np.full_like(values, np.nan)
     late[bars:] = values[:-bars]
     return late

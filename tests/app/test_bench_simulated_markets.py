@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from finrl_pod_app.bench.noise import noise_panel
-from finrl_pod_app.bench.worlds import planted, prices, random_walks, shifted, shuffled_over_assets, without_edge
+from finrl_pod_app.bench.simulated_markets import (
+    planted,
+    prices,
+    random_walks,
+    shifted,
+    shuffled_over_assets,
+    without_edge,
+)
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, leaked_return

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from finrl_pod.paper.brokers.alpaca.limiter import URGENT, LimitSpent, RequestLimiter
+from finrl_pod.paper.brokers.alpaca.rate_limiter import URGENT_RESERVE, RateLimiter, RateLimitReached
 
 
 class Steps:
@@ -35,7 +35,7 @@ class Steps:
 def test_no_minute_holds_more_than_the_limit_wherever_the_broker_counts() -> None:
     """The broker may count a request anywhere between its sending and its answer: take the worst of both."""
     clock = Steps(speed=600.0)
-    limiter = RequestLimiter(clock, limit=20)
+    limiter = RateLimiter(clock, limit=20)
     sent: list[float] = []
     answered: list[float] = []
 
@@ -61,26 +61,26 @@ def test_no_minute_holds_more_than_the_limit_wherever_the_broker_counts() -> Non
 
 def test_cancels_go_first_and_have_room_of_their_own() -> None:
     clock = Steps()
-    limiter = RequestLimiter(clock)
-    for _ in range(200 - URGENT):
-        with limiter.request(patience=0.0):
+    limiter = RateLimiter(clock)
+    for _ in range(200 - URGENT_RESERVE):
+        with limiter.request(max_wait=0.0):
             pass
-    with pytest.raises(LimitSpent) as caught, limiter.request(patience=2.0):
+    with pytest.raises(RateLimitReached) as caught, limiter.request(max_wait=2.0):
         pass
     assert 60.0 <= caught.value.seconds <= 61.0
-    for _ in range(URGENT):
-        with limiter.request(urgent=True, patience=0.0):
+    for _ in range(URGENT_RESERVE):
+        with limiter.request(urgent=True, max_wait=0.0):
             pass
-    with pytest.raises(LimitSpent), limiter.request(urgent=True, patience=2.0):
+    with pytest.raises(RateLimitReached), limiter.request(urgent=True, max_wait=2.0):
         pass
     clock.at += 61.0
-    with limiter.request(patience=0.0):
+    with limiter.request(max_wait=0.0):
         pass
 
 
 def test_a_waiting_cancel_overtakes() -> None:
     clock = Steps()
-    limiter = RequestLimiter(clock, limit=1)
+    limiter = RateLimiter(clock, limit=1)
     order: list[str] = []
 
     def ask(name: str, urgent: bool) -> None:
@@ -105,12 +105,12 @@ def test_a_waiting_cancel_overtakes() -> None:
 
 def test_the_brokers_word_holds_everything_back() -> None:
     clock = Steps()
-    limiter = RequestLimiter(clock)
+    limiter = RateLimiter(clock)
     limiter.hold(30.0)
     for urgent in (False, True):
-        with pytest.raises(LimitSpent) as caught, limiter.request(urgent=urgent, patience=1.0):
+        with pytest.raises(RateLimitReached) as caught, limiter.request(urgent=urgent, max_wait=1.0):
             pass
         assert caught.value.seconds == pytest.approx(30.0)
     clock.at += 30.0
-    with limiter.request(patience=0.0):
+    with limiter.request(max_wait=0.0):
         pass

@@ -1,0 +1,339 @@
+"""Parses Alpaca's responses: JSON into records, error responses into outcomes of writes.
+
+A field that is missing or malformed raises UnreadableResponse: such a response is not used in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse
+from finrl_pod.paper.execution.intents import is_made_here
+from finrl_pod.paper.records import (
+    AccountState,
+    ActionKind,
+    Ambiguous,
+    Asset,
+    BrokerClock,
+    CorporateAction,
+    Fill,
+    Order,
+    OrderStatus,
+    OrderType,
+    OrderUpdate,
+    Outcome,
+    Position,
+    Reason,
+    Rejected,
+    Session,
+    Side,
+    TimeInForce,
+)
+
+NEW_YORK = ZoneInfo("America/New_York")
+ZERO = Decimal(0)
+_AMBIGUOUS_4XX = (408, 409, 425)  # timeout, conflict, too early: the order may have been accepted all the same
+_DETAIL_FIELDS = ("buying_power", "cost_basis", "available", "existing_qty", "held_for_orders", "reject_reason")
+_BLOCKED_MESSAGES = (
+    "rejected by user request", "account is not authorized", "account is restricted", "trading is blocked",
+)  # fmt: skip
+_ACTION_KINDS = {
+    "forward_splits": ActionKind.SPLIT,
+    "reverse_splits": ActionKind.SPLIT,
+    "unit_splits": ActionKind.SPLIT,
+    "cash_dividends": ActionKind.CASH_DIVIDEND,
+    "stock_dividends": ActionKind.STOCK_DIVIDEND,
+}
+_ACTION_SYMBOL_FIELDS = ("symbol", "old_symbol", "source_symbol", "acquiree_symbol", "acquirer_symbol")
+
+
+class UnreadableResponse(Exception):
+    """A response that does not have the documented form."""
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+def account(values: Any) -> AccountState:
+    """Account state from GET account. Removed and new fields are ignored."""
+    return AccountState(
+        id=text(values, "account_number") if values.get("account_number") else text(values, "id"),
+        currency=str(values.get("currency") or "USD"),
+        cash=number(values, "cash"),
+        equity=number(values, "equity"),
+        last_equity=number(values, "last_equity"),
+        buying_power=number(values, "buying_power"),
+        blocked=any(values.get(k) is True for k in ("trading_blocked", "account_blocked", "trade_suspended_by_user")),
+        multiplier=number(values, "multiplier") if values.get("multiplier") is not None else Decimal(1),
+    )
+
+
+def order(values: Any) -> Order:
+    """Order of the REST API or the stream.
+
+    An order for a dollar amount has no quantity: its filled quantity is used. Orders of other clients may lack symbol
+    and side (multi-leg options have neither): see `_symbol_and_side`.
+    """
+    filled = number(values, "filled_qty") if values.get("filled_qty") is not None else ZERO
+    status = text(values, "status")
+    submitted = moment(values, "submitted_at" if values.get("submitted_at") else "created_at")
+    symbol, side = _symbol_and_side(values)
+    return Order(
+        id=text(values, "id"),
+        client_order_id=text(values, "client_order_id"),
+        symbol=symbol,
+        side=side,
+        quantity=filled if values.get("qty") is None else number(values, "qty"),
+        filled_quantity=filled,
+        status=OrderStatus.read(status),
+        time_in_force=_enum_or(TimeInForce, values.get("time_in_force"), TimeInForce.DAY),
+        type=_enum_or(OrderType, values.get("type") or values.get("order_type"), OrderType.MARKET),
+        submitted_at=submitted,
+        updated_at=moment(values, "updated_at") if values.get("updated_at") else submitted,
+        filled_average_price=optional_number(values, "filled_avg_price") if filled else None,
+        limit_price=optional_number(values, "limit_price"),
+        replaces=values.get("replaces") or None,
+        replaced_by=values.get("replaced_by") or None,
+        status_word=status,
+    )
+
+
+def fill(values: Any) -> Fill:
+    """Fill from a FILL activity."""
+    return Fill(
+        id=text(values, "id"),
+        order_id=text(values, "order_id"),
+        symbol=text(values, "symbol"),
+        side=_side(values),
+        quantity=number(values, "qty"),
+        cumulative_quantity=number(values, "cum_qty"),
+        price=number(values, "price"),
+        time=moment(values, "transaction_time"),
+    )
+
+
+def order_update(message: Any) -> OrderUpdate:
+    """Order update from the data of a stream message."""
+    updated = order(message.get("order"))
+    event = text(message, "event")
+    at = moment(message, "timestamp") if message.get("timestamp") else updated.updated_at
+    execution = None
+    if event in ("fill", "partial_fill"):
+        execution = Fill(
+            id=str(message.get("execution_id") or f"{updated.id}/{updated.filled_quantity}"),
+            order_id=updated.id,
+            symbol=updated.symbol,
+            side=updated.side,
+            quantity=number(message, "qty"),
+            cumulative_quantity=updated.filled_quantity,
+            price=number(message, "price"),
+            time=at,
+        )
+    return OrderUpdate(event, updated, at, execution)
+
+
+def position(values: Any) -> Position:
+    """Position. The quantity of a short position is negative, whether or not the response writes a sign."""
+    quantity = number(values, "qty")
+    if values.get("side") == "short" and quantity > 0:
+        quantity = -quantity
+    return Position(
+        text(values, "symbol"),
+        quantity,
+        optional_number(values, "avg_entry_price"),
+        optional_number(values, "current_price"),
+    )
+
+
+def asset(values: Any) -> Asset:
+    """Asset from GET assets."""
+    return Asset(
+        symbol=text(values, "symbol"),
+        tradable=values.get("tradable") is True and values.get("status") == "active",
+        fractionable=values.get("fractionable") is True,
+        shortable=values.get("shortable") is True,
+        status=str(values.get("status") or ""),
+    )
+
+
+def clock(values: Any) -> BrokerClock:
+    """Broker's time from GET clock."""
+    return BrokerClock(
+        now=moment(values, "timestamp"),
+        is_open=values.get("is_open") is True,
+        next_open=moment(values, "next_open"),
+        next_close=moment(values, "next_close"),
+    )
+
+
+def session(values: Any) -> Session:
+    """Session from a day of the calendar, whose open and close are "HH:MM" in New York."""
+    day = _date(values, "date")
+
+    def time_of(name: str) -> datetime:
+        try:
+            local = time.fromisoformat(text(values, name))
+        except ValueError:
+            raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
+        return datetime.combine(day, local, NEW_YORK).astimezone(UTC)
+
+    return Session(day, time_of("open"), time_of("close"))
+
+
+def corporate_action(group: str, values: Any, symbols: Collection[str]) -> CorporateAction:
+    """Corporate action from an entry of the data API. The rate of a stock dividend is the new shares per share held.
+
+    symbols: the requested ones. A merger names two companies: its symbol is the requested one, or the acquired one if
+    both were requested. The symbol is "" if the entry names none of them.
+    """
+    named = [str(values[name]) for name in _ACTION_SYMBOL_FIELDS if values.get(name)]
+    kind = _ACTION_KINDS.get(group, ActionKind.OTHER)
+    new = old = Decimal(1)
+    if kind is ActionKind.SPLIT and group != "unit_splits":
+        new, old = number(values, "new_rate"), number(values, "old_rate")
+    elif kind is ActionKind.SPLIT:
+        kind = ActionKind.OTHER  # also gives shares of another company: not booked automatically
+    elif kind is ActionKind.STOCK_DIVIDEND:
+        new = 1 + number(values, "rate")
+    day = "ex_date" if values.get("ex_date") else "process_date"
+    return CorporateAction(
+        id=text(values, "id"),
+        kind=kind,
+        symbol=next((symbol for symbol in named if symbol in symbols), ""),
+        ex_date=_date(values, day),
+        new=new,
+        old=old,
+        cash=number(values, "rate") if kind is ActionKind.CASH_DIVIDEND else ZERO,
+        payable_date=_date(values, "payable_date") if values.get("payable_date") else None,
+        detail=f"{group} of {' and '.join(named)}",
+    )
+
+
+# ---- fields -------------------------------------------------------------------------------------------------------
+
+
+def text(values: Any, name: str) -> str:
+    """Non-empty text. Raises UnreadableResponse if it is missing."""
+    value = values.get(name) if isinstance(values, Mapping) else None
+    if not isinstance(value, str) or not value:
+        raise UnreadableResponse(f"{name} is missing")
+    return value
+
+
+def number(values: Any, name: str) -> Decimal:
+    """Finite number, from a JSON number or text. Raises UnreadableResponse for anything else."""
+    value = values.get(name) if isinstance(values, Mapping) else None
+    try:
+        result = Decimal("NaN") if value is None or isinstance(value, bool) else Decimal(str(value))
+    except InvalidOperation:
+        result = Decimal("NaN")
+    if not result.is_finite():
+        raise UnreadableResponse(f"{name} is not a number: {value!r}")
+    return result
+
+
+def optional_number(values: Any, name: str) -> Decimal | None:
+    """Finite number; None if missing or empty."""
+    return None if values.get(name) in (None, "") else number(values, name)
+
+
+def moment(values: Any, name: str) -> datetime:
+    """RFC 3339 time in UTC; nanoseconds are truncated to microseconds."""
+    try:
+        found = datetime.fromisoformat(text(values, name))
+    except ValueError:
+        raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
+    if found.tzinfo is None:
+        raise UnreadableResponse(f"{name} has no time zone: {values.get(name)!r}")
+    return found.astimezone(UTC)
+
+
+def _date(values: Any, name: str) -> date:
+    try:
+        return date.fromisoformat(text(values, name)[:10])
+    except ValueError:
+        raise UnreadableResponse(f"{name} is not a date: {values.get(name)!r}") from None
+
+
+def _symbol_and_side(values: Any) -> tuple[str, Side]:
+    """Symbol and side of an order.
+
+    If an order of another client lacks either, the symbol is its order class in brackets, and the side is meaningless.
+    """
+    try:
+        return text(values, "symbol"), _side(values)
+    except UnreadableResponse:
+        if is_made_here(text(values, "client_order_id")):
+            raise
+        return f"({values.get('order_class') or 'no symbol'})", Side.BUY
+
+
+def _side(values: Any) -> Side:
+    """Side of an order or activity; activities also use sell_short."""
+    side = text(values, "side")
+    if side not in ("buy", "sell", "sell_short"):
+        raise UnreadableResponse(f"unknown side: {side!r}")
+    return Side.BUY if side == "buy" else Side.SELL
+
+
+def _enum_or(enum: Any, value: Any, default: Any) -> Any:
+    """Enum member of a value. The default stands for values that only orders of other clients have."""
+    try:
+        return enum(value)
+    except ValueError:
+        return default
+
+
+# ---- error responses ----------------------------------------------------------------------------------------------
+
+
+def refuses_keys(response: ErrorResponse) -> bool:
+    """Whether an error response refuses the keys and not the request: 401, or 403 without a code.
+
+    A feed without a subscription is also a 403 without a code; its message contains "subscription".
+    """
+    forbidden = response.status == 403 and "code" not in response.body and "subscription" not in response.message
+    return response.status == 401 or forbidden
+
+
+def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = False) -> Outcome:
+    """Outcome of a write that got an error response. of_order: the write was a cancel or a replacement."""
+    status, message = response.status, response.message
+    if status >= 500 or status in _AMBIGUOUS_4XX:
+        return Ambiguous(f"the broker responded {status}: {message}")
+    if status == 429:
+        return Rejected(Reason.RATE_LIMITED, message, retry_at=now + timedelta(seconds=response.wait))
+    blocking = response.body.get("existing_order_id")
+    return Rejected(
+        _rejection_reason(response, of_order=of_order),
+        message,
+        blocking_order_id=blocking if isinstance(blocking, str) else None,
+        details={name: str(response.body[name]) for name in _DETAIL_FIELDS if name in response.body},
+    )
+
+
+def _rejection_reason(response: ErrorResponse, *, of_order: bool) -> Reason:
+    """Reason of a rejection, from status and message: Alpaca's documents disagree about the codes."""
+    status, message = response.status, response.message.lower()
+    if status == 404:
+        return Reason.NOT_FOUND
+    if "client_order_id must be unique" in message:
+        return Reason.DUPLICATE_ID
+    if "wash trade" in message:
+        return Reason.WASH_TRADE
+    if "insufficient qty" in message:
+        held = str(response.body.get("held_for_orders", "0"))
+        return Reason.INSUFFICIENT_QUANTITY if held.strip("0.") == "" else Reason.HELD_FOR_ORDERS
+    if "buying power" in message:
+        return Reason.BUYING_POWER
+    if any(part in message for part in _BLOCKED_MESSAGES):
+        return Reason.BLOCKED
+    if "not tradable" in message or "not active" in message:
+        return Reason.NOT_TRADABLE
+    if of_order and status == 422 and ("state" in message or "cancelable" in message or "replaceable" in message):
+        return Reason.NOT_CANCELABLE
+    return Reason.INVALID if status in (400, 422) else Reason.OTHER

@@ -1,0 +1,98 @@
+"""Reading and writing TOML: files to plain values, values to checked records, records to commented text."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.settings.constraints import describe_settings
+
+MAX_ITEMS_PER_LINE = 4
+RenamedKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Values of a TOML file. Raises ConfigError if it cannot be read or is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, huge numbers, or nested too deeply
+        raise ConfigError(f"config {path} is not TOML: {error}") from None
+
+
+def build_record(
+    record: type[Any], values: Mapping[str, Any], where: str, *, place: str = "", renamed: RenamedKeys | None = None
+) -> Any:
+    """Build a dataclass of settings from plain values, with unknown keys and wrong types refused.
+
+    where: source of the values, for messages. place: dotted name of the section that `record` is, empty for the root.
+    Raises ConfigError naming key and value; a former key with its new name, an unknown key with the closest known one.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = [*([place] if place else []), *map(str, first["loc"])]
+        key = ".".join(path)
+        if first["type"] != "unexpected_keyword_argument":
+            raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+        parent = ".".join(path[:-1])
+        if new := (renamed or {}).get(parent, {}).get(path[-1]):
+            raise ConfigError(f"{where}: {key} was renamed: use {f'{parent}.' if parent else ''}{new}") from None
+        nested: Any = record()
+        for part in first["loc"][:-1]:
+            nested = getattr(nested, str(part))
+        known = [field.name for field in dataclasses.fields(nested)]
+        raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
+
+
+def closest_key(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: "did you mean X?", or the list of known names."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+
+
+def record_lines(record: Any) -> Iterator[str]:
+    """Commented TOML of a record's plain settings, nested records left out: `name = value  # comment (choices)`."""
+    for item in describe_settings(type(record)).values():
+        value = getattr(record, item.name)
+        if dataclasses.is_dataclass(value) or _is_list_of_tables(item.type):
+            continue
+        comment = item.comment + (f" ({' | '.join(item.choices)})" if len(item.choices) > 1 else "")
+        text = f"{item.name} = {value_text(value)}"
+        if "\n" in text:
+            yield f"# {comment}"
+            yield text
+        else:
+            yield f"{text}  # {comment}"
+
+
+def value_text(value: object) -> str:
+    """A value in TOML's notation. Raises TypeError for a type without one."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:_}"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        items = [value_text(item) for item in value]
+        if len(items) > MAX_ITEMS_PER_LINE:
+            return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
+    raise TypeError(f"no TOML for {type(value).__name__}")
+
+
+def _is_list_of_tables(kind: str) -> bool:
+    return kind.startswith("tuple[") and "Config" in kind
