@@ -13,10 +13,10 @@ from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.off_policy import Batch
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.algorithms.sac import LOG_STD, squashed
-from finrl_pod.rl.networks.critics import combined, draw_subsets
+from finrl_pod.rl.networks.critics import combine_values, draw_subsets
 from finrl_pod.rl.networks.layers import mlp, mlp_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput
-from finrl_pod.rl.networks.q_networks import duel
+from finrl_pod.rl.networks.q_networks import dueling_values
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
 S, D, B = 3, 2, 10
@@ -137,11 +137,11 @@ def test_far_out_the_density_stays_a_number() -> None:
 
 def test_ensembles_take_the_least_the_mean_or_the_least_of_a_subset() -> None:
     values = draw(2, 5, 3, 2)
-    assert torch.equal(combined(values, "min"), values.min(1).values)
-    torch.testing.assert_close(combined(values, "mean"), values.mean(1))
+    assert torch.equal(combine_values(values, "min"), values.min(1).values)
+    torch.testing.assert_close(combine_values(values, "mean"), values.mean(1))
     chosen = torch.tensor([[4, 1], [0, 3]])
     expected = torch.stack([torch.minimum(values[p, a], values[p, b]) for p, (a, b) in enumerate(chosen.tolist())])
-    assert torch.equal(combined(values, "subset", chosen), expected)
+    assert torch.equal(combine_values(values, "subset", chosen), expected)
 
 
 def test_subsets_are_of_different_critics_and_every_one_as_likely() -> None:
@@ -156,7 +156,7 @@ def test_subsets_are_of_different_critics_and_every_one_as_likely() -> None:
 
 def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
     value, advantages = draw(6, 1), draw(6, 4, seed=1)
-    values = duel(value, advantages)
+    values = dueling_values(value, advantages)
     torch.testing.assert_close(values.mean(-1), value[:, 0])
     torch.testing.assert_close(values.diff(dim=-1), advantages.diff(dim=-1))
 
@@ -285,7 +285,7 @@ def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_t
     algorithm = make("redq", critics=5, critic_subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
     each = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
-    assert torch.equal(combined(each, algorithm.actor_rule), each.mean(1))
+    assert torch.equal(combine_values(each, algorithm.actor_rule), each.mean(1))
     before = algorithm._extras[0].get_state()
     taken = algorithm.next_values(data.next_obs, data.action)
     algorithm._extras[0].set_state(before)
@@ -312,7 +312,7 @@ def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
 
     def values(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         out = network(x)
-        return duel(out[:, :1], out[:, 1:]) if name in ("dueling_dqn", "d3qn") else out
+        return dueling_values(out[:, :1], out[:, 1:]) if name in ("dueling_dqn", "d3qn") else out
 
     for update in range(1, 8):
         algorithm.updates += 1

@@ -12,7 +12,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
-from finrl_pod.rl.networks.critics import MlpCritic, combined, draw_subsets, make_critic
+from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import ModelInput, repeat, scale_of
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import at_least, check_ranges
@@ -128,7 +128,7 @@ class ActorCritic(OffPolicy):
     def next_values(self, seen: ModelInput, action: Tensor) -> Tensor:
         """The target critics' value of the next action, by the ensemble's rule: [P, K, A]."""
         values = self.values(self.train_state.targets["critic"].views, seen, action, self.critics)
-        return combined(values, self.rule, self._subset() if self.rule == "subset" else None)
+        return combine_values(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
         return draw_subsets(self._extras, self.critics, self.subset, self.device)

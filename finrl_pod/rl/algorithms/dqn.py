@@ -87,7 +87,7 @@ class DoubleDQN(DQN):
 
 
 class DuelingDQN(DQN):
-    """DQN with a dueling head (`finrl_pod.rl.networks.q_networks.duel`)."""
+    """DQN with a dueling head (`finrl_pod.rl.networks.q_networks.dueling_values`)."""
 
     DUELING = True
 

@@ -14,7 +14,7 @@ import torch
 
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.networks.critics import combined
+from finrl_pod.rl.networks.critics import combine_values
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
@@ -118,7 +118,7 @@ class SAC(ActorCritic):
             self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss, entropy
         action, chance = self._sampled(batch.obs, noise)
-        values = combined(self.values(self._fixed, batch.obs, action, self.critics), self.actor_rule)
+        values = combine_values(self.values(self._fixed, batch.obs, action, self.critics), self.actor_rule)
         loss = (temperature.view(-1, 1, 1) * chance - values).mean((1, 2))
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach(), -chance.detach().mean((1, 2))

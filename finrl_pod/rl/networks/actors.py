@@ -1,4 +1,4 @@
-"""Actors for bounded actions: what deterministic and soft actor-critics climb with. Parameters are [P, ...]."""
+"""Actors with bounded actions, for deterministic and soft actor-critics. Parameters are [P, ...]."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Protocol
 
 import torch
 
-from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
+from finrl_pod.rl.networks.encoder import AssetEncoder
+from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size, scale_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
 
 class ActorNetwork(Protocol):
-    """heads: 1 for an action, 2 for the mean and the logarithm of the standard deviation, both before the tanh."""
+    """heads: 1 for an action, 2 for mean and log standard deviation; all before the tanh."""
 
     spec: PolicySpec
     heads: int
@@ -23,13 +24,13 @@ class ActorNetwork(Protocol):
         """Initial tensors of one member."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
         """`heads` tensors [P, K, A, D]."""
         ...
 
 
 class MlpActor:
-    """A plain network with rectifiers on the flat row."""
+    """An MLP with ReLUs on the flat observation."""
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
@@ -38,31 +39,30 @@ class MlpActor:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
         return mlp_init(sizes, stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
-        out = mlp(params, seen.flat(), len(self.spec.hidden) + 1)
-        out = out.view(*seen.account.shape[:3], -1)
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+        out = mlp(params, obs.flat(), len(self.spec.hidden) + 1)
+        out = out.view(*obs.account.shape[:3], -1)  # [P, K, A, heads * D]
         return torch.split(out, self.spec.action_size, -1)
 
 
 class EquivariantActor:
-    """One network for every asset: its features, its holding, and the market's mean over the assets.
+    """One network for every asset, on its features, its holding and the market's context.
 
-        hidden_n = tanh(code_n + holding_n u),   head_n = w . hidden_n + v . x_n + b
+        hidden_n = tanh(mixed_n + holding_n u),   head_n = w . hidden_n + v . x_n + b
 
-    Features are encoded once a group. The score of cash comes from the market's mean alone.
+    mixed_n: see `encoder.py`, computed once a group. The score of cash comes from the context only.
     """
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
+        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
+        draw = uniform_init(stream, dtype)
         tensors = {
-            "encode_w": uniform(f, h, f, stream, dtype),
-            "encode_b": torch.zeros(h, dtype=dtype),
-            "code_w": uniform(h, k, h, stream, dtype),
-            "context_w": uniform(h, k, h, stream, dtype),
-            "code_b": torch.zeros(k, dtype=dtype),
+            **self.encoder.init(draw, dtype),
+            **self.encoder.init_mix(draw, dtype),
             "holding_w": uniform(1, k, k, stream, dtype)[0],
             "head_w": uniform(k, self.heads, k, stream, dtype) * 0.1,
             "head_b": torch.zeros(self.heads, dtype=dtype),
@@ -73,41 +73,31 @@ class EquivariantActor:
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
         return tensors
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> tuple[Tensor, ...]:
-        assert seen.features is not None
-        p, k, n, _ = seen.features.shape
-        a = seen.account.shape[2]
-        relative = seen.account[..., 1:] * n  # [P, K, A, N], in units of an equal share
-        code = torch.tanh(affine(seen.features, params["encode_w"], params["encode_b"]))  # [P, K, N, H]
-        context = mean_over_assets(code, seen.tradable)  # [P, K, H]
-        shared = affine(context, params["context_w"], params["code_b"]).unsqueeze(2)  # [P, K, 1, S]
-        code = product(code, params["code_w"]) + shared
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+        assert obs.features is not None
+        p, k, n, _ = obs.features.shape
+        a = obs.account.shape[2]
+        relative = obs.account[..., 1:] * n  # [P, K, A, N], in units of an equal share
+        assets = self.encoder.encode(params, obs.features, obs.tradable)
+        code = self.encoder.mix(params, assets)  # [P, K, N, S]
         hidden = torch.tanh(
             torch.addcmul(code.unsqueeze(2), relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, -1))
         )  # [P, K, A, N, S]
         out = affine(hidden, params["head_w"], params["head_b"])  # [P, K, A, N, heads]
-        out = out + product(seen.features, params["linear_w"]).unsqueeze(2)
+        out = out + product(obs.features, params["linear_w"]).unsqueeze(2)
         if self.spec.has_cash_score:
-            cash = affine(context, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)
-            out = torch.cat([cash.expand(p, k, a, 1, -1), out], 3)
+            cash = affine(assets.context, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)
+            out = torch.cat([cash.expand(p, k, a, 1, -1), out], 3)  # [P, K, A, 1 + N, heads]
         return out.unbind(-1)
 
 
-def mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
-    """Mean over N of [R, K, N, H], over the tradable assets alone."""
-    if tradable is None:
-        return x.mean(2)
-    mask = tradable.unsqueeze(-1).to(x.dtype)
-    return (x * mask).sum(2) / mask.sum(2).clamp(min=1)
-
-
 def make_actor_network(spec: PolicySpec, heads: int) -> ActorNetwork:
-    """The network that spec.kind names."""
+    """The actor network of kind `spec.kind`."""
     return EquivariantActor(spec, heads) if spec.kind == "equivariant" else MlpActor(spec, heads)
 
 
 class BoundedActor:
-    """Acts by the tanh of the first head, as a trained agent without exploration."""
+    """A trained actor without exploration: the tanh of its first head."""
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.network = spec, make_actor_network(spec, heads)
@@ -115,7 +105,6 @@ class BoundedActor:
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
-        """[P, K, A, D] as the environment takes it."""
-        return torch.tanh(self.network.forward(params, ModelInput(account, features, tradable))[0]) * scale_of(
-            self.spec
-        )
+        """Actions [P, K, A, D] as the environment takes them."""
+        obs = ModelInput(account, features, tradable)
+        return torch.tanh(self.network.forward(params, obs)[0]) * scale_of(self.spec)

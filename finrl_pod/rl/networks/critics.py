@@ -1,4 +1,4 @@
-"""Critics: the value of an action in a state, for R = members x critics networks at once."""
+"""Critics: the value of an action in a state, for R = members x critics networks in one batched computation."""
 
 from __future__ import annotations
 
@@ -7,49 +7,54 @@ from typing import Protocol
 
 import torch
 
-from finrl_pod.rl.networks.actors import mean_over_assets
-from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
+from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
+from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
+SCALARS = 4  # inputs of the equivariant critic: target cash, cash held, turnover, concentration
 
-def combined(values: Tensor, rule: str, chosen: Tensor | None = None) -> Tensor:
-    """values [P, M, ...] -> [P, ...]: "min", "mean", or for "subset" the minimum over `chosen` [P, S] of the M."""
+
+def combine_values(values: Tensor, rule: str, subset: Tensor | None = None) -> Tensor:
+    """Ensemble values [P, M, ...] -> [P, ...]: "min", "mean", or "subset", the minimum over `subset` [P, S] of the M.
+
+    The rule "subset" is that of REDQ (Chen et al. 2021).
+    """
     if rule == "mean":
         return values.mean(1)
     if rule == "subset":
-        assert chosen is not None
-        places = chosen.view(*chosen.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
-        values = values.gather(1, places)
+        assert subset is not None
+        index = subset.view(*subset.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
+        values = values.gather(1, index)
     return values.amin(1)
 
 
 def draw_subsets(streams: Sequence[torch.Generator], critics: int, size: int, device: torch.device) -> Tensor:
-    """For each member, `size` different critics out of all, every subset as likely as any other: [P, size]."""
+    """A uniformly random subset of `size` of the critics for each member: [P, size] int64."""
     each = [torch.randperm(critics, generator=stream, device=device)[:size] for stream in streams]
     return torch.stack(each)
 
 
 class CriticNetwork(Protocol):
-    """A pure function of parameters, what is seen, and what an action does."""
+    """A pure function of parameters, the observation and the effect of an action."""
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one critic."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
-        """effect: [R, K, A, D] -> value [R, K, A]."""
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
+        """Values [R, K, A] of effects [R, K, A, D]."""
         ...
 
 
 def effect_size(spec: PolicySpec) -> int:
-    """Numbers that a critic is told of an action: weights leave out cash."""
+    """Size of an action's effect, the input of a critic: target weights without cash, else the action itself."""
     return spec.assets if spec.wants_weights else spec.action_size
 
 
 class MlpCritic:
-    """A plain network with rectifiers on the flat row and the action's effect."""
+    """An MLP with ReLUs on the flat observation and the action's effect."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -57,59 +62,54 @@ class MlpCritic:
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
         r, k, a, d = effect.shape
-        x = torch.cat([seen.flat(), effect.reshape(r, k * a, d)], -1)
+        x = torch.cat([obs.flat(), effect.reshape(r, k * a, d)], -1)  # [R, K * A, S + D]
         return mlp(params, x, len(self.spec.hidden) + 1).view(r, k, a)
 
 
 class EquivariantCritic:
-    """A critic that does not know how many assets there are, nor their order.
+    """A critic that does not depend on the number or the order of the assets.
 
-    Encoded assets are summed with the weights that are wanted and with those that are held; beside these stand the
-    market's mean, the cash wanted, the turnover sum |wanted - held| and the concentration sum wanted^2. All pass a
-    hidden layer and, beside it, straight to the value: a reward that is linear in the weights is there from the start.
+    Inputs of the hidden layer: the encoded assets summed with the target weights and with the weights held, the
+    context, target cash, cash held, the turnover sum |target - held| and the concentration sum target^2. They also
+    enter the value linearly, so that a reward linear in the weights is representable from the start.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
+        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
-        wide = 3 * h + SCALARS
+        inputs = 3 * h + SCALARS
         return {
-            "encode_w": uniform(f, h, f, stream, dtype),
-            "encode_b": torch.zeros(h, dtype=dtype),
-            "hidden_w": uniform(wide, k, wide, stream, dtype),
+            **self.encoder.init(uniform_init(stream, dtype), dtype),
+            "hidden_w": uniform(inputs, k, inputs, stream, dtype),
             "hidden_b": torch.zeros(k, dtype=dtype),
             "value_w": uniform(k, 1, k, stream, dtype),
             "value_b": torch.zeros(1, dtype=dtype),
-            "direct_w": torch.zeros(wide, 1, dtype=dtype),
+            "direct_w": torch.zeros(inputs, 1, dtype=dtype),
             "linear_w": torch.zeros(f, 1, dtype=dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput, effect: Tensor) -> Tensor:
-        assert seen.features is not None
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
+        assert obs.features is not None
         r, k, a, n = effect.shape
-        held = seen.account[..., 1:]
-        code = torch.tanh(affine(seen.features, params["encode_w"], params["encode_b"]))  # [R, K, N, H]
-        context = mean_over_assets(code, seen.tradable).unsqueeze(2)  # [R, K, 1, H]
-        both = torch.cat([effect, held], 2).reshape(r * k, 2 * a, n)
-        mixed = torch.bmm(both, code.view(r * k, n, -1)).view(r, k, 2, a, -1)
+        held = obs.account[..., 1:]  # [R, K, A, N]
+        code, context = self.encoder.encode(params, obs.features, obs.tradable)
+        sums = weighted_codes(torch.cat([effect, held], 2), code).view(r, k, 2, a, -1)  # [R, K, 2, A, H]
         moved = effect - held if self.spec.wants_weights else effect
         scalars = torch.stack(
-            [1 - effect.sum(-1), seen.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
+            [1 - effect.sum(-1), obs.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
         )  # [R, K, A, 4]
-        x = torch.cat([context.expand(r, k, a, -1), mixed[:, :, 0], mixed[:, :, 1], scalars], -1)
-        hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))
+        x = torch.cat([context.unsqueeze(2).expand(r, k, a, -1), sums[:, :, 0], sums[:, :, 1], scalars], -1)
+        hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))  # [R, K, A, S]
         value = affine(hidden, params["value_w"], params["value_b"]) + product(x, params["direct_w"])
-        each = product(seen.features, params["linear_w"]).view(r, k, 1, n)  # v . x_n
-        return value.squeeze(-1) + (effect * each).sum(-1)
-
-
-SCALARS = 4  # cash wanted, cash held, turnover, concentration
+        linear = product(obs.features, params["linear_w"]).view(r, k, 1, n)  # v . x_n
+        return value.squeeze(-1) + (effect * linear).sum(-1)
 
 
 def make_critic(spec: PolicySpec) -> CriticNetwork:
-    """The network that spec.kind names."""
+    """The critic network of kind `spec.kind`."""
     return EquivariantCritic(spec) if spec.kind == "equivariant" else MlpCritic(spec)

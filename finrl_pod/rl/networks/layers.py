@@ -1,12 +1,12 @@
-"""Layers for R networks at once: parameters [R, I, O], inputs [R, B, I], one batched product each.
+"""Layers of R networks at once: parameters [R, I, O], inputs [R, B, I], one batched matrix product each.
 
-R is members times whatever each of them has several of, such as critics.
+R is members times the networks that each has, such as critics.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from finrl_pod.types import Tensor
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x [R, ..., I] @ weight [R, I, O] + bias [R, O] -> [R, ..., O]."""
+    """Affine layer: x [R, ..., I] @ weight [R, I, O] + bias [R, O] -> [R, ..., O]."""
     if x.dim() == 3:
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
     rows = x.reshape(x.shape[0], -1, x.shape[-1])  # [R, B, I]
@@ -24,19 +24,24 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """The same without a bias."""
+    """Linear layer without bias: x [R, ..., I] @ weight [R, I, O] -> [R, ..., O]."""
     rows = x.reshape(x.shape[0], -1, x.shape[-1])
     return torch.bmm(rows, weight).view(*x.shape[:-1], weight.shape[-1])
 
 
 def uniform(rows: int, cols: int, fan_in: int, stream: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """[rows, cols] uniform within 1 / sqrt(fan_in), as `torch.nn.Linear` begins."""
+    """[rows, cols] uniform within 1 / sqrt(fan_in), the default of `torch.nn.Linear`."""
     bound = 1 / math.sqrt(fan_in)
     return (torch.rand(rows, cols, generator=stream, dtype=dtype) * 2 - 1) * bound
 
 
+def uniform_init(stream: torch.Generator, dtype: torch.dtype) -> Callable[[int, int, float], Tensor]:
+    """`uniform` with fan_in = rows as an initialiser of matrices (rows, cols, gain); the gain is ignored."""
+    return lambda rows, cols, _: uniform(rows, cols, rows, stream, dtype)
+
+
 def mlp_init(sizes: Sequence[int], stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-    """One network's tensors w0 [I, H], b0 [H], w1, ... for layers of these sizes."""
+    """Initial tensors w0 [I, H], b0 [H], w1, ... of one network with layers of these sizes."""
     tensors = {}
     for i, (fan_in, out) in enumerate(pairwise(sizes)):
         tensors[f"w{i}"] = uniform(fan_in, out, fan_in, stream, dtype)
@@ -45,18 +50,18 @@ def mlp_init(sizes: Sequence[int], stream: torch.Generator, dtype: torch.dtype) 
 
 
 def mlp(params: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
-    """x [R, B, I] through so many layers with rectifiers between them: [R, B, O]."""
+    """MLP of `layers` layers with ReLUs in between: x [R, B, I] -> [R, B, O]."""
     tensors = [params[f"{kind}{i}"] for i in range(layers) for kind in "wb"]
     out: Tensor = _Mlp.apply(x, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Mlp(torch.autograd.Function):
-    """The whole network as one step of automatic differentiation, with its gradient written out.
+    """A whole MLP as one autograd operation with a hand-written backward pass.
 
-    On a CPU the bookkeeping of small layers costs more than their products: one SAC update of two 64x64 critics takes
-    a third of the time that it takes layer by layer. What nobody asks for (the gradient of fixed weights, of inputs
-    that are data) is not computed.
+    On a CPU the autograd overhead of small layers exceeds their matrix products: one SAC update of two 64x64 critics
+    takes a third of the time it takes layer by layer. Gradients that are not needed (of fixed weights, of data) are
+    not computed.
     """
 
     @staticmethod
@@ -73,7 +78,7 @@ class _Mlp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor | None, ...]:
-        """d loss / d output [R, B, O] -> the same for x, w0, b0, w1, ...; None where it is not needed."""
+        """Gradient by the output [R, B, O] -> gradients by x, w0, b0, w1, ...; None where not needed."""
         (gradient,) = outward
         saved, layers = ctx.saved_tensors, ctx.layers
         inputs, weights = saved[:layers], saved[layers:]
@@ -86,7 +91,7 @@ class _Mlp(torch.autograd.Function):
             if i or needed[0]:
                 gradient = torch.bmm(gradient, weights[i].transpose(1, 2))
                 if i:
-                    # Where a rectifier gave 0, nothing passes.
+                    # A ReLU passes no gradient where its output was 0.
                     gradient = torch.ops.aten.threshold_backward(gradient, inputs[i], 0)
         if needed[0]:
             out[0] = gradient

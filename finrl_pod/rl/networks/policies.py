@@ -1,7 +1,7 @@
-"""Policies over the shared market table, each with its parameters as [P, ...].
+"""Policies on the shared market table. Parameters are [P, ...].
 
-A policy is a pure function of parameters, the table's rows for K groups, and A accounts a group. It returns the mean
-of a Gaussian over scores, the logarithm of its standard deviation, and the value.
+A policy is a pure function of its parameters, the table's rows for K groups, and the A accounts of each group. It
+returns the mean of a Gaussian over scores, the log standard deviation, and the value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
-from finrl_pod.rl.networks.layers import uniform
+from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
+from finrl_pod.rl.networks.layers import affine, uniform
 from finrl_pod.types import Tensor
 
-WEIGHT_FLOOR = 1e-3  # holdings below a tenth of a per cent count as a tenth: log(0) has no slope
+WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
-INITIAL_INERTIA = 0.7  # a new agent mostly keeps what it holds: it trades little, and its exploration lasts over days
+INITIAL_INERTIA = 0.7  # new agents mostly keep their holdings: low turnover, and exploration that persists over days
 
 
 class PolicyOutput(NamedTuple):
@@ -34,11 +35,12 @@ class PolicyOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What sets a policy's shapes: assets N, features F of the table, action size D (N + 1: cash first; N: no cash).
+    """Shapes and kinds of a policy's inputs and outputs.
 
-    An environment of flat rows has no assets, and F numbers a row. action: "softmax" where the environment makes
-    weights of the scores by a softmax, so that a score is a logarithm; "direct" where it takes them as they are;
-    "discrete" where D choices are drawn from. activation: of a plain policy's hidden layers, "tanh" or "relu".
+    assets: N, 0 for environments with flat observations. features: F of an asset, or numbers in a flat row.
+    action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax" if the environment turns scores
+    into weights by a softmax, "direct" if it takes them as they are, "discrete" for a choice of D actions.
+    activation: of an MLP's hidden layers, "tanh" or "relu".
     """
 
     kind: str
@@ -51,21 +53,22 @@ class PolicySpec:
 
     @property
     def own(self) -> int:
-        """Numbers of an account: cash and holdings, or a whole flat row."""
+        """Size of an account: cash and holdings, or a whole flat row."""
         return self.assets + 1 if self.assets else self.features
 
     @property
     def has_cash_score(self) -> bool:
+        """Whether the first score is that of cash."""
         return self.action_size == self.assets + 1
 
     @property
     def wants_weights(self) -> bool:
-        """Whether an action stands for the weights that are wanted, not for shares to trade."""
+        """Whether an action stands for target weights, not for shares to trade."""
         return self.assets > 0 and self.has_cash_score and self.action != "discrete"
 
 
 class PolicyInit(NamedTuple):
-    """How a policy begins. log_std: of its actions. orthogonal: a plain policy's weights, else uniform as torch's."""
+    """Initial log standard deviation of actions, and whether an MLP's weights start orthogonal (else uniform)."""
 
     log_std: float = INITIAL_LOG_STD
     orthogonal: bool = True
@@ -75,7 +78,7 @@ DEFAULT_INIT = PolicyInit()
 
 
 class Policy(Protocol):
-    """A pure function with named parameters. width: numbers an account takes in its widest layer."""
+    """A pure function with named parameters. width: size of its widest layer for one account."""
 
     spec: PolicySpec
     width: int
@@ -87,11 +90,11 @@ class Policy(Protocol):
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
-        """features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None when all are."""
+        """All outputs. features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool or None."""
         ...
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """The mean scores alone: [P, K, A, D]."""
+        """Mean scores [P, K, A, D]."""
         ...
 
     def decide(
@@ -101,7 +104,7 @@ class Policy(Protocol):
         ...
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """The value alone: [P, K, A]."""
+        """Values [P, K, A]."""
         ...
 
 
@@ -112,66 +115,46 @@ def _orthogonal(rows: int, cols: int, gain: float, stream: torch.Generator, dtyp
     return weight
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x: [P, ..., I] @ weight [P, I, O] + bias [P, O] -> [P, ..., O], one batched product over P."""
-    flat = x.reshape(x.shape[0], -1, x.shape[-1])  # [P, B, I]
-    return torch.baddbmm(bias.unsqueeze(1), flat, weight).view(*x.shape[:-1], weight.shape[-1])
-
-
-def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """tanh(x @ weight + bias) of [P, ..., I] -> [P, ..., O]."""
-    flat = x.reshape(x.shape[0], -1, x.shape[-1])  # [P, B, I]
-    return tanh_of_sum(torch.bmm(flat, weight), bias).view(*x.shape[:-1], weight.shape[-1])
-
-
-def _mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
-    """Mean over N of [P, K, N, H], over the tradable assets alone."""
-    if tradable is None:
-        return x.mean(2)
-    mask = tradable.unsqueeze(-1).to(x.dtype)
-    return (x * mask).sum(2) / mask.sum(2).clamp(min=1)
-
-
 class EquivariantPolicy:
-    """One network for every asset; the order and the number of assets do not matter.
+    """One network for every asset; their number and order do not matter.
 
-    A row's features are encoded for each asset and pooled into a context: once a group, not once an account. An
-    account adds its holding to the asset's encoding. The score of an asset is
+    Features are encoded once a group (`encoder.py`); an account adds its holding to each asset's code:
 
-        score_n = w . tanh(code_n + holding_n u) + v . x_n + inertia * log(holding_n)
+        score_n = w . tanh(mixed_n + holding_n u) + v . x_n + inertia * log(holding_n)
 
-    so that with inertia near 1 the account drifts towards a target and with 0 it jumps there (the last term is for
-    scores that a softmax turns into weights alone). Holdings are counted in
-    units of 1/N. The score of cash comes from the context and from the cash held. Scores of assets that cannot be
-    traded are ignored by the environment; their noise still counts in the log-probability, which cancels in ratios.
-    Log-probability, entropy and KL are sums over the D scores.
+    The last term exists for softmax actions only: with inertia near 1 the account drifts towards a target, with 0 it
+    jumps there. Holdings are in units of 1/N. The score of cash comes from the context and, through inertia, from the
+    cash held. Scores of assets that cannot be traded are ignored by the environment; their noise still counts in the
+    log-probability, where it cancels in ratios.
 
-    Distribution: Gaussian with one learned standard deviation for all scores, so it has no asset order either.
+    Distribution: Gaussian with one learned standard deviation for all scores.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
+        sizes = (spec.features, spec.hidden[0], spec.hidden[-1])
+        self.encoder = AssetEncoder(*sizes, fused=True)
+        self.value_encoder = AssetEncoder(*sizes, prefix="value_", fused=True)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         f, h = self.spec.features, self.spec.hidden[0]
         k = self.spec.hidden[-1]
-        tanh = 5 / 3
+
+        def draw(rows: int, cols: int, gain: float) -> Tensor:
+            return _orthogonal(rows, cols, gain, stream, dtype)
+
         tensors = {
-            "encode_w": _orthogonal(f, h, tanh, stream, dtype),
-            "encode_b": torch.zeros(h, dtype=dtype),
-            "code_w": _orthogonal(h, k, 1.0, stream, dtype),
-            "context_w": _orthogonal(h, k, 1.0, stream, dtype),
-            "code_b": torch.zeros(k, dtype=dtype),
+            **self.encoder.init(draw, dtype),
+            **self.encoder.init_mix(draw, dtype),
             "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
-            "score_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
+            "score_w": draw(k, 1, 0.1)[:, 0],
             "linear_w": torch.zeros(f, dtype=dtype),
             "log_std": torch.full((1,), start.log_std, dtype=dtype),
-            "value_encode_w": _orthogonal(f, h, tanh, stream, dtype),
-            "value_encode_b": torch.zeros(h, dtype=dtype),
-            "value_context_w": _orthogonal(h, k, 1.0, stream, dtype),
-            "value_holding_w": _orthogonal(h, k, 1.0, stream, dtype),
+            **self.value_encoder.init(draw, dtype),
+            "value_context_w": draw(h, k, 1.0),
+            "value_holding_w": draw(h, k, 1.0),
             "value_b": torch.zeros(k, dtype=dtype),
-            "value_w": _orthogonal(k, 1, 0.1, stream, dtype)[:, 0],
+            "value_w": draw(k, 1, 0.1)[:, 0],
             "value_out_b": torch.zeros(1, dtype=dtype),
         }
         if self.spec.action == "softmax":
@@ -192,24 +175,16 @@ class EquivariantPolicy:
         return self.mean(params, features, account, tradable), params["log_std"]
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """[P, K, A, D]."""
         p, k, n, _ = features.shape
-        a, size = account.shape[2], params["score_w"].shape[1]
-        holding = account[..., 1:]  # [P, K, A, N]
-        relative = holding * n
-        code = _layer(features, params["encode_w"], params["encode_b"])  # [P, K, N, H]
-        context = _mean_over_assets(code, tradable)  # [P, K, H]
-        shared = _affine(context, params["context_w"], params["code_b"])
-        code = torch.baddbmm(
-            shared.reshape(p, k, 1, size).expand(p, k, n, size).reshape(p, k * n, size),
-            code.reshape(p, k * n, -1),
-            params["code_w"],
-        ).view(p, k, n, size)
+        a = account.shape[2]
+        relative = account[..., 1:] * n  # [P, K, A, N], in units of an equal share
+        assets = self.encoder.encode(params, features, tradable)
+        code = self.encoder.mix(params, assets)  # [P, K, N, S]
         linear = torch.bmm(features.reshape(p, k * n, -1), params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
         scores = asset_scores(code, relative, params["holding_w"], params["score_w"])  # [P, K, A, N]
         scores = scores + linear
         if self.spec.has_cash_score:
-            cash = _affine(context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+            cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
             scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
         if self.spec.action == "softmax":
             kept = (account * n).clamp(min=WEIGHT_FLOOR).log()
@@ -217,24 +192,23 @@ class EquivariantPolicy:
         return scores
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """[P, K, A]: the pooled market, and the market as weighted by the holdings."""
-        p, k, n, _ = features.shape
-        holding = account[..., 1:]
-        a = holding.shape[2]
-        code = _layer(features, params["value_encode_w"], params["value_encode_b"])  # [P, K, N, H]
-        context = _affine(_mean_over_assets(code, tradable), params["value_context_w"], params["value_b"])
-        held = torch.bmm(holding.reshape(p * k, a, n), code.view(p * k, n, -1)).view(p, k, a, -1)
-        mixed = torch.bmm(held.view(p, k * a, -1), params["value_holding_w"])
+        """Values [P, K, A] from the market's context and the encoded assets summed with the holdings."""
+        p, k = features.shape[:2]
+        a = account.shape[2]
+        assets = self.value_encoder.encode(params, features, tradable)
+        context = affine(assets.context, params["value_context_w"], params["value_b"])  # [P, K, S]
+        held_codes = weighted_codes(account[..., 1:], assets.code)  # [P, K, A, H]
+        mixed = torch.bmm(held_codes.view(p, k * a, -1), params["value_holding_w"])  # [P, K * A, S]
         hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
-        # Not a product with one column: the gradient of that is slow on a CPU.
+        # Not a matrix product with one column: its gradient is slow on a CPU.
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
 class MlpPolicy:
-    """A plain MLP on the flat observation [account, features of all assets], actor and critic apart.
+    """An MLP on the flat observation [account, features of all assets], with separate actor and critic.
 
-    The first layer is split: the table's part is computed once a group, the account's part once an account; the sum
-    is exactly the product of the flat row with one [1 + N + N F, H] matrix.
+    The first layer is split: the table's part is computed once a group, the account's part once an account. Their sum
+    is the product of the flat row with one [1 + N + N F, H] matrix.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -280,7 +254,7 @@ class MlpPolicy:
         params: Mapping[str, Tensor],
         features: Tensor,
         account: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of what is not tradable are zero already
+        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
     ) -> Tensor:
         """[P, K, A, D]."""
         return self._tower("actor", params, features, account)
@@ -290,7 +264,7 @@ class MlpPolicy:
         params: Mapping[str, Tensor],
         features: Tensor,
         account: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of what is not tradable are zero already
+        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
     ) -> Tensor:
         """[P, K, A]."""
         return self._tower("critic", params, features, account).squeeze(-1)
@@ -300,12 +274,12 @@ class MlpPolicy:
 
     def _last(self, name: str, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
         last = len(self.spec.hidden)
-        return _affine(hidden, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
+        return affine(hidden, params[f"{name}_w{last}"], params[f"{name}_b{last}"])
 
     def _hidden(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
-        """What the last hidden layer says: [P, K, A, H]."""
+        """Output of the last hidden layer: [P, K, A, H]."""
         p, k = features.shape[:2]
-        # A flat row has no table: a product over no numbers, which leaves the bias.
+        # A flat row has no table: the product over 0 features leaves the bias.
         base = torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
         own = torch.bmm(account.reshape(p, -1, self.spec.own), params[f"{name}_own_w"])  # [P, K A, H]
         x = self._sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
@@ -317,17 +291,17 @@ class MlpPolicy:
         return x
 
     def _sum(self, x: Tensor, base: Tensor) -> Tensor:
-        """The activation of x [B, R, H] + base [B, H]."""
+        """Activation of x [B, R, H] + base [B, H]."""
         return tanh_of_sum(x, base) if self.spec.activation == "tanh" else torch.relu(x + base.unsqueeze(1))
 
 
 def spread_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
-    """log_std [P, D or 1] of a policy; nothing, [P, 0], of one that chooses."""
+    """log_std of a policy, [P, D or 1]; empty, [P, 0], if its actions are discrete."""
     return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
 
 def make_policy(spec: PolicySpec) -> Policy:
-    """The policy a spec names."""
+    """The policy of kind `spec.kind`. Raises ConfigError for an unknown kind."""
     if spec.kind == "equivariant":
         return EquivariantPolicy(spec)
     if spec.kind == "mlp":

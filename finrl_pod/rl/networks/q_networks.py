@@ -1,4 +1,4 @@
-"""Values of all discrete actions at once. Parameters are [P, ...]."""
+"""Q-networks: values of all discrete actions at once. Parameters are [P, ...]."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 import torch
 
-from finrl_pod.rl.networks.actors import mean_over_assets
-from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform
+from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
+from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
 
 class QNetwork(Protocol):
-    """A pure function of parameters and what is seen."""
+    """A pure function of parameters and the observation."""
 
     spec: PolicySpec
 
@@ -23,18 +23,21 @@ class QNetwork(Protocol):
         """Initial tensors of one member."""
         ...
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
-        """[P, K, A, C] values of C choices."""
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+        """Values [P, K, A, C] of the C actions."""
         ...
 
 
-def duel(value: Tensor, advantages: Tensor) -> Tensor:
-    """Wang et al. 2016, eq. 9: value [..., 1] + advantages [..., C] - their mean over the choices."""
+def dueling_values(value: Tensor, advantages: Tensor) -> Tensor:
+    """Action values of a dueling network (Wang et al. 2016, eq. 9): [..., C].
+
+    value [..., 1] + advantages [..., C] - their mean over the actions.
+    """
     return value + advantages - advantages.mean(-1, keepdim=True)
 
 
 class MlpQ:
-    """A plain network with rectifiers on the flat row; dueling: the last layer gives a value beside the advantages."""
+    """An MLP with ReLUs on the flat observation; with `dueling` its last layer gives a value and advantages."""
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.dueling = spec, dueling
@@ -42,29 +45,28 @@ class MlpQ:
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         return mlp_init((row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), stream, dtype)
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
-        out = mlp(params, seen.flat(), len(self.spec.hidden) + 1).view(*seen.account.shape[:3], -1)
-        return duel(out[..., :1], out[..., 1:]) if self.dueling else out
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+        out = mlp(params, obs.flat(), len(self.spec.hidden) + 1).view(*obs.account.shape[:3], -1)
+        return dueling_values(out[..., :1], out[..., 1:]) if self.dueling else out
 
 
 class EquivariantQ:
-    """One network for every asset, which values buying it and selling it; holding on is valued from the whole account.
+    """One network for every asset, which values buying and selling it; holding is valued from the whole account.
 
-    The choices are 0: hold on, 1 to N: buy asset n, N + 1 to 2 N: sell it. All stand on a value of the state, from the
-    market's mean and the assets as weighted by the holdings.
+    Actions are 0: hold, 1 to N: buy asset n, N + 1 to 2 N: sell it. All are relative to a value of the state, computed
+    from the market's context, the encoded assets summed with the holdings, and cash.
     """
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.dueling = spec, dueling
+        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
+        draw = uniform_init(stream, dtype)
         return {
-            "encode_w": uniform(f, h, f, stream, dtype),
-            "encode_b": torch.zeros(h, dtype=dtype),
-            "code_w": uniform(h, k, h, stream, dtype),
-            "context_w": uniform(h, k, h, stream, dtype),
-            "code_b": torch.zeros(k, dtype=dtype),
+            **self.encoder.init(draw, dtype),
+            **self.encoder.init_mix(draw, dtype),
             "holding_w": uniform(1, k, k, stream, dtype)[0],
             "cash_w": uniform(1, k, k, stream, dtype)[0],
             "moves_w": uniform(k, 2, k, stream, dtype),
@@ -76,34 +78,33 @@ class EquivariantQ:
             "state_b": torch.zeros(2, dtype=dtype),
         }
 
-    def forward(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
-        assert seen.features is not None
-        p, k, n, _ = seen.features.shape
-        a = seen.account.shape[2]
-        held, cash = seen.account[..., 1:], seen.account[..., :1]
-        code = torch.tanh(affine(seen.features, params["encode_w"], params["encode_b"]))  # [P, K, N, H]
-        context = mean_over_assets(code, seen.tradable)  # [P, K, H]
-        mixed = torch.bmm(held.reshape(p * k, a, n), code.view(p * k, n, -1)).view(p, k, a, -1)
-        x = torch.cat([context.unsqueeze(2).expand(p, k, a, -1), mixed, cash], -1)
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+        assert obs.features is not None
+        p, k, n, _ = obs.features.shape
+        a = obs.account.shape[2]
+        held, cash = obs.account[..., 1:], obs.account[..., :1]
+        assets = self.encoder.encode(params, obs.features, obs.tradable)
+        held_codes = weighted_codes(held, assets.code)  # [P, K, A, H]
+        x = torch.cat([assets.context.unsqueeze(2).expand(p, k, a, -1), held_codes, cash], -1)
         hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))
-        state = affine(hidden, params["state_w"], params["state_b"])  # [P, K, A, 2]: value, and what holding on adds
-        shared = affine(context, params["context_w"], params["code_b"]).unsqueeze(2)
-        each = (product(code, params["code_w"]) + shared).unsqueeze(2)  # [P, K, 1, N, S]
-        wide = (p, 1, 1, 1, -1)
-        own = held.unsqueeze(-1) * n * params["holding_w"].view(wide) + cash.unsqueeze(-1) * params["cash_w"].view(wide)
-        moves = affine(torch.tanh(each + own), params["moves_w"], params["moves_b"])  # [P, K, A, N, 2]
-        moves = moves + product(seen.features, params["linear_w"]).unsqueeze(2)
+        state = affine(hidden, params["state_w"], params["state_b"])  # [P, K, A, 2]: value, advantage of holding
+        code = self.encoder.mix(params, assets).unsqueeze(2)  # [P, K, 1, N, S]
+        shape = (p, 1, 1, 1, -1)
+        account = held.unsqueeze(-1) * n * params["holding_w"].view(shape)
+        account = account + cash.unsqueeze(-1) * params["cash_w"].view(shape)  # [P, K, A, N, S]
+        moves = affine(torch.tanh(code + account), params["moves_w"], params["moves_b"])  # [P, K, A, N, 2]
+        moves = moves + product(obs.features, params["linear_w"]).unsqueeze(2)
         advantages = torch.cat([state[..., 1:], moves[..., 0], moves[..., 1]], -1)  # [P, K, A, 1 + 2 N]
-        return duel(state[..., :1], advantages) if self.dueling else state[..., :1] + advantages
+        return dueling_values(state[..., :1], advantages) if self.dueling else state[..., :1] + advantages
 
 
 def make_q_network(spec: PolicySpec, *, dueling: bool) -> QNetwork:
-    """The network that spec.kind names."""
+    """The Q-network of kind `spec.kind`."""
     return EquivariantQ(spec, dueling=dueling) if spec.kind == "equivariant" else MlpQ(spec, dueling=dueling)
 
 
 class GreedyActor:
-    """Acts by the choice of the highest value, as a trained agent without exploration."""
+    """A trained Q-network without exploration: the action of the highest value."""
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.network = spec, make_q_network(spec, dueling=dueling)
@@ -111,5 +112,5 @@ class GreedyActor:
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
-        """[P, K, A, 1] int64."""
+        """Actions [P, K, A, 1] int64."""
         return self.network.forward(params, ModelInput(account, features, tradable)).argmax(-1, keepdim=True)

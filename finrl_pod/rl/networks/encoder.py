@@ -1,0 +1,97 @@
+"""Encoder of assets, shared by policies, actors, critics and Q-networks.
+
+    code_n  = tanh(x_n W + b)                                x_n: the features of asset n
+    context = mean of code_n over the tradable assets
+    mixed_n = code_n V + context U + c                       codes of assets that depend on the whole market
+
+The same weights serve every asset, so the number and the order of the assets do not matter.
+
+Shapes: R networks (members times the networks that each has), K groups of A accounts, N assets of F features,
+H units of the first layer, S units of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from finrl_pod.rl.native.kernels import tanh_of_sum
+from finrl_pod.rl.networks.layers import affine, product
+from finrl_pod.types import Tensor
+
+InitMatrix = Callable[[int, int, float], Tensor]  # (rows, columns, gain of an orthogonal matrix) -> weights
+TANH_GAIN = 5 / 3  # keeps the variance of activations before a tanh
+
+
+class EncodedAssets(NamedTuple):
+    """code: [R, K, N, H]; context: [R, K, H]."""
+
+    code: Tensor
+    context: Tensor
+
+
+class AssetEncoder:
+    """Parameters `encode_w`, `encode_b` and, for `mix`, `code_w`, `context_w`, `code_b`, all after a prefix.
+
+    fused: use the native tanh and add the context within the matrix product. Policies do, the other networks compute
+    each operation by itself; results differ in the last bits, so that saved agents keep their exact decisions.
+    """
+
+    def __init__(self, features: int, hidden: int, mixed: int, *, prefix: str = "", fused: bool = False) -> None:
+        """features, hidden, mixed: the sizes F, H and S."""
+        self.features, self.hidden, self.mixed, self.prefix, self.fused = features, hidden, mixed, prefix, fused
+
+    def init(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial parameters of `encode` for one network."""
+        return {
+            f"{self.prefix}encode_w": draw(self.features, self.hidden, TANH_GAIN),
+            f"{self.prefix}encode_b": torch.zeros(self.hidden, dtype=dtype),
+        }
+
+    def init_mix(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial parameters of `mix` for one network."""
+        return {
+            f"{self.prefix}code_w": draw(self.hidden, self.mixed, 1.0),
+            f"{self.prefix}context_w": draw(self.hidden, self.mixed, 1.0),
+            f"{self.prefix}code_b": torch.zeros(self.mixed, dtype=dtype),
+        }
+
+    def encode(self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None) -> EncodedAssets:
+        """Codes and context of features [R, K, N, F]; tradable: [R, K, N] bool, None if all assets are."""
+        weight, bias = params[f"{self.prefix}encode_w"], params[f"{self.prefix}encode_b"]
+        if self.fused:
+            rows = features.reshape(features.shape[0], -1, features.shape[-1])  # [R, K * N, F]
+            code = tanh_of_sum(torch.bmm(rows, weight), bias).view(*features.shape[:-1], weight.shape[-1])
+        else:
+            code = torch.tanh(affine(features, weight, bias))
+        return EncodedAssets(code, mean_over_assets(code, tradable))
+
+    def mix(self, params: Mapping[str, Tensor], assets: EncodedAssets) -> Tensor:
+        """Codes mixed with the context: [R, K, N, S]."""
+        weight = params[f"{self.prefix}code_w"]
+        shared = affine(assets.context, params[f"{self.prefix}context_w"], params[f"{self.prefix}code_b"])  # [R, K, S]
+        if not self.fused:
+            return product(assets.code, weight) + shared.unsqueeze(2)
+        r, k, n, _ = assets.code.shape
+        size = weight.shape[-1]
+        return torch.baddbmm(
+            shared.reshape(r, k, 1, size).expand(r, k, n, size).reshape(r, k * n, size),
+            assets.code.reshape(r, k * n, -1),
+            weight,
+        ).view(r, k, n, size)
+
+
+def weighted_codes(weights: Tensor, code: Tensor) -> Tensor:
+    """Sums of codes [R, K, N, H] with weights [R, K, B, N], such as holdings: [R, K, B, H]."""
+    r, k, b, n = weights.shape
+    return torch.bmm(weights.reshape(r * k, b, n), code.view(r * k, n, -1)).view(r, k, b, -1)
+
+
+def mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
+    """Mean over N of [R, K, N, H], over the tradable assets only: [R, K, H]."""
+    if tradable is None:
+        return x.mean(2)
+    mask = tradable.unsqueeze(-1).to(x.dtype)
+    return (x * mask).sum(2) / mask.sum(2).clamp(min=1)
