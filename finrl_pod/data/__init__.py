@@ -1,1 +1,1 @@
-"""Sources, panels, features, splits, the store."""
+"""Market data: sources, the panel store, features, splits and market tensors."""

@@ -1,4 +1,4 @@
-"""Dates as people write them, made into UTC moments: a bare date that ends a range includes its whole day."""
+"""Parsing of dates into naive UTC timestamps. A bare date at the end of a range includes the whole day."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import pandas as pd
 
 from finrl_pod.errors import DataError
 
-# pandas also reads "2020" or "2020-06" and makes it a first of January or June: as the end of a range that surprises.
+# pandas also accepts "2020" or "2020-06" as a first of January or June, which is misleading at the end of a range.
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ISO_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}.*")
 
-YEARS = 1678, 2261  # whole years that nanoseconds in 64 bits reach
+YEARS = 1678, 2261  # range of years of 64-bit nanosecond timestamps
 
 
 def first_moment(date: str | pd.Timestamp, what: str = "start") -> pd.Timestamp:
-    """The moment at which a range that starts with `date` starts: naive, UTC. Raises DataError naming `what`."""
+    """Start of a range that begins with `date`, naive UTC. Raises DataError naming `what`."""
     return _moment(date, what)[0]
 
 
 def last_moment(date: str | pd.Timestamp, what: str = "end") -> pd.Timestamp:
-    """The last moment of a range that ends with `date`: a bare ISO date means the end of that day. Naive, UTC."""
+    """End of a range that ends with `date`, naive UTC; a bare ISO date means the end of that day."""
     moment, whole_day = _moment(date, what)
     return moment + pd.Timedelta(days=1) - pd.Timedelta(1, "ns") if whole_day else moment
 
 
 def as_utc(moment: pd.Timestamp) -> pd.Timestamp:
-    """The same moment without a zone, in UTC; a moment without a zone is taken to be UTC."""
+    """Convert a timestamp to naive UTC; a naive one is taken to be UTC already."""
     moment = pd.Timestamp(moment).as_unit("ns")
     return moment if moment.tzinfo is None else moment.tz_convert("UTC").tz_localize(None)
 
 
 def stamp(time: np.datetime64, bar: str) -> str:
-    """How messages and reports write the time of a bar: its date, with hours and minutes (UTC) for intraday bars."""
+    """Format the time of a bar: its date, with hours and minutes (UTC) for intraday bars."""
     return str(time.astype("datetime64[D]")) if bar == "1d" else f"{time.astype('datetime64[m]')}Z"
 
 
 def _moment(date: str | pd.Timestamp, what: str) -> tuple[pd.Timestamp, bool]:
-    """(the moment, is it a bare date?)."""
+    """(timestamp, whether it was given as a bare date)."""
     if isinstance(date, pd.Timestamp):
         return as_utc(date), False
     text = date.strip()

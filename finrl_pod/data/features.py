@@ -1,7 +1,7 @@
-"""Features by name: what exists, what each needs, and their values on a panel.
+"""Registry of features, and their computation on a panel.
 
-A feature is a causal function of a panel: its value at bar t depends on bars up to t alone. A new one is registered
-with `register`; the test of causality runs over everything that is.
+A feature is a causal function of a panel: its value at bar t depends only on bars up to t. Add one with `register`;
+the causality test covers every registered feature.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BENCHMARK = "benchmark"
 
 @dataclass(frozen=True)
 class Feature:
-    """A registered feature. needs: the panel's columns it reads, among them "benchmark"."""
+    """A registered feature. needs: the panel columns it reads, possibly "benchmark"."""
 
     name: str
     needs: tuple[str, ...]
@@ -38,16 +38,16 @@ _FEATURES: dict[str, Feature] = {}
 def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
-    It must be causal and give NaN where it is undefined. needs: columns of `types.PRICE_COLUMNS`, or "benchmark".
-    Raises FeatureError for a name that is taken or a column that no panel has.
+    The function must be causal and return NaN where undefined. needs: columns of `types.PRICE_COLUMNS`, or "benchmark".
+    Raises FeatureError for a registered name or an unknown column.
     """
     needs = tuple(needs)
     for column in needs:
         if column not in (*PRICE_COLUMNS, _BENCHMARK):
             known = ", ".join((*PRICE_COLUMNS, _BENCHMARK))
-            raise FeatureError(f"feature {name!r} asks for column {column!r}, but a panel has only {known}")
+            raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {known}")
     if name in _FEATURES:
-        raise FeatureError(f"feature {name!r} is registered already; choose another name")
+        raise FeatureError(f"feature {name!r} is already registered; choose another name")
 
     def add(function: FeatureFunction) -> FeatureFunction:
         _FEATURES[name] = Feature(name, needs, function)
@@ -57,17 +57,17 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
 
 
 def names() -> tuple[str, ...]:
-    """Every registered feature, in the order of registration."""
+    """Names of all registered features, in order of registration."""
     return tuple(_FEATURES)
 
 
 def available(panel: Panel) -> tuple[str, ...]:
-    """The registered features whose columns the panel has."""
+    """Names of the registered features whose columns the panel has."""
     return tuple(name for name, feature in _FEATURES.items() if not _missing(feature, panel))
 
 
 def lookup(name: str) -> Feature:
-    """The feature registered under `name`. Raises FeatureError with the closest names when there is none."""
+    """Look up a feature by name. Raises FeatureError suggesting the closest names."""
     if name in _FEATURES:
         return _FEATURES[name]
     close = difflib.get_close_matches(name, _FEATURES, n=3)
@@ -76,12 +76,12 @@ def lookup(name: str) -> Feature:
 
 
 def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
-    """The features of `names`, in order. Raises FeatureError for one that is unknown, given twice, or lacks columns."""
+    """Look up `names`, in order. Raises FeatureError for unknown names, duplicates and missing columns."""
     features: list[Feature] = []
     for name in names:
         feature = lookup(name)
         if feature in features:
-            raise FeatureError(f"feature {name!r} is given twice; name it once")
+            raise FeatureError(f"feature {name!r} is listed twice; list it once")
         if missing := _missing(feature, panel):
             raise FeatureError(
                 f"feature {name!r} needs {', '.join(missing)}, which panel {panel.name!r} lacks "
@@ -92,7 +92,7 @@ def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
 
 
 def compute(panel: Panel, names: Iterable[str]) -> Floats:
-    """Values of the named features: [T, N, F] float64, NaN where undefined (warm-up) or the ticker is not tradable.
+    """Compute features: [T, N, F] float64, NaN where undefined (warm-up) or where the ticker is not tradable.
 
     Raises FeatureError as `check` does, and when a feature returns another shape than [T, N] or [T, 1].
     """
@@ -112,7 +112,7 @@ def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
 
 
 def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
-    """Register a per-ticker feature of closes, its z-score and its rank among the tickers of a bar."""
+    """Register a per-ticker feature together with its cross-sectional z-score and rank."""
     register(name)(function)
     register(f"{name}_zscore")(lambda panel: price_features.zscore(function(panel)))
     register(f"{name}_rank")(lambda panel: price_features.rank(function(panel)))

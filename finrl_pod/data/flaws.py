@@ -1,4 +1,4 @@
-"""What is wrong, or doubtful, about a panel, in sentences."""
+"""Data quality checks of panels: errors that exclude a panel, and warnings kept with it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pandas as pd
 from finrl_pod.data.dates import stamp
 from finrl_pod.types import Panel
 
-JUMP = 0.40
-SPARSE = 4.0  # days between bars: more than a long weekend
-MINUTES = {"1h": 60, "15m": 15, "1m": 1}  # of intraday bars
-MINUTES_A_DAY = 1440
-# Far beyond what anything is quoted at, and where products of prices, shares and volumes still have all their digits.
-LEAST_PRICE, MOST_PRICE, MOST_VOLUME = 1e-30, 1e30, 1e30
+JUMP = 0.40  # close-to-close return that is reported
+SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
+MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
+MINUTES_PER_DAY = 1440
+# Far beyond any quote, and small enough that products of prices, shares and volumes keep full precision.
+MIN_PRICE, MAX_PRICE, MAX_VOLUME = 1e-30, 1e30, 1e30
 SENTENCES_PER_KIND = 10
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """One fault of a panel.
+    """One flaw of a panel.
 
-    hard: the panel breaks a rule and must not be used; otherwise it deserves doubt. kind: times, symbol, price, hole
-    (hard); spacing, jump, late start, early end, gap, empty ticker, range (soft). time: None where no single bar is
-    meant.
+    hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
+    (hard); spacing, jump, late start, early end, gap, empty ticker, range (soft). time: None if the
+    flaw is not about a single bar.
     """
 
     kind: str
@@ -38,17 +38,17 @@ class Flaw:
 
 
 def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tuple[Flaw, ...]:
-    """Everything wrong or doubtful about a panel, hard faults first.
+    """Check a panel: its hard flaws, or if it has none, its warnings.
 
-    locate: says where cell (t, n) came from ("prices.csv, line 7").
+    locate: source of cell (t, n) for messages, such as "prices.csv, line 7".
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
-    # The soft checks compare neighbouring bars: they mean nothing on times or prices that are wrong.
+    # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
     return hard or (*_spacing(panel), *_jumps(panel), *_lives(panel), *_ranges(panel))
 
 
 def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
-    """The messages, at most `SENTENCES_PER_KIND` of a kind, then one that counts the rest."""
+    """Messages of flaws: at most `SENTENCES_PER_KIND` of each kind, then the number of further ones."""
     kinds: dict[str, list[str]] = {}
     for flaw in flaws:
         kinds.setdefault(flaw.kind, []).append(flaw.message)
@@ -81,7 +81,7 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
     for column in panel.columns:
         values = getattr(panel, column)
         holes = panel.tradable & np.isnan(values)
-        low, high = (0.0, MOST_VOLUME) if column == "volume" else (LEAST_PRICE, MOST_PRICE)
+        low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
         wrong = panel.tradable & ~np.isnan(values) & ~((values >= low) & (values <= high))
         for t, n in np.argwhere(wrong | holes):
             place = locate(int(t), int(n)) if locate else ""
@@ -96,9 +96,9 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
 def _rule_of(column: str, value: float) -> str:
     if np.isfinite(value) and value > 0:
         return (
-            f"volumes must be at most {MOST_VOLUME:g}"
+            f"volumes must be at most {MAX_VOLUME:g}"
             if column == "volume"
-            else f"prices must lie between {LEAST_PRICE:g} and {MOST_PRICE:g}"
+            else f"prices must lie between {MIN_PRICE:g} and {MAX_PRICE:g}"
         )
     return "volumes must not be negative, and finite" if column == "volume" else "prices must be above zero and finite"
 
@@ -111,22 +111,22 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
         message = f"benchmark {benchmark.name} has {benchmark.close.size} bars, the panel {panel.times.size}"
         yield Flaw("price", True, f"{message}: they must be the same bars", benchmark.name)
         return
-    for t in np.flatnonzero(~((benchmark.close >= LEAST_PRICE) & (benchmark.close <= MOST_PRICE))):
+    for t in np.flatnonzero(~((benchmark.close >= MIN_PRICE) & (benchmark.close <= MAX_PRICE))):
         what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
         rule = _rule_of("close", benchmark.close[t])
         yield Flaw("price", True, f"{what}: {rule}", benchmark.name, panel.times[t])
 
 
 def _spacing(panel: Panel) -> Iterator[Flaw]:
-    """Bars that are not of the length they are called by: they can be traded, but every window counts bars."""
+    """Bars whose spacing differs from their declared length; windows still count bars."""
     if len(panel.times) < 3:
         return
     apart = np.median(np.diff(panel.times) / np.timedelta64(1, "m"))
     if panel.bar == "1d":
-        days = apart / MINUTES_A_DAY
-        fault = f"daily are {days:g} days" if days > SPARSE else ""
+        days = apart / MINUTES_PER_DAY
+        fault = f"daily are {days:g} days" if days > SPARSE_DAYS else ""
     else:
-        fault = f"{panel.bar} are {apart:g} minutes" if apart != MINUTES[panel.bar] else ""
+        fault = f"{panel.bar} are {apart:g} minutes" if apart != MINUTES_PER_BAR[panel.bar] else ""
     if fault:
         message = (
             f"Bars called {fault} apart (median): windows of features, costs and delays count bars, whatever their "
@@ -136,7 +136,7 @@ def _spacing(panel: Panel) -> Iterator[Flaw]:
 
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:
-    """Close-to-close moves above `JUMP`, over a gap from the last known close."""
+    """Returns above `JUMP` from the last known close."""
     known = pd.DataFrame(panel.close).ffill().shift().to_numpy()
     move = panel.close / known - 1
     for t, n in np.argwhere(np.abs(np.nan_to_num(move)) > JUMP):
@@ -150,7 +150,7 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
 
 
 def _lives(panel: Panel) -> Iterator[Flaw]:
-    """Tickers that start late, end early, have gaps, or have no bar at all."""
+    """Tickers that start late, end early, have gaps, or have no bars."""
     for n, symbol in enumerate(panel.symbols):
         bars = np.flatnonzero(panel.tradable[:, n])
         if not bars.size:

@@ -1,9 +1,8 @@
-"""The technical indicators that FinRL's users know, by TA-Lib, over each ticker's own bars.
+"""FinRL's technical indicators, computed by TA-Lib on each ticker's own bars.
 
-All return [T, N], NaN during TA-Lib's warm-up and where a ticker is not tradable. TA-Lib's conventions: Wilder's
-smoothing for RSI and DX, Bollinger bands two population standard deviations (n) about a 20-bar mean, MACD as the
-difference of the 12- and 26-bar exponential means (its line, not its signal, yet defined with the signal, after 33
-bars).
+All return [T, N] float64, NaN during TA-Lib's warm-up and where a ticker is not tradable. TA-Lib's conventions:
+Wilder's smoothing for RSI and DX; Bollinger bands two population standard deviations (n) about a 20-bar mean; MACD is
+the line (12- minus 26-bar exponential mean), not the signal, and is defined from bar 33 on, when the signal is.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from finrl_pod.types import Floats, Panel
 
 
 def macd(panel: Panel) -> Floats:
-    """Currency; needs close."""
+    """MACD line, in currency; needs close."""
     talib = _talib()
     return _by_ticker(panel, lambda close: talib.MACD(close, 12, 26, 9)[0], "close")
 
 
 def boll_ub(panel: Panel) -> Floats:
-    """Upper Bollinger band, currency; needs close."""
+    """Upper Bollinger band, in currency; needs close."""
     talib = _talib()
     return _by_ticker(panel, lambda close: talib.BBANDS(close, 20, 2.0, 2.0)[0], "close")
 
 
 def boll_lb(panel: Panel) -> Floats:
-    """Lower Bollinger band, currency; needs close."""
+    """Lower Bollinger band, in currency; needs close."""
     talib = _talib()
     return _by_ticker(panel, lambda close: talib.BBANDS(close, 20, 2.0, 2.0)[2], "close")
 
@@ -55,13 +54,13 @@ def dx(panel: Panel, bars: int) -> Floats:
 
 
 def sma(panel: Panel, bars: int) -> Floats:
-    """Mean of the last `bars` closes, currency; needs close."""
+    """Simple moving average of the last `bars` closes, in currency; needs close."""
     talib = _talib()
     return _by_ticker(panel, lambda close: talib.SMA(close, bars), "close")
 
 
 def _by_ticker(panel: Panel, function: Callable[..., Floats], *names: str) -> Floats:
-    """Run a one-series TA-Lib function over every ticker's own bars."""
+    """Apply a single-series TA-Lib function to every ticker's own bars."""
     counts = panel.tradable.sum(0)
 
     def moved(*columns: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What market impact and limits on volume read: the volume of the bar that a decision fills in, and volatility."""
+"""Inputs of market impact and volume limits: the volume of the bar in which a decision fills, and volatility."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.types import Bools, Floats, Panel
 
-LOOKBACK = 21  # bars of returns
-FEWEST = 5  # returns before the estimate is used
-UNKNOWN = 0.02  # a bar; stands for the volatility until enough returns are known
+LOOKBACK = 21  # returns in the estimate
+MIN_RETURNS = 5  # returns needed for an estimate
+DEFAULT_VOLATILITY = 0.02  # per bar, until there is an estimate
 
 
 def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floats | None:
-    """[T, N] shares traded in the bar where the decision of t fills; 0 where it cannot, infinite where it is paid out.
+    """[T, N] shares traded in the bar where the decision of t fills; 0 if it cannot fill, inf for a delisting payout.
 
-    None where the panel has no volumes.
+    None if the panel has no volumes.
     """
     if panel.volume is None:
         return None
@@ -29,18 +29,20 @@ def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floa
 
 
 def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
-    """[T, N] standard deviation (n - 1) of a ticker's last 21 log returns known at t; `UNKNOWN` before there are five.
+    """[T, N] standard deviation (n - 1) of a ticker's last 21 log returns known at t.
 
-    close: [T, N], > 0 where tradable [T, N]. Returns are those from one bar of the ticker to its next, so that neither
-    the bars before its start nor gaps count as quiet ones; in a gap and after the end the last estimate stands.
+    `DEFAULT_VOLATILITY` before there are five.
+
+    close: [T, N], > 0 where tradable [T, N]. Returns are taken between consecutive bars of the ticker, so that
+    gaps and bars before its start do not count as quiet ones; in gaps and after the end the last estimate is carried.
     """
     import pandas as pd
 
     def rolling(own: Floats) -> Floats:
         returns = pd.DataFrame(np.diff(np.log(own), axis=0, prepend=np.nan))
-        return returns.rolling(LOOKBACK, min_periods=FEWEST).std(ddof=1).to_numpy()
+        return returns.rolling(LOOKBACK, min_periods=MIN_RETURNS).std(ddof=1).to_numpy()
 
     estimates: Floats = (
-        pd.DataFrame(over_own_bars(rolling, tradable, close)).ffill().fillna(UNKNOWN).to_numpy(copy=True)
+        pd.DataFrame(over_own_bars(rolling, tradable, close)).ffill().fillna(DEFAULT_VOLATILITY).to_numpy(copy=True)
     )
     return estimates

@@ -1,4 +1,4 @@
-"""What the store writes beside a panel's prices, as JSON."""
+"""JSON manifest that the store writes next to the prices of a panel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """Where a panel came from and what it is.
+    """Description and origin of a panel.
 
-    sha256: the panel's own hash; file, file_sha256: its Parquet file and the hash of that file's bytes. query: what
-    the source was asked for. created: UTC, ISO 8601. benchmark: {name, price_only} or None. builtin: comes with the
-    package and is not in the store. fault: why it cannot be used, else empty.
+    sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of that file's bytes. query: the request
+    to the source. created: UTC, ISO 8601. benchmark: {name, price_only} or None. builtin: ships with the package
+    instead of being in the store. fault: why the panel cannot be used, else empty.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Manifest:
     format: int = FORMAT
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The manifest as a JSON object."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
 
 def describe(panel: Panel, **more: Any) -> Manifest:
-    """The manifest of a panel, with what only the store knows."""
+    """Manifest of a panel; `more`: fields set by the store."""
     benchmark = panel.benchmark
     return Manifest(
         name=panel.name,
@@ -71,7 +71,7 @@ def describe(panel: Panel, **more: Any) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises DataError when the file is missing, is no manifest, or was written by a later version."""
+    """Read a manifest. Raises DataError if the file is missing, damaged or of another format version."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         manifest = Manifest(**{**values, **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")}})

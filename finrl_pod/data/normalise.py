@@ -1,4 +1,4 @@
-"""Features to numbers a network likes: shifted and scaled by what the training bars alone say."""
+"""Standardisation of features, fitted on the training bars."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from numpy.typing import NDArray
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import Bools, Floats, Normaliser
 
-# A feature whose spread is below this share of its size is constant.
+# A feature whose standard deviation is below this fraction of its mean is constant.
 _RELATIVE_SPREAD = 1e-12
 
 
 def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: tuple[str, ...]) -> Normaliser:
     """Mean and standard deviation (n) of each feature over the tradable, defined cells of bars first..last, inclusive.
 
-    raw: [T, N, F], NaN where undefined. tradable: [T, N]. names: F. A constant feature gets std 1. Bars outside the
-    range are not read. Raises FeatureError for a range outside the bars and a feature that is undefined all over it.
+    raw: [T, N, F], NaN where undefined. tradable: [T, N]. names: F. A constant feature gets std 1.
+
+    Raises FeatureError for a range outside the data and for a feature that is undefined on the whole range.
     """
     if not 0 <= first <= last < len(raw):
-        raise FeatureError(f"features are fitted on bars 0 to {len(raw) - 1} at most, not on {first} to {last}")
+        raise FeatureError(f"features can be fitted on bars 0 to {len(raw) - 1}, got {first} to {last}")
     rows, there = raw[first : last + 1], tradable[first : last + 1]
     means, stds = [], []
     for i, name in enumerate(names):
         values = rows[..., i][there & np.isfinite(rows[..., i])]
         if not values.size:
             raise FeatureError(
-                f"feature {name!r} is undefined on all of the training bars {first} to {last}; "
+                f"feature {name!r} is undefined on all training bars {first} to {last}; "
                 "train on more bars or drop the feature"
             )
         mean, std = float(values.mean()), float(values.std())

@@ -1,7 +1,7 @@
-"""Panels on entry: built from arrays, checked, and derived from one another.
+"""Building, checking and slicing panels.
 
-A hard fault (an impossible price, times out of order, a hole in a ticker's life) is refused with one sentence. What
-may be true but deserves doubt (a jump above 40%, a ticker that ends early) is flagged and never "repaired".
+Invalid data (a price that is not positive, times out of order, a gap within a ticker) raise DataError. Suspicious data
+(a jump above 40%, a ticker that ends early) are kept unchanged and listed in `Panel.flaws`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def make_panel(
     allow_gaps: bool = False,
     locate: Locate | None = None,
 ) -> Panel:
-    """Check prices and make a panel of them.
+    """Build a panel from arrays after checking them.
 
     times: [T] datetime64, naive and in UTC; daily bars carry their session's date at 00:00.
     columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar.
-    flaws: sentences the source already knows; what the checks find is added to them.
-    allow_gaps: a bar inside a ticker's life that lacks a value becomes untradable as a whole and a flaw says so;
-        otherwise it is refused. Before a ticker's first and after its last bar it is untradable either way.
-    locate: says where cell (t, n) came from ("prices.csv, line 7", or "" where it does not know), for messages.
-    Raises DataError: an unknown column, no bars, times that repeat or run backwards, a price that is not positive
-    and finite, a gap.
+    flaws: sentences known to the source; those of the checks are appended.
+    allow_gaps: a bar between a ticker's first and last that lacks a value becomes untradable and is listed as a flaw;
+        otherwise it is an error. Before its first and after its last bar a ticker is untradable either way.
+    locate: source of cell (t, n) for messages, such as "prices.csv, line 7"; "" if unknown.
+    Raises DataError for unknown columns, no bars, times that do not increase, prices that are not positive and
+    finite, and gaps.
     """
     check_bar(bar)
     unknown = [c for c in columns if c not in PRICE_COLUMNS]
@@ -76,29 +76,29 @@ def make_panel(
         flaws=tuple(flaws),
         **values,
     )
-    return _entered(panel, locate)
+    return _checked(panel, locate)
 
 
 def select(panel: Panel, symbols: Sequence[str]) -> Panel:
-    """The panel of `symbols` alone, in their order; all of them where `symbols` is empty.
+    """Select `symbols`, in that order; all if empty.
 
-    Raises DataError naming symbols that the panel does not have, or that are asked for twice.
+    Raises DataError for symbols that the panel lacks and for duplicates.
     """
     if not symbols:
         return panel
     unknown = [s for s in symbols if s not in panel.symbols]
     if unknown:
         near = difflib.get_close_matches(unknown[0], panel.symbols, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {_some(panel.symbols)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {_listed(panel.symbols)}"
         raise DataError(f"panel {panel.name!r} has no ticker {', '.join(unknown)}: {hint}")
     columns = [panel.symbols.index(s) for s in symbols]
     return _derive(panel, slice(None), columns, tuple(symbols))
 
 
 def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timestamp | None) -> Panel:
-    """The bars with start <= time <= end; a bare end date includes its whole day, None leaves that side open.
+    """Select the bars with start <= time <= end; a bare end date includes the whole day, None means no limit.
 
-    Raises DataError when no bar is left.
+    Raises DataError if no bar is left.
     """
     low = panel.times[0] if start is None else first_moment(start).to_datetime64()
     high = panel.times[-1] if end is None else last_moment(end).to_datetime64()
@@ -110,7 +110,7 @@ def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timest
 
 
 def _derive(panel: Panel, rows: slice, columns: list[int], symbols: tuple[str, ...]) -> Panel:
-    """Cut out rows and columns; what the checks had found is found anew, what the source said is kept."""
+    """Slice rows and columns. Flaws found by the checks are recomputed, those of the source are kept."""
     found = set(sentences(check(panel)))
     cut = {c: getattr(panel, c)[rows][:, columns].copy() for c in panel.columns}
     benchmark = panel.benchmark
@@ -125,11 +125,11 @@ def _derive(panel: Panel, rows: slice, columns: list[int], symbols: tuple[str, .
         flaws=tuple(f for f in panel.flaws if f not in found),
         **cut,
     )
-    return _entered(derived, None)
+    return _checked(derived, None)
 
 
-def _entered(panel: Panel, locate: Locate | None) -> Panel:
-    """Refuse the first hard flaw, write down the soft ones."""
+def _checked(panel: Panel, locate: Locate | None) -> Panel:
+    """Raise DataError for the first hard flaw, record the soft ones."""
     flaws = check(panel, locate)
     for flaw in flaws:
         if flaw.hard:
@@ -152,7 +152,7 @@ def _check_shapes(times: tuple[int, ...], symbols: tuple[str, ...], values: Mapp
 
 
 def _whole_bars(values: Mapping[str, Floats]) -> Bools:
-    """[T, N]: every column has a value (an infinite one counts: it is refused later, by name)."""
+    """[T, N] bool: every column has a value. Infinite ones count: the checks report them by name."""
     return np.asarray(~np.any(np.isnan(np.stack(list(values.values()))), axis=0))
 
 
@@ -165,10 +165,10 @@ def _check_gaps(
     allow: bool,
     locate: Locate | None,
 ) -> None:
-    """A bar that lacks a value is a gap where it has some price, or where prices stand before and after it."""
+    """A bar that lacks a value is a gap if it has some other price, or lies between bars with prices."""
     if allow:
         return
-    # Files often give volume 0 where there is no price: that alone makes no bar.
+    # Files often have volume 0 where there is no price: volume alone does not make a bar.
     some = np.any(~np.isnan(np.stack([v for c, v in values.items() if c != "volume"])), axis=0)
     before, after = np.logical_or.accumulate(some, 0), np.logical_or.accumulate(some[::-1], 0)[::-1]
     gaps = np.argwhere(~tradable & before & after)
@@ -180,10 +180,10 @@ def _check_gaps(
     where = f"{place}: " if place else ""
     more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     raise DataError(
-        f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, inside its life{more}: "
-        "fill it in, or allow gaps (--allow-gaps) so that such bars become untradable"
+        f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, a gap{more}: "
+        "fill it in, or pass --allow-gaps to make such bars untradable"
     )
 
 
-def _some(symbols: tuple[str, ...]) -> str:
+def _listed(symbols: tuple[str, ...]) -> str:
     return ", ".join(symbols[:8]) + (f" and {len(symbols) - 8} more" if len(symbols) > 8 else "")

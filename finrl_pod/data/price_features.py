@@ -1,6 +1,7 @@
-"""Features from closing prices: returns, momentum, volatility, ranks across assets, and the market as a whole.
+"""Features of closing prices: returns, momentum, volatility, cross-sectional ranks, the market and its index.
 
-All return [T, 1]. Log returns; volatilities per bar, not annualised; windows count the bars on which the series exists.
+Per-ticker features are [T, N], those of the market or the index [T, 1]; float64, NaN where undefined. Returns are log
+returns, volatilities are per bar (not annualised), and windows count a series' own bars, skipping gaps.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import pandas as pd
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import Bools, Floats, Panel
 
+# A cross-sectional spread below this fraction of the largest value is rounding error.
+_RELATIVE_SPREAD = 1e-12
+
 
 def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
-    """Apply `function` to columns whose valid rows are moved to the top, and put the result back in its bars.
+    """Apply `function` to each column's valid rows as if they were consecutive: windows skip gaps.
 
-    valid: [T, N] bool. columns: [T, N] float64 each. function: takes the moved columns, [T, N] with NaN below a
-    column's last valid bar, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column
-    is the ticker's i-th bar, whatever comes later, so a causal function stays causal; windows count own bars and
-    skip gaps.
+    valid: [T, N] bool. columns: [T, N] float64 each. function: receives the columns with valid rows moved to the top,
+    [T, N] with NaN below, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column is
+    the ticker's i-th bar regardless of later ones, so causal functions stay causal.
     """
     if valid.all():
         return function(*columns)
@@ -34,19 +37,19 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
 
 
 def lag(values: Floats, bars: int) -> Floats:
-    """values [T, ...] moved down by `bars` rows; NaN in the first ones."""
+    """Shift values [T, ...] down by `bars` rows; the first ones become NaN."""
     result = np.full_like(values, np.nan)
     result[bars:] = values[: max(len(values) - bars, 0)]
     return result
 
 
 def log_return(panel: Panel, bars: int) -> Floats:
-    """ln(close[t] / close[t - bars]): [T, N]; NaN for a ticker's first `bars` bars and where it is not tradable."""
+    """Log return ln(close[t] / close[t - bars]): [T, N], NaN for a ticker's first `bars` bars."""
     return momentum(panel, bars, 0)
 
 
 def momentum(panel: Panel, far: int, near: int) -> Floats:
-    """ln(close[t - near] / close[t - far]): [T, N]; (252, 21) is 12-1 momentum (Jegadeesh and Titman, 1993)."""
+    """Momentum ln(close[t - near] / close[t - far]): [T, N]. (252, 21): 12-1 momentum, Jegadeesh and Titman (1993)."""
 
     def moved(log_close: Floats) -> Floats:
         return lag(log_close, near) - lag(log_close, far)
@@ -55,7 +58,7 @@ def momentum(panel: Panel, far: int, near: int) -> Floats:
 
 
 def volatility(panel: Panel, bars: int) -> Floats:
-    """Standard deviation (n - 1) of the last `bars` one-bar log returns, per bar, not annualised: [T, N]."""
+    """Standard deviation (n - 1) of the last `bars` log returns: [T, N], per bar."""
 
     def moved(log_close: Floats) -> Floats:
         return rolling_std(log_close - lag(log_close, 1), bars)
@@ -64,7 +67,7 @@ def volatility(panel: Panel, bars: int) -> Floats:
 
 
 def drawdown(panel: Panel, bars: int) -> Floats:
-    """close[t] / (highest of the last `bars` closes, t included) - 1: [T, N], at most 0."""
+    """Drawdown close[t] / max(last `bars` closes, t included) - 1: [T, N], at most 0."""
 
     def moved(close: Floats) -> Floats:
         highest: Floats = pd.DataFrame(close).rolling(bars).max().to_numpy()
@@ -79,14 +82,10 @@ def rolling_std(values: Floats, bars: int) -> Floats:
     return result
 
 
-# A spread below this share of the largest value is rounding, not information.
-_RELATIVE_SPREAD = 1e-12
-
-
 def zscore(values: Floats) -> Floats:
-    """(x - mean) / standard deviation (n) over the defined values of each bar: [T, N] -> [T, N], NaN stays NaN.
+    """Cross-sectional z-score of each bar, (x - mean) / standard deviation (n): [T, N] -> [T, N], NaN stays NaN.
 
-    0 where a bar has a single defined value or no spread.
+    0 if a bar has a single defined value or no spread.
     """
     defined = np.isfinite(values)
     filled = np.where(defined, values, 0.0)
@@ -100,7 +99,7 @@ def zscore(values: Floats) -> Floats:
 
 
 def rank(values: Floats) -> Floats:
-    """Rank among the defined values of each bar, scaled from -1 (lowest) to 1 (highest): [T, N], NaN stays NaN.
+    """Cross-sectional rank of each bar, scaled from -1 (lowest) to 1 (highest): [T, N] -> [T, N], NaN stays NaN.
 
     Ties share their average rank; a single defined value is 0.
     """
@@ -111,7 +110,7 @@ def rank(values: Floats) -> Floats:
 
 
 def market_return(panel: Panel, bars: int) -> Floats:
-    """Log growth over `bars` bars of a portfolio that holds the tickers in equal weights, rebalanced every bar."""
+    """Log return over `bars` bars of the equal-weight portfolio, rebalanced every bar: [T, 1]."""
 
     def moved(returns: Floats) -> Floats:
         total: Floats = pd.DataFrame(returns).rolling(bars).sum().to_numpy()
@@ -122,13 +121,13 @@ def market_return(panel: Panel, bars: int) -> Floats:
 
 
 def market_volatility(panel: Panel, bars: int) -> Floats:
-    """Standard deviation (n - 1) of the last `bars` log returns of the equal-weight portfolio."""
+    """Standard deviation (n - 1) of the last `bars` log returns of the equal-weight portfolio: [T, 1]."""
     returns = _market_log_returns(panel)
     return over_own_bars(lambda moved: rolling_std(moved, bars), np.isfinite(returns), returns)
 
 
 def breadth(panel: Panel, bars: int) -> Floats:
-    """Share of the tickers that close above the mean of their last `bars` closes, of those that have so many."""
+    """Fraction of tickers that close above the mean of their last `bars` closes: [T, 1], of those with enough bars."""
 
     def moved(close: Floats) -> Floats:
         mean: Floats = pd.DataFrame(close).rolling(bars).mean().to_numpy()
@@ -139,13 +138,13 @@ def breadth(panel: Panel, bars: int) -> Floats:
 
 
 def index_return(panel: Panel, bars: int) -> Floats:
-    """ln(index[t] / index[t - bars]) of the panel's benchmark."""
+    """Log return of the benchmark, ln(index[t] / index[t - bars]): [T, 1]."""
     close = _index(panel)
     return over_own_bars(lambda moved: moved - lag(moved, bars), np.isfinite(close), np.log(close))
 
 
 def index_volatility(panel: Panel, bars: int) -> Floats:
-    """Standard deviation (n - 1) of the last `bars` one-bar log returns of the panel's benchmark."""
+    """Standard deviation (n - 1) of the last `bars` log returns of the benchmark: [T, 1]."""
     close = _index(panel)
     return over_own_bars(lambda moved: rolling_std(moved - lag(moved, 1), bars), np.isfinite(close), np.log(close))
 
@@ -159,7 +158,7 @@ def _market_log_returns(panel: Panel) -> Floats:
 def _index(panel: Panel) -> Floats:
     """[T, 1] closes of the benchmark."""
     if panel.benchmark is None:
-        raise FeatureError("index features need a panel with a benchmark, and this panel has none; drop them")
+        raise FeatureError("index features need a panel with a benchmark; drop them or use a panel that has one")
     return panel.benchmark.close[:, None]
 
 

@@ -1,4 +1,4 @@
-"""Train, validation and test by date, with an embargo between them."""
+"""Train, validation and test splits by date, separated by an embargo."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from finrl_pod.errors import DataError
 from finrl_pod.settings.run import SplitConfig
 from finrl_pod.types import Times
 
-# A split may name a date that is no session, such as 31 December: this far outside the data it still means the data.
+# How far outside the data a split's dates may lie: 31 December may be no trading session.
 CALENDAR_SLACK = pd.Timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Bars first to last, both included."""
+    """A range of bars, first to last inclusive."""
 
     first: int
     last: int
@@ -28,13 +28,13 @@ class Span:
 
     @property
     def slice(self) -> slice:
-        """For indexing rows of [T, ...]."""
+        """The range as a slice of rows of [T, ...]."""
         return slice(self.first, self.last + 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The bars of each split; `embargo` bars before validation and before test belong to none. times: [T]."""
+    """Bar ranges of the splits; the `embargo` bars before validation and before test belong to none. times: [T]."""
 
     train: Span
     validation: Span
@@ -43,7 +43,7 @@ class Splits:
     times: Times
 
     def dates(self) -> dict[str, list[str]]:
-        """{"train": [first, last], ...}: the bars really used, as ISO dates (date and time for intraday bars)."""
+        """{"train": [first, last], ...}: ISO dates of the bars used (date and time for intraday bars)."""
         daily = bool(np.all(self.times == self.times.astype("datetime64[D]")))
         unit = "datetime64[D]" if daily else "datetime64[m]"
         return {
@@ -53,12 +53,12 @@ class Splits:
 
 
 def make_splits(times: Times, config: SplitConfig) -> Splits:
-    """Bar ranges of the dates in `config` over times [T], less the embargo at the end of train and of validation.
+    """Split times [T] by the dates in `config`, dropping the embargo from the end of train and of validation.
 
-    A decision at bar t fills at t+1 and its reward reaches the fill of t+1, at bar t+2: an embargo of 2 bars or more
-    keeps the earlier split's rewards off the later split's bars.
-    Raises DataError: dates that are no dates, run backwards, lie outside the data by more than a week, overlap, or
-    leave a split without bars.
+    A decision at bar t fills at t+1 and its reward ends at the fill of t+1, at bar t+2: an embargo of at least 2 bars
+    keeps rewards of one split from reaching into the next.
+    Raises DataError for invalid, reversed or overlapping dates, dates more than a week outside the data, and empty
+    splits.
     """
     if config.embargo < 0:
         raise DataError(f"splits.embargo must be 0 bars or more, got {config.embargo}")

@@ -1,8 +1,7 @@
-"""Panels on disk: for each name a folder with the prices as Parquet and a JSON manifest.
+"""Panels on disk: one folder per name, with prices as Parquet and a JSON manifest.
 
-The Parquet file is named by its contents and the manifest is renamed into place last, so a reader sees the old panel
-or the new one, whole, and a failure at any moment leaves the old one. A reader that had the old manifest when its
-prices were removed reads anew.
+Writes are atomic: the Parquet file is named by its content hash and the manifest is renamed into place last, so a
+reader gets either the old or the new panel. A reader whose prices were replaced between two reads tries again.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ _BENCHMARK = "benchmark"
 
 
 class Store:
-    """The panels under `root`, and the built-in sample beside them.
+    """Store of panels in a folder, plus the built-in sample.
 
-    root: a folder; by default the environment's FINRL_POD_DATA, else the user's data folder.
+    root: the folder; by default the environment variable FINRL_POD_DATA, else the user's data folder.
     """
 
     def __init__(self, root: Path | str | None = None) -> None:
         self.root = Path(root) if root is not None else _default_root()
 
     def save(self, panel: Panel, query: Mapping[str, Any] | None = None) -> Manifest:
-        """Store under `panel.name`, replacing what had that name; `query` is what the source was asked for.
+        """Save under `panel.name`, replacing a panel of that name. query: the request to the source, for the manifest.
 
-        Raises DataError: a name that is no plain file name, the sample's name, a panel that breaks a rule, a folder
-        that cannot be written. Whatever happens, the panel stored before stays until the new one is complete.
+        Raises DataError for an invalid or reserved name, an invalid panel and a folder that cannot be written. The
+        previous panel stays until the new one is complete.
         """
         self.check_name(panel.name)
         folder = self._folder(panel.name)
@@ -77,13 +76,13 @@ class Store:
         return manifest
 
     def check_name(self, name: str) -> None:
-        """Raises DataError when nothing can be saved under that name."""
+        """Raises DataError if the name is invalid or reserved."""
         self._folder(name)
         if name == SAMPLE:
-            raise DataError(f"the name {SAMPLE!r} belongs to the built-in panel: choose another")
+            raise DataError(f"the name {SAMPLE!r} is reserved for the built-in panel: choose another")
 
     def load(self, name: str) -> Panel:
-        """The panel of that name. Raises DataError when there is none, or its files were truncated or altered."""
+        """Load a panel. Raises DataError if there is none, or its files were truncated or altered."""
         if name == SAMPLE:
             return load_sample()
         manifest = self._manifest(name)
@@ -92,10 +91,10 @@ class Store:
         except DataError:
             if (newer := self._manifest(name)) == manifest:
                 raise
-            return self._decoded(name, newer)  # saved anew between the two reads
+            return self._decoded(name, newer)  # replaced between the two reads
 
     def _decoded(self, name: str, manifest: Manifest) -> Panel:
-        # The manifest may be edited by hand: a file outside the panel's own folder is never read.
+        # The manifest may have been edited: never read outside the panel's folder.
         path = self._folder(name) / Path(manifest.file).name
         try:
             prices = path.read_bytes()
@@ -110,11 +109,11 @@ class Store:
         return panel
 
     def show(self, name: str) -> Manifest:
-        """The manifest of that panel. Raises DataError when there is none."""
+        """Manifest of a panel. Raises DataError if there is none."""
         return describe(load_sample(), builtin=True) if name == SAMPLE else self._manifest(name)
 
     def list(self) -> tuple[Manifest, ...]:
-        """All panels, the built-in sample first, then by name. One that cannot be used carries the `fault`."""
+        """Manifests of all panels, the built-in sample first, then by name; unusable ones have `fault` set."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
         names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name != SAMPLE]
         return tuple(self._listed(name) for name in (SAMPLE, *names))
@@ -130,7 +129,7 @@ class Store:
         if not path.parent.is_dir():
             known = ", ".join(m.name for m in self.list())
             raise DataError(
-                f"there is no panel {name!r} in {self.root}, only {known}: "
+                f"there is no panel {name!r} in {self.root}, available are {known}: "
                 "get it with `finrl-pod data fetch` or `finrl-pod data import`"
             )
         return dataclasses.replace(read_manifest(path), name=name)
@@ -196,11 +195,11 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             **values,
         )
     except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DataError(f"{path} does not hold what its manifest says ({error}): fetch or import it again") from None
+        raise DataError(f"{path} does not match its manifest ({error}): fetch or import it again") from None
 
 
 def _old_file(folder: Path) -> Path | None:
-    """The Parquet file of the panel stored until now, if its manifest can be read."""
+    """The Parquet file of the current panel, if its manifest can be read."""
     try:
         return folder / Path(read_manifest(folder / _MANIFEST).file).name
     except DataError:

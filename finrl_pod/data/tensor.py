@@ -1,4 +1,4 @@
-"""From a panel to a MarketTensor: what a decision at each bar sees, and what it fills at."""
+"""Conversion of a panel to a MarketTensor: observations and fill prices of every bar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["build_market", "fit_normaliser", "leaked_return", "to_device", "with
 
 Fill = Literal["next", "same_close"]
 
-# Stands for the price of a ticker that has not started yet; it cannot be traded there.
+# Placeholder price of a ticker before its first bar; it is not tradable there.
 _NO_PRICE = 1.0
 
 
@@ -30,32 +30,31 @@ def build_market(
     fill: Fill = "next",
     turbulence: bool = False,
 ) -> MarketTensor:
-    """Make a panel ready for vectorised environments, on the CPU; the fields are those of `types.MarketTensor`.
+    """Build the tensors of a panel for vectorised environments, on the CPU (see `types.MarketTensor`).
 
-    fit: first and last training bar (inclusive), on which the normaliser is fitted, or one that was fitted before.
-    fill: "next" fills the decision of bar t at the open of t+1, or its close where the panel has no opens;
-    "same_close" at the close of t. turbulence: give the market its [T] turbulence, as a liquidation limit needs it
-    (half a second for 8,000 bars of 20 tickers, minutes for hundreds); the feature of that name brings it along.
+    fit: first and last training bar (inclusive) to fit the normaliser on, or a fitted normaliser.
+    fill: "next" fills the decision of bar t at the open of t+1, or at its close if the panel has no opens; "same_close"
+    fills at the close of t. turbulence: also compute turbulence [T], needed for a turbulence limit (half a second for
+    8,000 bars of 20 tickers, minutes for hundreds); implied by the feature of that name.
 
-    A decision of t can trade a ticker (`fillable`) that has a bar at t, on which it was decided, and at the bar of
-    the fill: `fillable` knows the next bar and is for filling alone, a policy may look at `tradable`. `ended` holds
-    from a ticker's last bar on, unless that is the panel's last bar: what is alive there may go on.
-    `first` is the first bar at which every feature is defined for at least one tradable ticker (the same one).
+    A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
+    is for filling only, policies use `tradable`. `ended` is True from a ticker's last bar on, unless that is the
+    panel's last bar. `first` is the first bar at which one tradable ticker has all features defined.
 
-    Raises FeatureError for features that the panel cannot give (see `features.compute`), never defines together, or
-    that the normaliser was not made for; DataError for an unknown fill rule or a panel of fewer than three bars.
+    Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
+    from the normaliser's; DataError for an unknown fill rule or a panel of fewer than three bars.
     """
     if fill not in ("next", "same_close"):
         raise DataError(f'fill must be "next" or "same_close", got {fill!r}')
     bars = len(panel.times)
     if bars < 3:
-        raise DataError(f"a market needs at least 3 bars, to decide, fill and earn; panel {panel.name!r} has {bars}")
+        raise DataError(f"a market needs at least 3 bars, panel {panel.name!r} has {bars}")
     names = tuple(feature_names)
     raw = compute(panel, names)
     normaliser = fit if isinstance(fit, Normaliser) else fit_normaliser(raw, panel.tradable, *fit, names)
     if normaliser.feature_names != names:
-        raise FeatureError(f"the normaliser was fitted for {normaliser.feature_names}, not for {names}; fit it anew")
-    raw = raw.astype(np.float32)  # normalised as stored: who normalises `raw_features` later gets the very same numbers
+        raise FeatureError(f"the normaliser was fitted for {normaliser.feature_names}, not for {names}; fit it again")
+    raw = raw.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
     close = _carried(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
     ended = _ended(panel.tradable)
@@ -82,14 +81,14 @@ def build_market(
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
-    """The market with one more feature, normalised by the same rule on the bars `fit` (first and last, inclusive).
+    """Add a feature, normalised on the bars `fit` (first and last, inclusive).
 
-    values: [T, N] float64, NaN where undefined, of whatever origin: nobody checks that it is causal. It is masked to
-    tradable cells, and `first` does not move. Raises FeatureError for a name that is taken and a wrong shape.
+    values: [T, N] float64, NaN where undefined; causality is not checked. Values of untradable cells are dropped, and
+    `first` stays as it is. Raises FeatureError for an existing name or a wrong shape.
     """
     bars, assets, _ = market.shape
     if name in market.feature_names:
-        raise FeatureError(f"feature {name!r} is in the market already; choose another name")
+        raise FeatureError(f"the market already has a feature {name!r}; choose another name")
     if values.shape != (bars, assets):
         raise FeatureError(f"feature {name!r} must have shape {(bars, assets)}, has {values.shape}")
     tradable = market.tradable.cpu().numpy()
@@ -109,9 +108,9 @@ def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tup
 
 
 def leaked_return(market: MarketTensor) -> Floats:
-    """ln(fill[t+1] / fill[t]), what a decision at bar t will earn: [T, N] float64, NaN where it cannot be traded.
+    """Future return ln(fill[t+1] / fill[t]) of a decision at bar t: [T, N] float64, NaN where it cannot be traded.
 
-    It knows the future: for benchmarks that measure whether a learner finds an edge which is certainly there.
+    Look-ahead on purpose: for benchmarks that measure whether a learner finds a known edge.
     """
     log_fill = market.fill.double().log().cpu().numpy()
     result = np.full(log_fill.shape, np.nan)
@@ -122,12 +121,12 @@ def leaked_return(market: MarketTensor) -> Floats:
 
 
 def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dtype | None = None) -> MarketTensor:
-    """The market with every tensor on `device`; `close` and `fill` in `dtype` where it is given."""
+    """Move all tensors to `device`; `close` and `fill` also to `dtype` if given."""
 
     def moved(tensor: Tensor) -> Tensor:
         return tensor.to(device)
 
-    def perhaps(tensor: Tensor | None) -> Tensor | None:
+    def moved_if_given(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.to(device)
 
     return dataclasses.replace(
@@ -139,21 +138,21 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         tradable=moved(market.tradable),
         fillable=moved(market.fillable),
         ended=moved(market.ended),
-        turbulence=perhaps(market.turbulence),
-        fill_volume=perhaps(market.fill_volume),
-        volatility=perhaps(market.volatility),
+        turbulence=moved_if_given(market.turbulence),
+        fill_volume=moved_if_given(market.fill_volume),
+        volatility=moved_if_given(market.volatility),
     )
 
 
 def _carried(close: Floats, tradable: Bools) -> Floats:
-    """[T, N] closes, the last one carried over gaps and after the end, `_NO_PRICE` before the start."""
+    """[T, N] closes carried forward over gaps and after the end; `_NO_PRICE` before the start."""
     bar = np.where(tradable, np.arange(len(close))[:, None], -1)
     latest = np.maximum.accumulate(bar, axis=0)
     return np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), axis=0), _NO_PRICE)
 
 
 def _fills(panel: Panel, carried: Floats, rule: Fill) -> tuple[Floats, Bools]:
-    """Fill prices and whether the decision of t can trade: [T, N] each."""
+    """Fill prices and whether the decision of t can fill: [T, N] each."""
     if rule == "same_close":
         return carried.copy(), panel.tradable.copy()
     fillable = np.zeros_like(panel.tradable)
@@ -165,7 +164,7 @@ def _fills(panel: Panel, carried: Floats, rule: Fill) -> tuple[Floats, Bools]:
 
 
 def _ended(tradable: Bools) -> Bools:
-    """[T, N]: no bar of the ticker comes after t, though the panel goes on after the ticker's last one."""
+    """[T, N] bool: the ticker has no bar after t, and its last bar is not the panel's last."""
     later = np.zeros_like(tradable)
     later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
     ended: Bools = ~later & ~tradable[-1]
@@ -173,7 +172,7 @@ def _ended(tradable: Bools) -> Bools:
 
 
 def _first(raw: Floats, tradable: Bools, names: tuple[str, ...]) -> int:
-    """First bar at which all features of one tradable ticker are defined."""
+    """First bar at which a tradable ticker has all features defined."""
     ready: Bools = np.any(tradable & np.isfinite(raw).all(axis=-1), axis=-1)
     if not ready.any():
         raise FeatureError(

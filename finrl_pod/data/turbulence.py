@@ -1,4 +1,4 @@
-"""Financial turbulence: how unusual a bar's returns are, given the spread and the correlations of the past."""
+"""Financial turbulence, the Mahalanobis distance of a bar's returns from past ones, and the rule that acts on it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from numpy.lib.stride_tricks import sliding_window_view
 from finrl_pod.data.price_features import lag, over_own_bars
 from finrl_pod.types import Bools, Floats, Panel, Tensor
 
-# A ticker counts once this share of the window's returns is there.
-_ENOUGH = 0.5
-# Directions with less than this share of the largest eigenvalue of the correlation matrix are left out.
+# A ticker needs this fraction of the window's returns to be included.
+_MIN_FRACTION = 0.5
+# Eigenvalues of the correlation matrix below this fraction of the largest are dropped.
 _RCOND = 1e-10
-# A smallest Cholesky pivot above this (its square is a conditional variance) needs no such care.
+# If the smallest Cholesky pivot (squared: a conditional variance) is above this, no eigenvalue is dropped.
 _SAFE_PIVOT = 1e-4
-# Numbers of a block of windows that are held at once (16 MiB).
+# Elements of a block of windows in memory (16 MiB).
 _BLOCK = 2**21
 
 
 def turbulence(panel: Panel, window: int = 252) -> Floats:
-    """(y - m)' S^-1 (y - m), with y the simple returns of bar t, m and S the mean and covariance of the `window` bars
-    before it: [T], NaN for the first `window` bars that have returns and where no ticker counts.
+    """Turbulence (y - m)' S^-1 (y - m) of each bar: [T] float64, NaN for the first `window` returns.
 
-    Kritzman and Li (2010), not divided by the number of tickers, as FinRL has it. A ticker counts at t when it has a
-    return there, at least half of the window's, and some spread. A missing return in the window is set to the
-    ticker's mean, its variance is that of the returns that exist. The inverse is that of the correlation matrix, and a
-    pseudo-inverse (eigenvalues below 1e-10 of the largest left out) where it is singular or nearly so.
+    y: simple returns of bar t; m, S: mean and covariance of the `window` returns before it. Kritzman and Li (2010), not
+    divided by the number of tickers, as in FinRL. A ticker is included at t if it has a return at t, at least half of
+    the window's returns, and a non-zero variance; NaN where none is. Missing returns in the window are set to the
+    ticker's mean, and its variance is that of the existing ones. A (nearly) singular correlation matrix is inverted by
+    a pseudo-inverse that drops eigenvalues below 1e-10 of the largest.
     """
     returns = over_own_bars(lambda close: close / lag(close, 1) - 1, panel.tradable, panel.close)
     bars, assets = returns.shape
@@ -41,10 +41,10 @@ def turbulence(panel: Panel, window: int = 252) -> Floats:
 
 
 def turbulent_bars(turbulence: Tensor | None, limit: float) -> Tensor | None:
-    """[T] bool: the bars at which everything is sold, those whose turbulence [T] is above `limit`.
+    """[T] bool, True at bars whose turbulence [T] is above `limit`: there all positions are sold.
 
-    NaN (warm-up) is never above. None where nothing is ever sold: the limit is 0, or there is no turbulence.
-    Environments, their kernels, scoring and deployed agents all apply this rule.
+    NaN (warm-up) is never above. None if the rule is off: the limit is 0, or the market has no turbulence.
+    Environments, their kernels, scoring and deployed agents all use this function.
     """
     return turbulence > limit if limit > 0 and turbulence is not None else None
 
@@ -56,11 +56,11 @@ def _distances(past: Floats, today: Floats) -> Floats:
     mean = np.where(there, past, 0.0).sum(-1) / np.maximum(count, 1)
     centred = np.where(there, past - mean[..., None], 0.0)
     squares = (centred**2).sum(-1)
-    # A constant series keeps a rounding error of its mean; that is no spread.
+    # The variance of a constant series is the rounding error of its mean.
     noise = count * (1e-14 * np.maximum(np.abs(mean), 1e-3)) ** 2
-    counted = np.isfinite(today) & (count >= _ENOUGH * past.shape[-1]) & (count > 1) & (squares > noise)
+    counted = np.isfinite(today) & (count >= _MIN_FRACTION * past.shape[-1]) & (count > 1) & (squares > noise)
     scale = np.where(counted, np.sqrt(np.where(counted, squares, 1.0)), np.inf)
-    unit = centred / scale[..., None]  # rows of length 1, or 0 for a ticker that does not count
+    unit = centred / scale[..., None]  # rows of length 1, or 0 for an excluded ticker
     correlation = unit @ unit.transpose(0, 2, 1)  # [B, N, N]
     diagonal = np.arange(today.shape[1])
     correlation[:, diagonal, diagonal] = 1.0
@@ -71,8 +71,8 @@ def _distances(past: Floats, today: Floats) -> Floats:
 
 
 def _quadratic_form(correlation: Floats, deviation: Floats, counted: Bools) -> Floats:
-    """d' C^+ d for each of B bars. A ticker that does not count has a unit row in C and 0 in d, which adds nothing."""
-    # `cholesky_ex` reports failures for each matrix: what one bar holds never changes the arithmetic of another.
+    """d' C^+ d for each of B bars. An excluded ticker has a unit row in C and 0 in d: it contributes 0."""
+    # `cholesky_ex` reports failures per matrix: one bar never changes the arithmetic of another.
     factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(correlation))
     pivot = factor.diagonal(dim1=-2, dim2=-1).amin(-1)
     safe = ((failed == 0) & (pivot > _SAFE_PIVOT)).numpy()

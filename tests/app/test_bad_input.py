@@ -194,8 +194,8 @@ def test_a_device_that_is_not_there(say: Say) -> None:
 
 CSV = "time,symbol,close\n" + "".join(f"2024-01-{day:02d},{s},{day}.5\n" for day in range(2, 9) for s in ("AA", "BB"))
 CSV_FAULTS = {
-    "a NaN": ("04,AA,4.5", "04,AA,nan", "AA has no close on 2024-01-04, inside its life"),
-    "an empty cell": ("04,AA,4.5", "04,AA,", "AA has no close on 2024-01-04, inside its life"),
+    "a NaN": ("04,AA,4.5", "04,AA,nan", "AA has no close on 2024-01-04, a gap"),
+    "an empty cell": ("04,AA,4.5", "04,AA,", "AA has no close on 2024-01-04, a gap"),
     "a word": ("04,AA,4.5", "04,AA,high", "high"),
     "a negative price": ("04,AA,4.5", "04,AA,-4.5", "-4.5"),
     "no price at all": ("04,AA,4.5", "04,AA,0", "AA"),

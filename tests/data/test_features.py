@@ -227,9 +227,9 @@ def test_missing_columns_are_named_with_the_feature() -> None:
 
 def test_bad_registrations_and_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_FEATURES", dict(features._FEATURES))
-    with pytest.raises(FeatureError, match=r"'return_1' is registered already"):
+    with pytest.raises(FeatureError, match=r"'return_1' is already registered"):
         features.register("return_1")
-    with pytest.raises(FeatureError, match=r"asks for column 'bid'"):
+    with pytest.raises(FeatureError, match=r"needs column 'bid'"):
         features.register("spread", ("bid",))
     features.register("short")(lambda p: p.close[1:])
     with pytest.raises(FeatureError, match=r"'short' returned shape"):

@@ -51,7 +51,7 @@ def test_cells_parted_by_semicolons_or_tabs(tmp_path: Path, text: str, separator
 
 
 def test_the_fixtures_agree_with_one_another() -> None:
-    with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, inside its life"):
+    with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, a gap"):
         read_file(FIXTURES / "three.csv")
     csv, parquet = (read_file(FIXTURES / f"three.{kind}", allow_gaps=True) for kind in ("csv", "parquet"))
     assert csv.sha256 == parquet.sha256
@@ -95,8 +95,8 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 3, "2.6", "1e-320"), r"line 3: close of A .* prices must lie between 1e-30 and 1e\+30; correct it"),
         (edit(LONG, 5, "4.6", "1e300"), r"line 5: close of B .* is 1e\+300: prices must lie between"),
         (WIDE.replace(",", ";").replace(".", ","), r"line 2: A must be a number such as 12.5, got '"),
-        (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
-        (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
+        (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
+        (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(LONG, 5, "4.6", "4,6"), r"p.csv is no regular table: .*line 5"),
         (edit(LONG, 5, "4.6", "$4.6"), r"p.csv, line 5: close must be a number such as 12.5, got '\$4.6'"),
         (edit(LONG, 5, "4.6", "1_000"), r"p.csv, line 5: close must be a number"),
@@ -120,7 +120,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
         (edit(LONG, 1, "symbol", "name"), r"has a column 'close' but none that names the ticker"),
         (edit(WIDE, 1, "date", "when"), r"p.csv has no time column: it needs one named time or date"),
-        (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, inside its life"),
+        (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(WIDE, 3, "2024-01-03,2.6,4.6", ""), r"p.csv, line 3: the time must be a date .*, it is blank"),
         (edit(WIDE, 4, "4.7", "x"), r"p.csv, line 4: B must be a number such as 12.5, got 'x'"),
         ("time,symbol,close\n", r"p.csv holds no prices"),

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from finrl_pod.data.liquidity import FEWEST, LOOKBACK, UNKNOWN, trailing_volatility
+from finrl_pod.data.liquidity import DEFAULT_VOLATILITY, LOOKBACK, MIN_RETURNS, trailing_volatility
 from finrl_pod.data.tensor import build_market
 from tests.data.panels import panel
 
@@ -17,9 +17,9 @@ def test_volatility_knows_the_past_alone_and_agrees_with_numpy() -> None:
     everywhere = np.ones(close.shape, dtype=bool)
     got = trailing_volatility(close, everywhere)
     returns = np.diff(np.log(close), axis=0)
-    for t in (FEWEST, 20, 40, 59):
+    for t in (MIN_RETURNS, 20, 40, 59):
         np.testing.assert_allclose(got[t], returns[max(0, t - LOOKBACK) : t].std(0, ddof=1), rtol=1e-9)
-    assert (got[:FEWEST] == UNKNOWN).all()
+    assert (got[:MIN_RETURNS] == DEFAULT_VOLATILITY).all()
     changed = close.copy()
     changed[31:] *= 3
     np.testing.assert_array_equal(trailing_volatility(changed, everywhere)[:31], got[:31])
@@ -36,8 +36,8 @@ def test_volatility_is_of_a_tickers_own_bars_and_knows_nothing_of_a_price_before
     assert market.volatility is not None
     got = market.volatility.numpy()[:, 1]
     returns = np.diff(np.log(close))
-    assert (got[: 60 + FEWEST] == UNKNOWN).all()
-    for t, last in ((60 + FEWEST, FEWEST), (79, 19), (85, 19), (90, 20), (119, 49)):
+    assert (got[: 60 + MIN_RETURNS] == DEFAULT_VOLATILITY).all()
+    for t, last in ((60 + MIN_RETURNS, MIN_RETURNS), (79, 19), (85, 19), (90, 20), (119, 49)):
         np.testing.assert_allclose(got[t], returns[max(0, last - LOOKBACK) : last].std(ddof=1), rtol=1e-9)
 
 

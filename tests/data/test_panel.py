@@ -72,7 +72,7 @@ def test_a_volume_of_zero_is_fine_and_a_negative_one_is_not() -> None:
 def test_nan_inside_a_life_is_refused_or_becomes_untradable(t: int, n: int) -> None:
     close = closes()
     close[t, n] = np.nan
-    with pytest.raises(DataError, match=rf"{SYMBOLS[n]} has no close on 2020-01-{t + 1:02d}, inside its life: .*gaps"):
+    with pytest.raises(DataError, match=rf"{SYMBOLS[n]} has no close on 2020-01-{t + 1:02d}, a gap: .*gaps"):
         made(close)
     panel = made(close, allow_gaps=True)
     assert not panel.tradable[t, n]

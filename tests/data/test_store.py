@@ -171,7 +171,7 @@ def test_a_manifest_that_tells_lies_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not match the sha256 of its manifest"):
         store.load("mine")
     path.write_text(json.dumps({**manifest, "symbols": ["NONE"]}))
-    with pytest.raises(DataError, match="does not hold what its manifest says"):
+    with pytest.raises(DataError, match="does not match its manifest"):
         store.load("mine")
     path.write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(DataError, match="has format 99"):
@@ -203,14 +203,14 @@ def test_the_sample_is_always_there_and_its_name_is_taken(tmp_path: Path) -> Non
     assert [m.name for m in store.list()] == ["sample"]
     assert store.list()[0].builtin
     assert store.show("sample").sha256 == store.load("sample").sha256
-    with pytest.raises(DataError, match="belongs to the built-in panel"):
+    with pytest.raises(DataError, match="reserved for the built-in panel"):
         store.save(made("sample"))
 
 
 def test_an_unknown_name_says_what_there_is_and_how_to_get_more(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(made("mine"))
-    with pytest.raises(DataError, match=r"no panel 'other' in .*, only sample, mine: .*data fetch"):
+    with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, mine: .*data fetch"):
         store.load("other")
 
 

@@ -1,4 +1,4 @@
-"""Where prices come from: the built-in sample, files, Yahoo Finance, Alpaca. All behind one protocol, `DataSource`."""
+"""Price sources behind the `DataSource` protocol: the built-in sample, files, Yahoo Finance, Alpaca."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SOURCES = ("sample", "yfinance", "alpaca")
 
 
 def open_source(name: str) -> DataSource:
-    """The source of that name, with its default settings. Raises DataError when there is none."""
+    """Open a source by name with its default settings. Raises DataError for an unknown name."""
     if name == "sample":
         from finrl_pod.data.sources.sample import SampleSource
 

@@ -1,7 +1,7 @@
-"""Alpaca's market data, by way of alpaca-py (an optional part: `pip install finrl-pod[sources]`).
+"""Alpaca market data through alpaca-py (optional: `pip install finrl-pod[sources]`).
 
-Keys come from the environment alone, go into request headers alone, and are struck out of every message. Only the data
-host is asked, and only with GET.
+API keys are read from the environment only, sent in request headers only, and masked in every message. Only GET
+requests to the data host are made.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _IEX = "Prices and volumes are those of the IEX exchange alone, a few percent of
 
 @dataclass(frozen=True)
 class AlpacaSource:
-    """Adjusted open, high, low, close and volume.
+    """Adjusted open, high, low, close and volume from Alpaca.
 
-    url: the data host, or None for the environment's APCA_API_DATA_URL, else Alpaca's own. feed: "sip", "iex", or None
-    for the best that the account may read.
+    url: data host; None for the environment variable APCA_API_DATA_URL, else Alpaca's own. feed: "sip", "iex", or None
+    for the best available to the account.
     """
 
     name = "alpaca"
@@ -48,16 +48,15 @@ class AlpacaSource:
     retry: Retry = field(default_factory=Retry)
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
+        """Fetch bars with start <= time <= end; a ticker is untradable at bars that only others have.
 
-        Raises FetchError naming the tickers that are missing, or saying why Alpaca refused; SetupError without
-        alpaca-py or without keys.
+        Raises FetchError naming missing tickers or Alpaca's reason; SetupError without alpaca-py or keys.
         """
         check_bar(bar)
         start, end = as_utc(start), as_utc(end)
         rows = clip(_rows(self._bars(symbols, start, end, bar), bar), start, end)
         check_delivered(symbols, list(rows["symbol"].unique()), "Alpaca")
-        # Alpaca answers in the order of the alphabet; the panel keeps the order that was asked for.
+        # Alpaca sorts alphabetically; restore the requested order.
         rows["symbol"] = pd.Categorical(rows["symbol"], categories=list(dict.fromkeys(symbols)))
         rows = rows.sort_values(["symbol", "time"], kind="stable", ignore_index=True).astype({"symbol": str})
         flaws = [*_FLAWS, *unfinished(rows, bar)]
@@ -68,7 +67,7 @@ class AlpacaSource:
     def _bars(
         self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str
     ) -> dict[str, list[dict[str, Any]]]:
-        """Every page of the bars: {symbol: [{t, o, h, l, c, v}]}."""
+        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
         try:
             from alpaca.common.exceptions import APIError
             from alpaca.data.requests import StockBarsRequest
@@ -78,7 +77,7 @@ class AlpacaSource:
 
         keys = _keys()
         amount, unit = _AMOUNT_UNIT[bar]
-        # A daily bar is dated midnight in New York, hours after its date's midnight in UTC: ask for a day more, clip.
+        # A daily bar is dated midnight in New York, hours after midnight UTC: request one more day, clip later.
         until = end + pd.Timedelta(days=1) if bar == "1d" else end
         request = StockBarsRequest(
             symbol_or_symbols=list(symbols),
@@ -93,12 +92,12 @@ class AlpacaSource:
         except APIError as error:
             raise FetchError(_refusal(error.status_code, str(error), keys)) from None
         except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
-            reason = _strike(f"{type(error).__name__}: {error}", keys)
-            raise FetchError(f"Alpaca did not answer as expected ({reason}): nothing was stored; try again") from None
+            reason = _masked(f"{type(error).__name__}: {error}", keys)
+            raise FetchError(f"unexpected answer from Alpaca ({reason}): nothing was stored; try again") from None
         return answer
 
     def _client(self, key: str, secret: str) -> Any:
-        """alpaca-py's client with bounded requests and one retry rule for every page."""
+        """alpaca-py's client with timeouts and one retry rule for all pages."""
         from alpaca.common.exceptions import APIError
         from alpaca.data.historical import StockHistoricalDataClient
 
@@ -106,7 +105,7 @@ class AlpacaSource:
         if url is not None:
             _check_url(url)
         client = StockHistoricalDataClient(key, secret, raw_data=True, url_override=url)
-        # Its own retries wait a fixed time and skip most server errors, and its requests never time out.
+        # Its built-in retries wait a fixed time and skip most server errors; its requests have no timeout.
         client._retry = 0
         client._session.mount("http://", _bounded_get(self.retry.timeout))
         client._session.mount("https://", _bounded_get(self.retry.timeout))
@@ -115,15 +114,15 @@ class AlpacaSource:
         def transient(error: BaseException) -> bool:
             return error.status_code in _TRY_AGAIN if isinstance(error, APIError) else isinstance(error, OSError)
 
-        def patient(path: str, data: Any = None, **options: Any) -> Any:
+        def with_retries(path: str, data: Any = None, **options: Any) -> Any:
             return self.retry.call(lambda: get(path, data, **options), transient)
 
-        client.get = patient
+        client.get = with_retries
         return client
 
 
 def _rows(answer: dict[str, list[dict[str, Any]]], bar: str) -> pd.DataFrame:
-    """Long rows; daily bars get their New York date, intraday ones (dated by their start) UTC."""
+    """Long table; daily bars carry their New York date, intraday bars their start in UTC."""
     parts = [pd.DataFrame(bars).assign(symbol=symbol) for symbol, bars in answer.items() if bars]
     if not parts:
         return pd.DataFrame({"time": pd.to_datetime([]), "symbol": []})
@@ -141,12 +140,12 @@ def _keys() -> tuple[str, str]:
     key, secret = os.environ.get(KEY, "").strip(), os.environ.get(SECRET, "").strip()
     if not key or not secret:
         missing = " and ".join(n for n, v in ((KEY, key), (SECRET, secret)) if not v)
-        raise SetupError(f"Alpaca needs the environment to hold {missing}: set them to your API keys")
+        raise SetupError(f"missing environment variables for Alpaca: {missing}; set them to your API keys")
     return key, secret
 
 
 def _check_url(url: str) -> None:
-    """Keys travel with every request: in clear text to this machine only."""
+    """Keys are sent with every request: require https except on this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         return
@@ -154,30 +153,30 @@ def _check_url(url: str) -> None:
 
 
 def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
-    body = _strike(" ".join(text.split())[:200], keys)
+    body = _masked(" ".join(text.split())[:200], keys)
     if status in (401, 403):
-        mend = f"check {KEY} and {SECRET}, and that the account may read this feed and range"
+        fix = f"check {KEY} and {SECRET}, and that the account may read this feed and range"
     elif status == 429:
-        mend = "the limit of requests a minute is spent: wait a minute"
+        fix = "the rate limit is exceeded: wait a minute"
     else:
-        mend = "correct the tickers or the range, or try again later"
-    return f"Alpaca answered {status} ({body or 'no reason given'}): nothing was stored; {mend}"
+        fix = "correct the tickers or the range, or try again later"
+    return f"Alpaca answered {status} ({body or 'no reason given'}): nothing was stored; {fix}"
 
 
-def _strike(text: str, keys: tuple[str, str]) -> str:
+def _masked(text: str, keys: tuple[str, str]) -> str:
     for key in keys:
         text = text.replace(key, "***")
     return text
 
 
 def _bounded_get(timeout: float) -> Any:
-    """A transport that gives every request a time limit and lets nothing but GET through."""
+    """HTTP adapter with a timeout that allows GET only."""
     from requests.adapters import HTTPAdapter
 
     class BoundedGet(HTTPAdapter):
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
             if request.method != "GET":
-                raise FetchError(f"the data source only reads, a {request.method} was tried: report this as a bug")
+                raise FetchError(f"the data source attempted a {request.method}, only GET is allowed: please report")
             return super().send(request, *args, **{**options, "timeout": timeout})
 
     return BoundedGet()

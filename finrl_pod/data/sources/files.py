@@ -1,8 +1,8 @@
 """CSV and Parquet files, long or wide.
 
 Long: a column "time" (or date, datetime, timestamp), a column "symbol" (or ticker, tic), and close with any of open,
-high, low, volume. Wide: a time column, then one column of closes for each ticker. Times without a zone are UTC. The
-cells of a CSV are parted by commas, semicolons or tabs, which its header says; decimals by points.
+high, low, volume. Wide: a time column, then one column of closes for each ticker. Times without a zone are UTC. CSV
+cells are separated by commas, semicolons or tabs (detected from the header), with decimal points.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ TIME_NAMES = ("time", "date", "datetime", "timestamp")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
 OTHER_SEPARATORS = (";", "\t")  # than the comma
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
-# pandas also reads "now" and "2020-01": a bar's time is a whole date at least.
+# pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _ZONE = re.compile(r"\d(Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file behind the `DataSource` protocol.
+    """A CSV or Parquet file as a `DataSource`.
 
-    allow_gaps: a bar that is missing, or lacks a value, inside a ticker's life becomes untradable instead of an error.
+    allow_gaps: bars missing between a ticker's first and last become untradable instead of an error.
     """
 
     name = "file"
@@ -47,13 +47,13 @@ class FileSource:
     allow_gaps: bool = False
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars of `symbols` (all where empty) with start <= time <= end. Raises DataError naming the line at fault."""
+        """Bars of `symbols` (all if empty) with start <= time <= end. Raises DataError naming the invalid line."""
         panel = read_file(self.path, bar=bar, adjusted=self.adjusted, allow_gaps=self.allow_gaps)
         return between(select(panel, symbols), start, end)
 
 
 def read_file(path: Path, *, bar: str = "1d", adjusted: bool = True, allow_gaps: bool = False) -> Panel:
-    """The panel of a CSV or Parquet file, told apart by the ending. Raises DataError naming the line (or row) at fault.
+    """Read a CSV or Parquet file, by its suffix. Raises DataError naming the invalid line (or row).
 
     Daily bars are dated by their time's own calendar day; intraday times are converted to UTC.
     """
@@ -74,14 +74,14 @@ def read_file(path: Path, *, bar: str = "1d", adjusted: bool = True, allow_gaps:
         source=f"file {path.name}",
         name=path.name.split(".")[0],
         adjusted=adjusted,
-        flaws=(f"Whether prices are adjusted is taken on the importer's word: {'yes' if adjusted else 'no'}.",),
+        flaws=(f"Whether prices are adjusted was stated at import, not checked: {'yes' if adjusted else 'no'}.",),
         allow_gaps=allow_gaps,
         where=lambda i: where(int(places[i])),
     )
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """Every cell as text, so that a fault can be shown as it stands in the file; blank lines keep their numbers."""
+    """Read every cell as text, so that errors can quote it; blank lines keep their numbers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -121,7 +121,7 @@ def _csv(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def _check_names(names: Sequence[str], file: str) -> None:
-    """Before pandas renames what is there twice or has no name. Raises DataError."""
+    """Raises DataError for duplicate or empty column names, which pandas would rename."""
     for place, name in enumerate(names):
         if not name:
             raise DataError(f"{file}: column {place + 1} has no name: give it one or remove it")
@@ -156,7 +156,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _long(
     table: pd.DataFrame, file: str, where: Callable[[int], str], bar: str
 ) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-    """(rows as `panel_of_rows` takes them, the table's row that each came from)."""
+    """(rows for `panel_of_rows`, the table row of each)."""
     table = table.set_axis(table.columns.astype(str).str.strip(), axis=1)
     _check_names(list(table.columns), file)
     names = {c: c.lower() for c in table.columns}
@@ -211,7 +211,7 @@ def _times(column: pd.Series[Any], where: Callable[[int], str], bar: str) -> pd.
 
 
 def _parse_times(text: pd.Series[Any], where: Callable[[int], str]) -> pd.Series[Any]:
-    """ISO 8601 text, all without a zone or all with the same one."""
+    """Parse ISO 8601 text, all naive or all with the same zone."""
     zones = text.str.extract(_ZONE, expand=False).where(text.str.len() > len("2020-01-31"), None).fillna("")
     zones = zones.replace({"+00:00": "Z", "+0000": "Z", "+00": "Z"})
     other = np.flatnonzero(zones != zones.iloc[0])
@@ -228,7 +228,7 @@ def _parse_times(text: pd.Series[Any], where: Callable[[int], str]) -> pd.Series
 
 
 def _numbers(column: pd.Series[Any], name: str, where: Callable[[int], str]) -> pd.Series[Any]:
-    """float64, NaN where blank. Raises DataError naming the first cell that is no number."""
+    """Parse numbers to float64, NaN if blank. Raises DataError naming the first invalid cell."""
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         return column.astype(np.float64)
     text = column.fillna("").astype(str).str.strip() if column.hasnans else column.astype(str).str.strip()

@@ -1,4 +1,4 @@
-"""From long tables (one row for each ticker and bar) to panels: what every source but the sample ends with."""
+"""Conversion of long tables (one row per ticker and bar) to panels, shared by all sources but the sample."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def panel_of_rows(
     allow_gaps: bool = False,
     where: Callable[[int], str] | None = None,
 ) -> Panel:
-    """A panel of the union of all tickers' bars.
+    """Build a panel from a long table, over the union of all tickers' bars.
 
     rows: columns "time" (naive datetime64, UTC; for daily bars the session's date), "symbol" (str) and price columns
-    (float64, NaN where missing). Tickers keep the order of their first row. where: says where row i came from.
-    Raises DataError: no rows, a bar that is there twice, a ticker whose times run backwards, and all that
-    `make_panel` refuses.
+    (float64, NaN where missing). Tickers keep the order of their first row. where: source of row i for messages.
+    Raises DataError for no rows, duplicate bars, times of a ticker that decrease, and as `make_panel`.
     """
     if rows.empty:
         raise DataError("there are no prices: a panel needs at least one bar of one ticker")
@@ -68,7 +67,7 @@ def panel_of_rows(
 
 
 def check_delivered(symbols: Sequence[str], delivered: Sequence[str], source: str, reasons: Sequence[str] = ()) -> None:
-    """Raise FetchError naming the tickers that are missing, with the source's reasons where it gave any."""
+    """Raises FetchError naming the missing tickers, with the source's reasons if any."""
     missing = [s for s in symbols if s not in set(delivered)]
     if missing:
         why = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
@@ -79,12 +78,12 @@ def check_delivered(symbols: Sequence[str], delivered: Sequence[str], source: st
 
 
 def clip(rows: pd.DataFrame, start: pd.Timestamp, end: pd.Timestamp) -> pd.DataFrame:
-    """The rows with start <= time <= end."""
+    """Select the rows with start <= time <= end."""
     return rows[(rows["time"] >= start) & (rows["time"] <= end)].reset_index(drop=True)
 
 
 def unfinished(rows: pd.DataFrame, bar: str) -> tuple[str, ...]:
-    """A flaw sentence when the last bar may still be trading: it began less than its length ago."""
+    """A flaw if the last bar may be incomplete: it began less than its length ago."""
     last = rows["time"].max()
     age = pd.Timestamp.now("UTC").tz_localize(None) - last
     if age >= _LENGTH[bar]:
@@ -99,7 +98,7 @@ def _check_times(
     bar: str,
     where: Callable[[int], str] | None,
 ) -> None:
-    """Within each ticker times must increase from row to row."""
+    """Raises DataError unless the times of each ticker increase from row to row."""
     order = np.argsort(codes, kind="stable")
     same = np.diff(codes[order]) == 0
     steps = np.diff(times[order].astype(np.int64))
@@ -111,8 +110,8 @@ def _check_times(
     place = f"{where(row)}: " if where else ""
     symbol, time = symbols[codes[row]], stamp(times[row], bar)
     if steps[at - 1] == 0:
-        mend = "remove one" if bar != "1d" else "remove one, or name the bar (--bar 1h, 15m or 1m) of intraday prices"
-        raise DataError(f"{place}{symbol} has two bars on {time}: {mend}")
+        fix = "remove one" if bar != "1d" else "remove one, or name the bar (--bar 1h, 15m or 1m) of intraday prices"
+        raise DataError(f"{place}{symbol} has two bars on {time}: {fix}")
     raise DataError(
         f"{place}{symbol} goes back in time, from {stamp(times[before], bar)} to {time}: sort the rows by time"
     )

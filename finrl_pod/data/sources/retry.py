@@ -1,4 +1,4 @@
-"""How often, how long and with what back-off a source is asked again."""
+"""Retries with exponential back-off for network sources."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Retry:
-    """attempts: calls in all. first_wait: seconds before the second call, doubled with jitter up to longest_wait.
+    """Retry policy of a source.
 
-    timeout: seconds a single request may take.
+    attempts: calls in total. first_wait: seconds before the second call, doubled with jitter up to longest_wait.
+    timeout: seconds per request.
     """
 
     attempts: int = 4
@@ -22,7 +23,7 @@ class Retry:
     timeout: float = 15.0
 
     def call(self, function: Callable[[], Result], transient: Callable[[BaseException], bool]) -> Result:
-        """Call until it succeeds, fails for good (not `transient`), or the attempts are spent: then the last error."""
+        """Call `function` until it succeeds; raises its error if not `transient`, or after the last attempt."""
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
         retrying = Retrying(

@@ -1,7 +1,6 @@
 """The built-in sample: real daily closes of 20 US large caps and of the S&P 500, 1990-01-02 to 2022-12-28.
 
-They are two small files inside the skfolio package (BSD-3-Clause). They are read directly: importing skfolio itself
-takes seconds, and none of its code is needed.
+Two small files of the skfolio package (BSD-3-Clause), read directly because importing skfolio takes seconds.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ _LARGE_MOVE = 0.30
 
 
 class SampleSource:
-    """The sample behind the `DataSource` protocol; needs no network."""
+    """The built-in sample as a `DataSource`; needs no network."""
 
     name = SAMPLE
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars of `symbols` (all 20 where empty) with start <= time <= end. Raises DataError for bars but "1d"."""
+        """Bars of `symbols` (all 20 if empty) with start <= time <= end. Raises DataError unless bar is "1d"."""
         if bar != "1d":
             raise DataError(f"the sample has daily bars only (1d), got bar {bar!r}")
         return between(select(load_sample(), symbols), start, end)
 
 
 def load_sample() -> Panel:
-    """The whole sample, closes only, with the S&P 500 (price only) as benchmark. Raises SetupError."""
+    """Load the sample: closes only, with the S&P 500 price index as benchmark. Raises SetupError without skfolio."""
     prices, index = _read("sp500_dataset.csv.gz"), _read("sp500_index.csv.gz")
     closes = prices.to_numpy(dtype=np.float64)
     if not prices.index.equals(index.index):
@@ -54,7 +53,7 @@ def load_sample() -> Panel:
 
 
 def _flaws(closes: Floats) -> tuple[str, ...]:
-    """What is wrong with closes [T, N], in words; every number is computed from them."""
+    """Known flaws of the sample; the figures are computed from closes [T, N]."""
     returns = closes[1:] / closes[:-1] - 1
     equal = returns.mean(axis=1)
     sharpe = equal.mean() / equal.std(ddof=1) * np.sqrt(_SESSIONS_PER_YEAR)
@@ -75,7 +74,7 @@ def _read(file: str) -> pd.DataFrame:
     spec = importlib.util.find_spec("skfolio")
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders:
-        raise SetupError("the built-in sample comes with the skfolio package, which is missing: install skfolio")
+        raise SetupError("the built-in sample is part of the skfolio package, which is missing: pip install skfolio")
     path = Path(folders[0]) / "datasets" / "data" / file
     try:
         return pd.read_csv(path, index_col=0, parse_dates=True)

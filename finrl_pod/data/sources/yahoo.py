@@ -1,4 +1,4 @@
-"""Yahoo Finance, by way of the yfinance package (an optional part: `pip install finrl-pod[sources]`)."""
+"""Yahoo Finance through yfinance (optional: `pip install finrl-pod[sources]`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from finrl_pod.types import PRICE_COLUMNS, Panel
 _log = logging.getLogger(__name__)
 
 _FLAWS = (
-    "Yahoo adjusts the whole history anew after every dividend and split: the same query gives other prices later.",
+    "Yahoo re-adjusts the whole history after every dividend and split: the same query returns other prices later.",
     "The tickers were chosen today: companies that failed or were bought in the meantime are easily left out.",
 )
 
 
 @dataclass(frozen=True)
 class YahooSource:
-    """Adjusted open, high, low, close and volume of regular trading hours.
+    """Adjusted open, high, low, close and volume of regular trading hours from Yahoo Finance.
 
     session: a requests or curl_cffi session to use instead of yfinance's own.
     """
@@ -38,10 +38,9 @@ class YahooSource:
     retry: Retry = field(default_factory=Retry)
 
     def fetch(self, symbols: tuple[str, ...], start: pd.Timestamp, end: pd.Timestamp, bar: str = "1d") -> Panel:
-        """Bars with start <= time <= end; a bar that one ticker lacks and others have becomes untradable.
+        """Fetch bars with start <= time <= end; a ticker is untradable at bars that only others have.
 
-        Raises FetchError naming the tickers that are missing, or that Yahoo did not deliver after the retries;
-        SetupError without yfinance.
+        Raises FetchError naming missing tickers or those that failed after all retries; SetupError without yfinance.
         """
         check_bar(bar)
         start, end = as_utc(start), as_utc(end)
@@ -60,7 +59,7 @@ class YahooSource:
     def _history(
         self, symbol: str, start: pd.Timestamp, end: pd.Timestamp, bar: str
     ) -> tuple[pd.DataFrame | None, str | None]:
-        """(rows, None), or (None, why Yahoo has none). Raises FetchError when Yahoo could not be asked."""
+        """(rows, None), or (None, why Yahoo has none). Raises FetchError if the request failed."""
         try:
             import yfinance
             from yfinance.data import YfData
@@ -68,25 +67,25 @@ class YahooSource:
         except ImportError:
             raise SetupError("yfinance is not installed: pip install 'finrl-pod[sources]'") from None
 
-        # Yahoo's end is exclusive. Sessions are asked for by date, intraday bars by moment (Yahoo limits their span).
+        # Yahoo's end is exclusive. Daily bars are requested by date, intraday bars by time (Yahoo limits their span).
         if bar == "1d":
             window = {"start": start.date(), "end": (end.floor("D") + pd.Timedelta(days=1)).date()}
         else:
             window = {"start": start.tz_localize("UTC"), "end": (end + pd.Timedelta(seconds=1)).tz_localize("UTC")}
 
-        def ask() -> Any:
-            # yfinance keeps answers, failed ones too, for the life of the process: a retry would get the failure again.
+        def request() -> Any:
+            # yfinance caches answers, including failures, which would make retries useless.
             YfData.cache_get.cache_clear()
             ticker = yfinance.Ticker(symbol, session=self.session)
             return ticker.history(**window, interval=bar, auto_adjust=True, actions=False, timeout=self.retry.timeout)
 
         def transient(error: BaseException) -> bool:
-            # OSError is the base of requests' and curl's errors; ValueError is an error page that is no JSON.
+            # OSError: base of requests' and curl's errors. ValueError: an error page instead of JSON.
             return isinstance(error, (OSError, ValueError, YFRateLimitError))
 
         try:
             with _raising(yfinance):
-                history = self.retry.call(ask, transient)
+                history = self.retry.call(request, transient)
         except YFTickerMissingError as error:
             return None, f"{symbol}: {getattr(error, 'rationale', error)}"
         except (YFException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -100,7 +99,7 @@ class YahooSource:
 
 
 def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
-    """yfinance's table as rows of a long one: the session's date for daily bars, UTC for intraday ones."""
+    """Convert yfinance's table to long rows, dated by session for daily bars and in UTC for intraday ones."""
     index = pd.DatetimeIndex(history.index)
     times = index.normalize() if bar == "1d" else index.tz_convert("UTC")
     columns = {c: history[c.capitalize()].astype("float64").to_numpy() for c in PRICE_COLUMNS}
@@ -110,7 +109,7 @@ def _rows(history: pd.DataFrame, symbol: str, bar: str) -> pd.DataFrame:
 
 @contextmanager
 def _raising(yfinance: Any) -> Iterator[None]:
-    """yfinance reports failures by raising instead of logging them and answering with an empty table."""
+    """Make yfinance raise errors instead of logging them and returning an empty table."""
     debug = yfinance.config.debug
     before = debug.hide_exceptions
     debug.hide_exceptions = False
