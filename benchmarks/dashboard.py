@@ -175,10 +175,13 @@ def pages(folder: Path, visits: int) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
     from tests.browser.conftest import ARGUMENTS, browser_path
-    from tests.dashboard.serving import Dashboard
+    from tests.dashboard.dashboard_process import DashboardProcess
 
     runs = ("--runs", str((folder / "runs").resolve()))
-    with Dashboard(folder / "server", *runs, journal=folder / "journal.sqlite") as board, sync_playwright() as play:
+    with (
+        DashboardProcess(folder / "server", *runs, journal=folder / "journal.sqlite") as board,
+        sync_playwright() as play,
+    ):
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(120_000)
@@ -270,7 +273,7 @@ def served(folder: Path, refreshes: int) -> dict[str, Any]:
     from finrl_pod.paper.journal import schema
     from finrl_pod.paper.journal.store import Store
     from tests.browser.conftest import ARGUMENTS, browser_path
-    from tests.dashboard.serving import Dashboard
+    from tests.dashboard.dashboard_process import DashboardProcess
 
     copy = folder / "watched.sqlite"
     shutil.copy(folder / "journal.sqlite", copy)
@@ -286,7 +289,7 @@ def served(folder: Path, refreshes: int) -> dict[str, Any]:
 
     # The server ends before the windows do: one that is closed while it is drawn leaves an error of Streamlit's in the
     # log, which is held to have none.
-    with sync_playwright() as play, Dashboard(folder / "server", journal=copy) as board:
+    with sync_playwright() as play, DashboardProcess(folder / "server", journal=copy) as board:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         pages = [browser.new_page() for _ in range(WINDOWS)]
         for page in pages:

@@ -6,13 +6,15 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from finrl_pod.errors import SetupError
 from finrl_pod.files import write_bytes, write_text
-from finrl_pod.types import BacktestResult
+
+if TYPE_CHECKING:  # the dashboard uses this module without loading torch
+    from finrl_pod.types import BacktestResult
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet may read as the start of a formula (OWASP)
 

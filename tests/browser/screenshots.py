@@ -13,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, browser_path
-from tests.dashboard.serving import Dashboard
+from tests.dashboard.dashboard_process import DashboardProcess
 
 WIDTHS = {"wide": (1440, 900), "narrow": (390, 844)}
 TALLEST = 4_000  # pixels of a page; longer ones are cut
@@ -41,7 +41,7 @@ def main() -> int:
     _make_content(chosen.runs, chosen.journal)
     chosen.out.mkdir(parents=True, exist_ok=True)
     runs = ("--runs", str(chosen.runs.resolve()))
-    with Dashboard(chosen.out / "server", *runs, journal=chosen.journal) as board, sync_playwright() as play:
+    with DashboardProcess(chosen.out / "server", *runs, journal=chosen.journal) as board, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         for scheme in ("light", "dark"):
             for size, (width, height) in WIDTHS.items():
@@ -62,7 +62,9 @@ def _make_content(runs: Path, journal: Path | None) -> None:
         subprocess.run([*command, "paper", "demo", "--out", str(runs / "paper")], check=True)
 
 
-def _take(window: BrowserContext, board: Dashboard, name: str, out: Path, stem: str, size: tuple[int, int]) -> None:
+def _take(
+    window: BrowserContext, board: DashboardProcess, name: str, out: Path, stem: str, size: tuple[int, int]
+) -> None:
     page = window.new_page()
     page.goto(board.url if name == "overview" else f"{board.url}/{name}")  # the first page has no name in its address
     page.locator("h1").first.wait_for(timeout=180_000)

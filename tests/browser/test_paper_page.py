@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.dashboard.serving import Dashboard
+from tests.dashboard.dashboard_process import DashboardProcess
 from tests.paper.process.harness import Rig
 
 pytestmark = pytest.mark.browser
@@ -31,14 +31,14 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.fixture(scope="module")
-def dashboard(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    with Dashboard(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as made:
+def dashboard(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
+    with DashboardProcess(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as made:
         made.set_password(PASSWORD)
         yield made
 
 
 @pytest.fixture
-def page(dashboard: Dashboard, open_page: Opener) -> Page:
+def page(dashboard: DashboardProcess, open_page: Opener) -> Page:
     opened = open_page(f"{dashboard.url}/paper")
     expect(opened.get_by_role("heading", name="Paper trading")).to_be_visible()
     return opened
@@ -126,7 +126,9 @@ def test_a_resume_needs_the_typed_word_and_the_right_password(page: Page, rig: R
     expect(page.get_by_role("heading", name=f"Commands: {len(before) + 1}")).to_be_visible()
 
 
-def test_wrong_passwords_are_throttled_across_sessions(dashboard: Dashboard, open_page: Opener, rig: Rig) -> None:
+def test_wrong_passwords_are_throttled_across_sessions(
+    dashboard: DashboardProcess, open_page: Opener, rig: Rig
+) -> None:
     before = commands(rig.journal)
     first, second = (open_page(f"{dashboard.url}/paper") for _ in range(2))
     other = open_form(second, "Resume…", name="Eve", word="RESUME", password=PASSWORD)

@@ -11,7 +11,7 @@ import pytest
 from finrl_pod_app.dashboard.script.main import PAGES
 from playwright.sync_api import Page, expect
 
-from tests.dashboard.serving import Dashboard
+from tests.dashboard.dashboard_process import DashboardProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -20,13 +20,13 @@ Opener = Callable[[str], Page]
 
 
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    with Dashboard(tmp_path_factory.mktemp("first visit")) as made:
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
+    with DashboardProcess(tmp_path_factory.mktemp("first visit")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def trained(dashboard: Dashboard) -> Path:
+def trained(dashboard: DashboardProcess) -> Path:
     """The folder of runs, which the first test fills."""
     assert list(dashboard.runs.glob("*/report.json")), "the demo run was not made: see the first test"
     return dashboard.runs
@@ -47,7 +47,7 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.innerText || ''")).strip().split("\n")[-1]
 
 
-def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: Dashboard, open_page: Opener) -> None:
+def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: DashboardProcess, open_page: Opener) -> None:
     page = open_page(dashboard.url)
     expect(page.get_by_text("There are no runs yet")).to_be_visible()
     assert not dashboard.runs.exists()  # looking made nothing
@@ -63,7 +63,7 @@ def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: Dashboard,
 
 
 def test_runs_and_strategies_are_compared_under_any_cost(
-    dashboard: Dashboard, trained: Path, open_page: Opener
+    dashboard: DashboardProcess, trained: Path, open_page: Opener
 ) -> None:
     page = open_page(f"{dashboard.url}/compare")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
@@ -81,7 +81,7 @@ def test_runs_and_strategies_are_compared_under_any_cost(
 
 
 def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
-    dashboard: Dashboard, open_page: Opener
+    dashboard: DashboardProcess, open_page: Opener
 ) -> None:
     page = open_page(f"{dashboard.url}/data")
     page.get_by_text("Import a CSV or Parquet file").click()
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
     assert not dashboard.store.exists()
 
 
-def test_looking_at_every_page_changes_nothing(dashboard: Dashboard, trained: Path, open_page: Opener) -> None:
+def test_looking_at_every_page_changes_nothing(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
     before = contents(dashboard.folder)
     del before["dashboard.log"]
     for name, (title, _) in PAGES.items():
@@ -112,7 +112,7 @@ def test_looking_at_every_page_changes_nothing(dashboard: Dashboard, trained: Pa
     assert after == before
 
 
-def test_every_page_is_reached_by_keyboard(dashboard: Dashboard, trained: Path, open_page: Opener) -> None:
+def test_every_page_is_reached_by_keyboard(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
     page = open_page(dashboard.url)
     expect(page.get_by_role("heading", name="Overview", exact=True)).to_be_visible()
     reached: set[str] = set()

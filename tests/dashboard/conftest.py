@@ -1,4 +1,4 @@
-"""A store, a finished run, and pages drawn without a browser."""
+"""A price store, a finished run, and pages drawn without a browser (Streamlit's AppTest)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from finrl_pod_app.services.training import run_tournament
 
 from tests.app.made import fill_store, made_config
 
-# What `main` does for one page; the runs' folder comes from the environment.
+# What `script.main` does for one page; the folder of runs comes from the environment.
 SCRIPT = """
 import os
 import streamlit as st
-from finrl_pod_app.dashboard.script.main import PAGES, draw
+from finrl_pod_app.dashboard.script.main import PAGES, draw_page
 from finrl_pod_app.dashboard.settings import Settings
 pages = {name: st.Page(lambda: None, title=title, url_path=name) for name, (title, _) in PAGES.items()}
 st.session_state["pages"] = pages
 st.navigation(list(pages.values()), position="hidden")
-draw("NAME", Settings.read(os.environ))
+draw_page("NAME", Settings.from_environment(os.environ))
 """
 
 
@@ -30,15 +30,15 @@ MAIN = sys.modules["__main__"]
 
 
 @pytest.fixture(autouse=True)
-def main_stays() -> Iterator[None]:
-    """A page's test leaves its own script as the main module, which processes that are spawned later would run."""
+def restore_main_module() -> Iterator[None]:
+    """AppTest leaves its script as the main module, which processes spawned later would import."""
     yield
     sys.modules["__main__"] = MAIN
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the panels `made` and `other`."""
+    """A store with the panels `made` and `other`."""
     folder = tmp_path_factory.mktemp("dashboard store")
     fill_store(folder)
     return folder
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run, alone in a folder of runs. Tests copy it before they change it."""
+    """The folder of a finished run, the only one in its parent. Copy it before changing it."""
     runs, threads = tmp_path_factory.mktemp("dashboard runs"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FINRL_POD_DATA", str(store))
@@ -58,7 +58,7 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., object]]:
-    """visit(page, runs, **query) draws a page over a folder of runs and gives the AppTest."""
+    """visit(page, runs, **query) draws a page over a folder of runs and returns the AppTest."""
     import streamlit as st
     from streamlit.testing.v1 import AppTest
 
@@ -66,7 +66,7 @@ def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
-    def visited(page: str, runs: Path, **query: str) -> AppTest:
+    def draw(page: str, runs: Path, **query: str) -> AppTest:
         monkeypatch.setenv(RUNS_VARIABLE, str(runs))
         app = AppTest.from_string(SCRIPT.replace("NAME", page), default_timeout=60)
         for name, value in query.items():
@@ -74,7 +74,7 @@ def visit(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
         return app.run()
 
     threads = torch.get_num_threads()
-    yield visited
-    torch.set_num_threads(threads)  # pages set it for their own process
+    yield draw
+    torch.set_num_threads(threads)  # pages set it for the whole process
     st.cache_resource.clear()
     st.cache_data.clear()

@@ -1,4 +1,4 @@
-"""Findings, the machine, definitions, and how things are written."""
+"""Tables of checks, machine load, definitions of statistics, and formats of numbers and text."""
 
 from __future__ import annotations
 
@@ -8,85 +8,85 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.definitions import DEFINITIONS, definition
-from finrl_pod_app.dashboard.queries import findings, machine
+from finrl_pod_app.dashboard.pages.columns import DEFINITIONS, definition
+from finrl_pod_app.dashboard.queries import checks, machine
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
 from finrl_pod_app.services.doctor import Finding
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
 
-def test_faults_come_first_and_keep_their_order() -> None:
+def test_audit_failures_come_first_in_order() -> None:
     found = [
         {"check": name, "status": status, "part": "p", "message": "m", "bar": bar, "value": None}
         for name, status, bar in zip(
             "abcd", ("pass", "fail", "warn", "fail"), (None, "2020-01-02", None, None), strict=True
         )
     ]
-    table = findings.audit_table({"findings": found})
+    table = checks.audit_table({"findings": found})
     assert table["check"].tolist() == ["b", "d", "c", "a"]
     assert table["bar"].tolist() == ["2020-01-02", "", "", ""]
-    assert findings.counts({"findings": found}) == {"fail": 2, "warn": 1, "pass": 1}
-    assert table["words"].tolist() == ["P: m First at 2020-01-02.", "P: m", "P: m", "P: m"]
+    assert checks.audit_counts({"findings": found}) == {"fail": 2, "warn": 1, "pass": 1}
+    assert table["explanation"].tolist() == ["P: m First at 2020-01-02.", "P: m", "P: m", "P: m"]
     named = {**found[0], "part": "close", "message": "the close leaks from 2020-01-02.", "bar": "2020-01-02"}
-    assert findings.audit_table({"findings": [named]})["words"].tolist() == ["The close leaks from 2020-01-02."]
-    assert findings.audit_table({"findings": []}).empty
+    assert checks.audit_table({"findings": [named]})["explanation"].tolist() == ["The close leaks from 2020-01-02."]
+    assert checks.audit_table({"findings": []}).empty
 
 
-def test_what_is_broken_comes_first() -> None:
+def test_doctor_broken_findings_come_first() -> None:
     found = [
         Finding("versions", "a", "ok", "1"),
         Finding("data", "b", "missing", ""),
         Finding("data", "c", "broken", ""),
     ]
-    assert findings.doctor_table(found)["name"].tolist() == ["c", "b", "a"]
+    assert checks.doctor_table(found)["name"].tolist() == ["c", "b", "a"]
 
 
-def test_the_machine_is_measured() -> None:
-    now = machine.load()
+def test_machine_load() -> None:
+    now = machine.machine_load()
     assert now.cores >= 1
     assert 0 < now.own < now.memory_total
     assert 0 < now.memory_used <= now.memory_total
 
 
-def test_disks_of_folders_that_are_not_there_yet(tmp_path: Path) -> None:
-    table = machine.disks({"runs": tmp_path / "a" / "b", "prices": tmp_path})
+def test_disk_usage_of_missing_folders(tmp_path: Path) -> None:
+    table = machine.disk_usage({"runs": tmp_path / "a" / "b", "prices": tmp_path})
     assert table.loc[0, "total"] == table.loc[1, "total"]
     assert ((table["used"] > 0) & (table["used"] < 1)).all()
 
 
-def test_graphics_cards_as_nvidia_smi_tells_them() -> None:
+def test_parse_gpu_rows() -> None:
     rows = [
         ["0", "NVIDIA H100", "37", "2048", "81559", "41"],
         ["1", "Tesla", "[N/A]", "0", "16384", "30"],
         ["nonsense"],
     ]
-    table = machine.gpu_table(rows)
+    table = machine.parse_gpu_rows(rows)
     assert table["card"].tolist() == ["0: NVIDIA H100", "1: Tesla"]
     assert table.loc[0, "use"] == pytest.approx(0.37)
     assert table.loc[0, "used"] == 2.0
     assert np.isnan(table.loc[1, "use"])
-    assert machine.gpu_table([]).empty
+    assert machine.parse_gpu_rows([]).empty
 
 
-def test_a_driver_that_does_not_answer_is_no_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpu_table_without_answer_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "nvidia-smi"
     broken.write_text("#!/bin/sh\nexit 9\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.gpus().empty
+    assert machine.gpu_table().empty
     broken.write_text("#!/bin/sh\necho '0, NVIDIA H100, 37, 2048, 81559, 41'\n")
-    assert machine.gpus()["card"].tolist() == ["0: NVIDIA H100"]
+    assert machine.gpu_table()["card"].tolist() == ["0: NVIDIA H100"]
 
 
-def test_every_statistic_that_is_shown_is_defined() -> None:
+def test_every_metric_has_a_definition() -> None:
     for column in STRATEGY_COLUMNS:
         assert definition(column.key).endswith(".")
     assert all(text[0].isupper() and text.endswith(".") for text in DEFINITIONS.values())
     with pytest.raises(KeyError):
-        definition("unheard of")
+        definition("unknown")
 
 
-def test_numbers_carry_their_units() -> None:
+def test_number_formats() -> None:
     assert theme.percent(0.01234) == "1.2%"
     assert theme.ratio(1.239) == "1.24"
     assert theme.money(-1234.5) == "-$1,234"
@@ -94,32 +94,32 @@ def test_numbers_carry_their_units() -> None:
     assert theme.count(1234567) == "1,234,567"
     assert theme.duration(75) == "1 min 15 s"
     assert theme.duration(3725) == "1 h 2 min"
-    assert [theme.ago(s) for s in (3, 90, 300, 7300, 200_000)] == [
-        "3 s ago",
-        "2 min ago",
-        "5 min ago",
-        "2 h ago",
-        "2 days ago",
+    assert [theme.age(s) for s in (3, 90, 300, 7300, 200_000)] == [
+        "3 s",
+        "2 min",
+        "5 min",
+        "2 h",
+        "2 days",
     ]
     for write in (theme.percent, theme.ratio, theme.money, theme.basis_points, theme.count, theme.duration):
         assert write(None) == write(float("nan")) == theme.MISSING
 
 
-def test_moments_are_the_exchanges() -> None:
-    assert theme.moment(datetime(2026, 1, 5, 21, 0, tzinfo=UTC)) == "2026-01-05 16:00:00 EST"
-    assert theme.moment(datetime(2026, 7, 6, 20, 0, tzinfo=UTC)) == "2026-07-06 16:00:00 EDT"
-    assert theme.moment(None) == theme.MISSING
+def test_exchange_time() -> None:
+    assert theme.exchange_time(datetime(2026, 1, 5, 21, 0, tzinfo=UTC)) == "2026-01-05 16:00:00 EST"
+    assert theme.exchange_time(datetime(2026, 7, 6, 20, 0, tzinfo=UTC)) == "2026-07-06 16:00:00 EDT"
+    assert theme.exchange_time(None) == theme.MISSING
 
 
-def test_a_strategy_keeps_its_style() -> None:
+def test_styles_are_distinct_and_stable() -> None:
     names = [*BASELINES, *SEEDED_BASELINES]
     assert set(names) == set(theme.BASELINES)
-    looks = {theme.style_of(name) for name in names}
-    assert len({(look.colour, look.dash) for look in looks}) == len(names)
+    styles = {theme.style_of(name) for name in names}
+    assert len({(style.colour, style.dash) for style in styles}) == len(names)
     runs = [f"run {i}" for i in range(28)]
-    mine = [theme.style_of(name, runs) for name in runs]
-    assert len({(look.colour, look.dash) for look in mine}) == 28
-    assert mine[:5] == [theme.style_of(name, [*runs, "a newer one"]) for name in runs[:5]]
+    champions = [theme.style_of(name, runs) for name in runs]
+    assert len({(style.colour, style.dash) for style in champions}) == 28
+    assert champions[:5] == [theme.style_of(name, [*runs, "a newer run"]) for name in runs[:5]]
     assert theme.style_of("equal_weight", runs) == theme.style_of("equal_weight")
 
 
@@ -130,22 +130,22 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("page", ["#ffffff", "#191817"])  # Streamlit's own, light and dark
-def test_lines_stand_out_from_the_page(page: str) -> None:
+@pytest.mark.parametrize("page", ["#ffffff", "#191817"])  # Streamlit's default pages, light and dark
+def test_lines_contrast_with_the_page(page: str) -> None:
     for colour in theme.COLOURS:
         low, high = sorted((luminance(colour), luminance(page)))
         assert (high + 0.05) / (low + 0.05) >= 3.0, colour
 
 
 @pytest.mark.parametrize("text", ["<b>", "[a](b)", "*x*", "`y`", "$z$", ":red[x]", "a|b", "# h", "line\nline"])
-def test_names_stand_in_markdown_as_they_are(text: str) -> None:
+def test_escape_markdown(text: str) -> None:
     from markdown_it import MarkdownIt
 
-    html = MarkdownIt("commonmark", {"html": True}).render(theme.plain(text))
-    assert html == f"<p>{theme.safe(text).replace(chr(10), ' ')}</p>\n"
+    html = MarkdownIt("commonmark", {"html": True}).render(theme.escape_markdown(text))
+    assert html == f"<p>{theme.escape_html(text).replace(chr(10), ' ')}</p>\n"
 
 
-def test_the_template_has_no_background_of_its_own() -> None:
+def test_template_is_transparent() -> None:
     for dark in (False, True):
         layout = theme.template(dark=dark).layout
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"

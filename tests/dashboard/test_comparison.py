@@ -1,4 +1,4 @@
-"""Books under any cost, against backtests that were run anew, and trades that add up."""
+"""Replayed decisions under any cost against fresh backtests; trades, intervals, exports and figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.queries import comparison
+from finrl_pod_app.report.document import bootstrap_band
 from finrl_pod_app.services.backtests import prepare
 from finrl_pod_app.services.sweeps import DecisionTable
 
@@ -23,7 +24,7 @@ from finrl_pod.tournament.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _room(store: Path) -> Any:
+def _store(store: Path) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FINRL_POD_DATA", str(store))
         yield
@@ -35,17 +36,19 @@ def base(finished: Path) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def asked(finished: Path, base: RunConfig) -> dict[str, DecisionTable]:
-    found = {"mine": comparison.ask_strategy(finished, None, None, None)}
-    return found | {name: comparison.ask_strategy(name, None, None, base) for name in ("equal_weight", "index")}
+def decisions(finished: Path, base: RunConfig) -> dict[str, DecisionTable]:
+    champion = {"mine": comparison.strategy_decisions(finished, None, None, None)}
+    return champion | {
+        name: comparison.strategy_decisions(name, None, None, base) for name in ("equal_weight", "index")
+    }
 
 
 @pytest.mark.parametrize("cost", [0.0, 10.0, 80.0])
-def test_books_under_a_cost_are_those_of_a_backtest(
-    cost: float, asked: dict[str, DecisionTable], base: RunConfig
+def test_replay_equals_a_backtest_under_that_cost(
+    cost: float, decisions: dict[str, DecisionTable], base: RunConfig
 ) -> None:
-    """Equal weight looks at no account, so that a backtest under another cost decides the same."""
-    curve = comparison.curves(asked, cost)["equal_weight"]
+    """Equal weight styles at no account, so that a backtest under another cost decides the same."""
+    curve = comparison.account_curves(decisions, cost)["equal_weight"]
     prepared = prepare("equal_weight", cost_bps=cost, base=base)
     fresh = backtest(prepared.strategy, prepared.panel, prepared.market, *prepared.terms)
     np.testing.assert_allclose(curve.equity, fresh.equity, rtol=1e-12)
@@ -54,45 +57,47 @@ def test_books_under_a_cost_are_those_of_a_backtest(
         assert curve.metrics[name] == pytest.approx(value, rel=1e-9), name
 
 
-def test_all_strategies_at_once_are_each_alone(asked: dict[str, DecisionTable]) -> None:
-    together = comparison.curves(asked, 25.0)
-    assert list(together) == list(asked)
-    for name, one in asked.items():
-        alone = comparison.curves({name: one}, 25.0)[name]
+def test_replay_of_several_strategies_equals_each_alone(decisions: dict[str, DecisionTable]) -> None:
+    together = comparison.account_curves(decisions, 25.0)
+    assert list(together) == list(decisions)
+    for name, one in decisions.items():
+        alone = comparison.account_curves({name: one}, 25.0)[name]
         np.testing.assert_array_equal(alone.equity, together[name].equity)
-        account = comparison.account(name, one, 25.0)
+        account = comparison.backtest_of(name, one, 25.0)
         np.testing.assert_allclose(account.equity, together[name].equity, rtol=1e-12)
 
 
-def test_without_a_cost_each_pays_its_own(asked: dict[str, DecisionTable], base: RunConfig) -> None:
-    own = comparison.curves(asked, None)
-    same = comparison.curves(asked, base.environment.cost_bps)
-    for name in asked:
+def test_default_cost_is_that_of_the_config(decisions: dict[str, DecisionTable], base: RunConfig) -> None:
+    own = comparison.account_curves(decisions, None)
+    same = comparison.account_curves(decisions, base.environment.cost_bps)
+    for name in decisions:
         np.testing.assert_array_equal(own[name].equity, same[name].equity)
 
 
-def test_trades_add_up_to_turnover_and_costs(asked: dict[str, DecisionTable]) -> None:
-    result = comparison.account("mine", asked["mine"], 30.0)
-    table = comparison.trades(result, asked["mine"])
+def test_trades_sum_to_turnover_and_costs(decisions: dict[str, DecisionTable]) -> None:
+    result = comparison.backtest_of("mine", decisions["mine"], 30.0)
+    table = comparison.trades_table(result, decisions["mine"])
     by_bar = table.groupby("time")["value"].sum()
     np.testing.assert_allclose(by_bar.sum() * 30e-4, result.costs.sum(), rtol=1e-9)
     traded = np.flatnonzero(result.turnover > 0)
     assert by_bar.index.to_numpy().tolist() == result.times[traded].tolist()
-    # Each bar's costs are its trades' value times the rate.
+    # The costs of each bar are the value of its trades times the rate.
     np.testing.assert_allclose(by_bar.to_numpy() * 30e-4, result.costs[traded], rtol=1e-8)
     signed = np.where(table["side"] == "buy", table["shares"], -table["shares"])
     ends = pd.Series(signed).groupby(table["symbol"].to_numpy()).sum()
-    held = result.weights[-1] * result.equity[-1] / asked["mine"].market.close.numpy()[asked["mine"].prepared.last]
+    held = (
+        result.weights[-1] * result.equity[-1] / decisions["mine"].market.close.numpy()[decisions["mine"].prepared.last]
+    )
     np.testing.assert_allclose(ends.reindex(list(result.symbols)).to_numpy(), held, rtol=1e-9, atol=1e-9)
 
 
-def test_intervals_are_those_of_the_bootstrap(asked: dict[str, DecisionTable]) -> None:
-    found = comparison.curves(asked, None)
-    table = comparison.intervals_table(found, seed=4).set_index("strategy")
-    index = found["index"]
+def test_intervals_match_the_bootstrap(decisions: dict[str, DecisionTable]) -> None:
+    curves = comparison.account_curves(decisions, None)
+    table = comparison.intervals_table(curves, seed=4).set_index("strategy")
+    index = curves["index"]
     expected = account_intervals(
         simple_returns(index.equity),
-        comparison.INTERVAL,
+        comparison.CONFIDENCE,
         seed=4,
         draws=500,
         periods_per_year=bars_per_year(index.times),
@@ -101,70 +106,72 @@ def test_intervals_are_those_of_the_bootstrap(asked: dict[str, DecisionTable]) -
     assert table.loc["index", "max_drawdown_high"] == expected.max_drawdown.high
 
 
-def test_a_curve_without_spread_has_no_interval_and_no_band(asked: dict[str, DecisionTable]) -> None:
-    curve = comparison.curves(asked, None)["index"]
+def test_constant_curve_has_no_interval_and_no_band(decisions: dict[str, DecisionTable]) -> None:
+    curve = comparison.account_curves(decisions, None)["index"]
     flat = dataclasses.replace(curve, equity=np.full(len(curve.times), 100.0))
     assert comparison.intervals_table({"flat": flat}, seed=0).empty
-    assert comparison.band_of(flat.equity) is None
-    assert comparison.band_of(np.array([1.0, -1.0] * 40)) is None
-    band = comparison.band_of(curve.equity)
+    assert bootstrap_band(flat.equity) is None
+    assert bootstrap_band(np.array([1.0, -1.0] * 40)) is None
+    band = bootstrap_band(curve.equity)
     assert band is not None
     assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
 
 
-def test_exports_hold_every_bar_and_no_formula(asked: dict[str, DecisionTable]) -> None:
-    results = [dataclasses.replace(comparison.account(name, one, None), name=f"={name}") for name, one in asked.items()]
-    bars, held = comparison.export_csv(results)
+def test_exports_are_complete_and_escaped(decisions: dict[str, DecisionTable]) -> None:
+    results = [
+        dataclasses.replace(comparison.backtest_of(name, one, None), name=f"={name}") for name, one in decisions.items()
+    ]
+    bars, weights = comparison.export_csv(results)
     assert len(bars.splitlines()) == 1 + sum(len(one.times) for one in results)
     assert "'=mine" in bars
     assert "\n=" not in bars
-    assert "'=mine" in held
-    page = comparison.export_html(results, asked["mine"], 30.0)
+    assert "'=mine" in weights
+    page = comparison.export_html(results, decisions["mine"], 30.0)
     assert "30 basis points" in page
     assert "<script src" not in page
     named = [dataclasses.replace(results[0], name="<script>alert(1)</script>"), *results[1:]]
-    assert "<script>alert" not in comparison.export_html(named, asked["mine"], None)
+    assert "<script>alert" not in comparison.export_html(named, decisions["mine"], None)
 
 
-def test_the_table_of_trades_is_safe_in_a_spreadsheet() -> None:
+def test_csv_escapes_formulas() -> None:
     table = pd.DataFrame({"symbol": ["=1+1", "AAPL"], "value": [-1.5, 2.0]})
     assert comparison.table_csv(table) == "symbol,value\r\n'=1+1,-1.5\r\nAAPL,2.0\r\n"
 
 
-def test_figures_of_every_kind(asked: dict[str, DecisionTable]) -> None:
-    found = comparison.curves(asked, 10.0)
-    looks = {name: theme.style_of(name, ["mine"]) for name in asked}
-    results = [comparison.account(name, one, 10.0) for name, one in asked.items()]
-    band = comparison.band_of(found["mine"].equity)
-    drawn = figures.equity(found, looks, {"level": 0.9, **(band or {})})
+def test_figures(decisions: dict[str, DecisionTable]) -> None:
+    curves = comparison.account_curves(decisions, 10.0)
+    styles = {name: theme.style_of(name, ["mine"]) for name in decisions}
+    results = [comparison.backtest_of(name, one, 10.0) for name, one in decisions.items()]
+    band = bootstrap_band(curves["mine"].equity)
+    drawn = figures.equity(curves, styles, band)
     assert len(drawn.data) == 5
-    np.testing.assert_allclose(drawn.data[2].y[-1], found["mine"].equity[-1] / found["mine"].equity[0])
-    assert drawn.data[2].line.color == looks["mine"].colour
-    assert min(figures.falls(found, looks).data[0].y) == pytest.approx(found["mine"].metrics["max_drawdown"])
-    assert len(figures.rolling(found, looks).data) == 3
-    months = figures.months(found["mine"].times, found["mine"].equity)
-    assert list(months.data[0].x) == ["2021"]  # few years stand beside each other
+    np.testing.assert_allclose(drawn.data[2].y[-1], curves["mine"].equity[-1] / curves["mine"].equity[0])
+    assert drawn.data[2].line.color == styles["mine"].colour
+    assert min(figures.drawdowns(curves, styles).data[0].y) == pytest.approx(curves["mine"].metrics["max_drawdown"])
+    assert len(figures.rolling_sharpe_ratios(curves, styles).data) == 3
+    months = figures.monthly_returns_heatmap(curves["mine"].times, curves["mine"].equity)
+    assert list(months.data[0].x) == ["2021"]  # few years are columns
     year = months.data[0].text[-1][0]
-    assert float(year) == pytest.approx(100 * found["mine"].metrics["cumulative_return"], abs=0.06)
+    assert float(year) == pytest.approx(100 * curves["mine"].metrics["cumulative_return"], abs=0.06)
     days = np.arange("2010-01-01", "2020-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
-    many = figures.months(days, np.exp(np.linspace(0.0, 1.0, len(days))))
+    many = figures.monthly_returns_heatmap(days, np.exp(np.linspace(0.0, 1.0, len(days))))
     assert list(many.data[0].y) == [str(year) for year in range(2010, 2020)]
     assert float(many.data[0].text[3][-1]) == pytest.approx(100 * np.expm1(0.1), abs=0.06)
-    stacked = figures.holdings(results[0])
+    stacked = figures.weights(results[0])
     np.testing.assert_allclose(sum(np.asarray(trace.y) for trace in stacked.data), 1.0)
-    assert len(figures.turnover(results, looks).data) == 3
-    paid = figures.costs(results, looks).data[0].y[-1]
+    assert len(figures.turnover(results, styles).data) == 3
+    paid = figures.costs(results, styles).data[0].y[-1]
     assert paid == pytest.approx(results[0].costs.sum() / results[0].equity[0])
 
 
-def test_ruin_leaves_a_gap_on_the_log_axis(asked: dict[str, DecisionTable]) -> None:
-    curve = comparison.curves(asked, None)["index"]
+def test_ruined_account_is_nan_on_the_log_axis(decisions: dict[str, DecisionTable]) -> None:
+    curve = comparison.account_curves(decisions, None)["index"]
     ruined = dataclasses.replace(curve, equity=np.linspace(100.0, -5.0, len(curve.times)))
     drawn = figures.equity({"index": ruined}, {"index": theme.style_of("index")})
     assert np.isnan(np.asarray(drawn.data[0].y, dtype=float)[-1])
 
 
-def test_names_are_escaped(asked: dict[str, DecisionTable]) -> None:
-    found = {"<b>x</b>": comparison.curves(asked, None)["index"]}
-    drawn = figures.equity(found, {"<b>x</b>": theme.style_of("x")})
+def test_names_are_escaped(decisions: dict[str, DecisionTable]) -> None:
+    curves = {"<b>x</b>": comparison.account_curves(decisions, None)["index"]}
+    drawn = figures.equity(curves, {"<b>x</b>": theme.style_of("x")})
     assert drawn.data[0].name == "&lt;b&gt;x&lt;/b&gt;"

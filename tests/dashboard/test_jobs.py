@@ -1,4 +1,4 @@
-"""Trainings as processes: started, paused, resumed, stopped, and gone on with."""
+"""Trainings as processes: start, pause, resume, stop, and resumption after an interruption."""
 
 from __future__ import annotations
 
@@ -18,72 +18,72 @@ from tests.app.made import made_config
 
 
 @pytest.fixture(autouse=True)
-def _room(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_folders(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(store))
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 240.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it took too long"
+    while not condition():
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
 
 
-def again(run: runs.RunFiles) -> runs.RunFiles:
+def reopened(run: runs.RunFiles) -> runs.RunFiles:
     return runs.open_run(run.path.parent, run.name)
 
 
 def long_config() -> RunConfig:
-    """So many generations that it does not end before it is told to."""
+    """So many generations that it does not end before it is stopped."""
     return made_config(generations=400)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "x" * 41, "-x", "a/b", ".hidden"])
-def test_a_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a run's name has letters"):
+def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="invalid run name"):
         jobs.start(made_config(), tmp_path, name)
     assert not list(tmp_path.glob("**/settings.toml"))
 
 
 @pytest.mark.slow
-def test_a_training_is_paused_resumed_and_stopped(tmp_path: Path) -> None:
+def test_pause_resume_and_stop(tmp_path: Path) -> None:
     run = jobs.start(long_config(), tmp_path / "runs", "mine")
     assert load(run.path / jobs.SETTINGS) == long_config()
     try:
-        wait_for(lambda: again(run).has_champion)
+        wait_for(lambda: reopened(run).has_champion)
         assert runs.status_of(run) == "running"
-        told = runs.progress_of(run)
-        assert told is not None
-        assert told["total_samples"] > 0
+        progress = runs.progress_of(run)
+        assert progress is not None
+        assert progress["total_samples"] > 0
         jobs.pause(run)
         wait_for(lambda: runs.status_of(run) == "paused")
-        held = again(run).stamp
+        held = reopened(run).stamp
         time.sleep(0.5)
-        assert again(run).stamp == held, "a paused training writes nothing"
+        assert reopened(run).stamp == held, "a paused training writes nothing"
         jobs.resume(run)
-        wait_for(lambda: again(run).stamp != held)
+        wait_for(lambda: reopened(run).stamp != held)
         assert runs.status_of(run) == "running"
         jobs.pause(run)
         jobs.stop(run)  # also while it is paused
         wait_for(lambda: runs.status_of(run) == "interrupted")
     finally:
         _end(run)
-    assert "--resume" in runs.last_words(run)
-    done = runs.summarise(again(run)).generation
+    assert "--resume" in runs.log_tail(run)
+    done = runs.summarise(reopened(run)).generation
     assert done >= 1
-    with pytest.raises(RunError, match="no training runs in"):
+    with pytest.raises(RunError, match="no training is running in"):
         jobs.stop(run)
     jobs.resume(run)
     try:
-        wait_for(lambda: runs.summarise(again(run)).generation > done)
+        wait_for(lambda: runs.summarise(reopened(run)).generation > done)
     finally:
         _end(run)
 
 
 @pytest.mark.slow
-def test_a_training_that_was_resumed_equals_one_that_was_not(finished: Path, tmp_path: Path) -> None:
-    """Begun by the command line's own function and stopped after a generation, then gone on with from the page."""
+def test_resumed_training_equals_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
+    """Started by the command line's function, stopped after a generation, resumed by the page."""
 
     class Stop(Exception):
         pass
@@ -106,13 +106,13 @@ def test_a_training_that_was_resumed_equals_one_that_was_not(finished: Path, tmp
 
 
 @pytest.mark.slow
-def test_a_training_that_cannot_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "empty"))
     run = jobs.start(made_config(), tmp_path / "runs", "mine")
     wait_for(lambda: runs.status_of(run) == "failed")
     _end(run)
-    assert "there is no panel 'made'" in runs.last_words(run)
-    assert [one.name for one in runs.find_runs(tmp_path / "runs")] == [run.name]
+    assert "there is no panel 'made'" in runs.log_tail(run)
+    assert [found.name for found in runs.find_runs(tmp_path / "runs")] == [run.name]
 
 
 def _end(run: runs.RunFiles) -> None:

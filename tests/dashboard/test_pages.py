@@ -1,4 +1,4 @@
-"""Every page in its states: nothing there yet, a finished run, damaged files, names that would be markup."""
+"""Every page without data, with a finished run, with damaged files, and with names that contain markup."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RESEARCH = [name for name in PAGES if name != "paper"]
 
 
 def texts(app: Any) -> str:
-    """All that a page says outside of tables and figures."""
+    """All text of a page outside of tables and figures."""
     kinds = ("title", "markdown", "caption", "info", "warning", "error", "success", "subheader")
     return "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))
 
 
-def fingerprint(folder: Path) -> dict[str, str]:
-    """Hash of every file below a folder."""
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Hash of every file below a folder, by path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -36,7 +36,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", RESEARCH)
-def test_a_page_without_runs_says_what_to_do(page: str, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_page_without_runs(page: str, visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit(page, tmp_path / "none")
     assert not app.exception
     assert not app.error
@@ -45,16 +45,16 @@ def test_a_page_without_runs_says_what_to_do(page: str, visit: Callable[..., Any
 
 
 @pytest.mark.parametrize("page", RESEARCH)
-def test_a_page_with_a_run_shows_it_and_changes_nothing(page: str, visit: Callable[..., Any], finished: Path) -> None:
-    before = fingerprint(finished.parent)
+def test_page_with_a_run_writes_nothing(page: str, visit: Callable[..., Any], finished: Path) -> None:
+    before = file_hashes(finished.parent)
     app = visit(page, finished.parent)
     assert not app.exception
     assert not app.error
     assert app.dataframe or app.selectbox
-    assert fingerprint(finished.parent) == before
+    assert file_hashes(finished.parent) == before
 
 
-def test_a_first_visitor_is_led_to_the_demo(
+def test_demo_button_starts_the_quick_preset(
     visit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
@@ -66,19 +66,17 @@ def test_a_first_visitor_is_led_to_the_demo(
     assert (config.tournament.pods, runs, name) == (4, tmp_path / "runs", "demo")
 
 
-def test_the_overview_names_a_damaged_run_and_shows_the_others(
-    visit: Callable[..., Any], finished: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(finished, tmp_path / "runs" / "sound")
+def test_overview_reports_damaged_runs_and_lists_all(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "runs" / "intact")
     shutil.copytree(finished, tmp_path / "runs" / "broken")
     (tmp_path / "runs" / "broken" / "config.json").write_text("{")
     app = visit("overview", tmp_path / "runs")
     assert not app.exception
-    assert set(app.dataframe[0].value["name"]) == {"sound", "broken"}
+    assert set(app.dataframe[0].value["name"]) == {"intact", "broken"}
     assert "is damaged" in app.warning[0].value
 
 
-def test_names_from_files_are_no_markup(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+def test_run_names_are_escaped(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
     name = "<b>x</b>[y](javascript:alert(1))"
     (tmp_path / "runs").mkdir()
     shutil.copytree(finished, tmp_path / "runs" / name.replace("/", "_"))
@@ -89,7 +87,7 @@ def test_names_from_files_are_no_markup(visit: Callable[..., Any], finished: Pat
     assert "](javascript" not in texts(app)
 
 
-def test_a_comparison_follows_the_cost(visit: Callable[..., Any], finished: Path) -> None:
+def test_comparison_follows_the_cost_slider(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
     assert not app.exception
     table = app.dataframe[0].value.set_index("strategy")
@@ -100,30 +98,32 @@ def test_a_comparison_follows_the_cost(visit: Callable[..., Any], finished: Path
             assert table.loc[name, metric] == pytest.approx(report[key][metric], rel=1e-9), (name, metric)
     app.slider[0].set_value(50.0).run()
     assert not app.exception
-    dearer = app.dataframe[0].value.set_index("strategy")
-    assert (dearer["costs_paid"] > table["costs_paid"]).all()
-    assert (dearer["cumulative_return"] < table["cumulative_return"]).all()
+    higher_cost = app.dataframe[0].value.set_index("strategy")
+    assert (higher_cost["costs_paid"] > table["costs_paid"]).all()
+    assert (higher_cost["cumulative_return"] < table["cumulative_return"]).all()
 
 
-@pytest.mark.parametrize("view", ["Drawdown", "Rolling Sharpe", "Months", "Weights", "Turnover and costs", "Trades"])
-def test_every_view_of_a_comparison(view: str, visit: Callable[..., Any], finished: Path) -> None:
+@pytest.mark.parametrize(
+    "view", ["Drawdown", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs", "Trades"]
+)
+def test_views_of_a_comparison(view: str, visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
     app.segmented_control(key="compare: view").set_value(view).run()
     assert not app.exception
     assert not app.error
 
 
-def test_a_strategy_that_cannot_be_tested_is_named(visit: Callable[..., Any], finished: Path) -> None:
+def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("compare", finished.parent)
     app.multiselect(key="compare: runs").set_value([]).run()
-    app.selectbox(key="compare: data").set_value("other").run()  # which has no index
+    app.selectbox(key="compare: data").set_value("other").run()  # a panel without an index
     assert not app.exception
     assert any("index" in error.value for error in app.error)
     assert list(app.dataframe[0].value["strategy"]) == ["equal weight"]
 
 
 @pytest.mark.parametrize("view", ["Prices", "Missing bars", "Jumps", "Correlations"])
-def test_every_view_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("data", tmp_path)
     app.selectbox(key="data: panel").set_value("made").run()
     app.segmented_control(key="data: view").set_value(view).run()
@@ -131,7 +131,7 @@ def test_every_view_of_the_data(view: str, visit: Callable[..., Any], tmp_path: 
     assert not app.error
 
 
-def test_the_form_refuses_what_the_command_line_refuses(visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("train", tmp_path)
     assert not app.error
     app.text_area[0].set_value("[agent]\nlearning_rat = 1").run()
@@ -139,30 +139,30 @@ def test_the_form_refuses_what_the_command_line_refuses(visit: Callable[..., Any
     assert "learning\\_rate" in app.error[0].value
 
 
-def test_a_training_is_watched(visit: Callable[..., Any], finished: Path) -> None:
+def test_monitor_of_a_finished_run(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("train", finished.parent, run="mine")
     assert not app.exception
     assert "Finished" in app.success[0].value
-    board = app.dataframe[0].value
-    assert board["score"].is_monotonic_decreasing
+    leaderboard = app.dataframe[0].value
+    assert leaderboard["score"].is_monotonic_decreasing
     report = json.loads((finished / "report.json").read_text())
-    assert board["id"].tolist()[0] == report["leaderboard"][0]["id"]
+    assert leaderboard["id"].tolist()[0] == report["leaderboard"][0]["id"]
 
 
-def test_an_address_that_names_no_run_is_no_error(visit: Callable[..., Any], finished: Path) -> None:
+def test_invalid_run_in_the_url_is_ignored(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("train", finished.parent, run="../../etc")
     assert not app.exception
     assert app.selectbox[0].value == "mine"
 
 
-def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
+def test_new_look_needs_confirmation_and_is_recorded(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:
     app = visit("compare", finished.parent)
     assert app.dataframe
-    assert not (tmp_path / "home").exists(), "the verdict's own look is not counted again"
+    assert not (tmp_path / "home").exists(), "the look of the verdict is not recorded again"
     app.date_input[0].set_value(date(2021, 8, 2)).run()
     assert not app.exception
-    assert not app.dataframe, "nothing is shown before the visitor agrees"
-    assert "a look at it" in app.info[0].value
+    assert not app.dataframe, "nothing is shown before the confirmation"
+    assert "a new look at it" in app.info[0].value
     assert not (tmp_path / "home").exists()
     app.button(key="compare: look").click().run()
     assert not app.exception
@@ -173,7 +173,7 @@ def test_another_period_is_a_look_that_is_asked_for(visit: Callable[..., Any], f
     assert looks == 2
 
 
-def test_an_audit_runs_when_it_is_asked_for(visit: Callable[..., Any], finished: Path) -> None:
+def test_audit_runs_on_request(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("audit", finished.parent)
     assert not app.table
     app.button[0].click().run()

@@ -1,4 +1,4 @@
-"""The paper page's figures: what is drawn, and on which axis."""
+"""Figures of the paper page: curves and axes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.figures import paper
-from finrl_pod_app.dashboard.queries.paper_costs import Slippage
-from finrl_pod_app.dashboard.queries.paper_tracking import Tracking
+from finrl_pod_app.dashboard.queries.paper_performance import Slippage, Tracking
 
 
-def track(equity: list[float], backtest: list[float]) -> Tracking:
+def tracking(equity: list[float], backtest: list[float]) -> Tracking:
     sessions = [f"2024-01-{2 + n:02d}" for n in range(len(equity))]
     curve = pd.DataFrame({"session": sessions, "equity": equity, "backtest": backtest})
     curve["difference"] = (curve.equity / curve.equity[0] - curve.backtest / curve.backtest[0]) * 1e4
-    known = bool(np.isfinite(curve.backtest).any())
-    return Tracking(curve, 0.0, 0.0, 0, "2024-02-01" if known else "", "made", ())
+    has_replay = bool(np.isfinite(curve.backtest).any())
+    return Tracking(curve, 0.0, 0.0, 0, "2024-02-01" if has_replay else "", "made", ())
 
 
-def test_account_and_replay_are_drawn_with_the_difference_below() -> None:
-    figure = paper.equity(track([100.0, 101.0, 99.0], [100.0, 100.5, 99.5]), 100.0)
+def test_equity_of_account_and_replay_with_their_difference() -> None:
+    figure = paper.equity(tracking([100.0, 101.0, 99.0], [100.0, 100.5, 99.5]), 100.0)
     names = [trace.name for trace in figure.data]
     assert names == ["paper account", "replayed backtest", "tracking difference"]
     assert list(figure.data[0].y) == [100.0, 101.0, 99.0]
@@ -29,21 +28,21 @@ def test_account_and_replay_are_drawn_with_the_difference_below() -> None:
     assert high > 101.0
 
 
-def test_without_a_replay_there_is_one_curve() -> None:
-    figure = paper.equity(track([100.0, 101.0], [np.nan, np.nan]), 100.0)
+def test_equity_without_a_replay() -> None:
+    figure = paper.equity(tracking([100.0, 101.0], [np.nan, np.nan]), 100.0)
     assert [trace.name for trace in figure.data] == ["paper account"]
 
 
-def test_a_flat_account_is_drawn_flat_and_no_difference_is_blown_up() -> None:
-    figure = paper.equity(track([90_000.0, 90_000.0], [90_000.0, 90_000.0]), 90_000.0)
+def test_axes_have_a_minimum_range() -> None:
+    figure = paper.equity(tracking([90_000.0, 90_000.0], [90_000.0, 90_000.0]), 90_000.0)
     low, high = figure.layout.yaxis.range
     assert high - low == pytest.approx(900.0)
     assert max(figure.layout.yaxis2.range) > 1.0
 
 
-def test_slippage_stands_beside_what_was_modelled() -> None:
-    sessions = pd.DataFrame({"bar": ["2024-01-02", "2024-01-03"], "bp": [5.0, -1.0], "so_far": [5.0, 2.0]})
+def test_slippage_beside_the_modelled_cost() -> None:
+    sessions = pd.DataFrame({"bar": ["2024-01-02", "2024-01-03"], "bp": [5.0, -1.0], "cumulative_bp": [5.0, 2.0]})
     figure = paper.slippage(sessions, Slippage(2.0, 1.0, 7.0, 0.0, 2))
-    assert [trace.name for trace in figure.data] == ["of the session", "so far, by value", "modelled"]
+    assert [trace.name for trace in figure.data] == ["session", "cumulative, value-weighted", "modelled"]
     assert list(figure.data[2].y) == [7.0, 7.0]
     assert len(paper.slippage(sessions, Slippage(2.0, 1.0, None, 0.0, 2)).data) == 2

@@ -1,4 +1,4 @@
-"""The paper page's frames, against the daemon's own account and plain arithmetic."""
+"""Queries of the paper page, against the daemon's own account and independent arithmetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.dashboard.queries import paper_account, paper_costs, paper_journal, paper_state, paper_tracking
+from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
 
 from finrl_pod.errors import JournalError, RunError
@@ -33,8 +33,8 @@ from tests.paper.made import Sparing, World, config
 NOW = datetime(2024, 1, 31, 22, tzinfo=UTC)
 
 
-class Dear(Sparing):
-    """Charges 7 basis points, as the settings say."""
+class Costly(Sparing):
+    """Charges 7 basis points, as in the settings."""
 
     def __init__(self, panel: Panel, clock: Clock, cash: Decimal) -> None:
         super().__init__(panel, clock, cash, Decimal("0.0007"))
@@ -42,7 +42,7 @@ class Dear(Sparing):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Two weeks of daily purchases and sales in fractions, each filled in part, with costs."""
+    """Two weeks of daily trades in fractional shares, partially filled, with costs."""
     folder = tmp_path_factory.mktemp("paper")
     settings = config(
         orders=OrderSettings(fractional=True, collar=0.2),
@@ -50,9 +50,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         outside=OutsideSettings(heartbeat=str(folder / "heartbeat.json")),
         timing=TimingSettings(poll=1800.0),
     )
-    made = World(folder, settings, kind=Dear)
+    made = World(folder, settings, kind=Costly)
     keep(made.store, settings, made.clock.now())
-    made.day(date(2024, 1, 19), hour=15)  # in mid-session: orders are still under way
+    made.day(date(2024, 1, 19), hour=15)  # mid-session, with open orders
     yield made
     made.store.close()
 
@@ -68,7 +68,7 @@ def empty(tmp_path: Path) -> Journal:
     return paper_journal.load(tmp_path / "journal.sqlite")
 
 
-def test_a_damaged_journal_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_journal_raises(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     Store.create_or_open(path).close()
     connection = sqlite3.connect(path)
@@ -79,7 +79,7 @@ def test_a_damaged_journal_is_one_sentence(tmp_path: Path) -> None:
         paper_journal.load(path)
 
 
-def test_positions_are_those_of_the_daemon(world: World, journal: Journal) -> None:
+def test_positions_match_the_daemon(world: World, journal: Journal) -> None:
     frame = paper_account.positions(journal)
     own = {symbol: shares for symbol, shares in world.daemon.trader.positions.items() if shares}
     assert len(own) >= 2
@@ -88,16 +88,16 @@ def test_positions_are_those_of_the_daemon(world: World, journal: Journal) -> No
     assert journal.cash == pytest.approx(float(world.daemon.trader.cash), abs=1e-6)
 
 
-def test_gains_add_up_to_what_the_account_made(world: World, journal: Journal) -> None:
+def test_gains_sum_to_the_change_in_equity(world: World, journal: Journal) -> None:
     frame = paper_account.positions(journal)
     worth = float(world.daemon.trader.equity())
     assert frame.gain.fillna(0.0).sum() + frame.realised.sum() == pytest.approx(worth - journal.capital, abs=1e-6)
-    assert frame.realised.abs().max() > 1  # something was sold, not at what was paid
+    assert frame.realised.abs().max() > 1  # something was sold at a gain or loss
     assert frame.weight.sum() + journal.cash / worth == pytest.approx(1.0)
 
 
-def test_average_cost_is_that_of_a_plain_account(journal: Journal) -> None:
-    """By the textbook: a purchase moves the average, a sale does not."""
+def test_average_cost_matches_an_independent_computation(journal: Journal) -> None:
+    """A purchase changes the average cost, a sale does not."""
     for row in paper_account.positions(journal).itertuples():
         if not row.shares:
             continue
@@ -112,7 +112,7 @@ def test_average_cost_is_that_of_a_plain_account(journal: Journal) -> None:
         assert row.average == pytest.approx(average, rel=1e-9)
 
 
-def test_a_split_and_a_dividend_move_shares_and_income_alone(tmp_path: Path) -> None:
+def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.day(date(2024, 1, 11))
     before = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
@@ -132,7 +132,7 @@ def test_a_split_and_a_dividend_move_shares_and_income_alone(tmp_path: Path) -> 
     world.store.close()
 
 
-def test_shares_that_others_sold_count_as_sold_for_what_they_brought(tmp_path: Path) -> None:
+def test_shares_taken_by_others_count_as_sold(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.day(date(2024, 1, 11))
     before = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
@@ -149,28 +149,28 @@ def test_shares_that_others_sold_count_as_sold_for_what_they_brought(tmp_path: P
     world.store.close()
 
 
-def test_slippage_is_that_of_the_status(world: World, journal: Journal) -> None:
+def test_slippage_matches_the_status(world: World, journal: Journal) -> None:
     known = status(world.store, world.config)["slippage"]
-    costs = paper_costs.slippage(journal)
+    costs = paper_performance.slippage(journal)
     assert costs.realised == pytest.approx(known["realised_bps"], rel=1e-9)
     assert (costs.modelled, costs.fills) == (7.0, int(known["fills"]))
-    sessions = paper_costs.by_session(journal)
-    assert sessions.so_far.iloc[-1] == pytest.approx(costs.realised)
-    assert paper_costs.by_symbol(journal).moved.sum() == pytest.approx(sessions.moved.sum())
-    assert costs.fees == pytest.approx(7.0, rel=0.05)  # charged on what filled, not on the decision's price
+    sessions = paper_performance.slippage_by_session(journal)
+    assert sessions.cumulative_bp.iloc[-1] == pytest.approx(costs.realised)
+    assert paper_performance.slippage_by_symbol(journal).cost.sum() == pytest.approx(sessions.cost.sum())
+    assert costs.fees == pytest.approx(7.0, rel=0.05)  # charged on fill prices, not on decision prices
 
 
-def test_the_error_of_slippage_is_that_of_redrawn_sessions(journal: Journal) -> None:
-    sessions = paper_costs.by_session(journal)
+def test_slippage_error_matches_a_bootstrap_of_sessions(journal: Journal) -> None:
+    sessions = paper_performance.slippage_by_session(journal)
     draw = np.random.default_rng(0).integers(0, len(sessions), (20_000, len(sessions)))
-    moved, value = sessions.moved.to_numpy()[draw].sum(1), sessions.value.to_numpy()[draw].sum(1)
+    cost, value = sessions.cost.to_numpy()[draw].sum(1), sessions.value.to_numpy()[draw].sum(1)
     n = len(sessions)
-    redrawn = float(np.std(moved / value) * 10_000 * np.sqrt(n / (n - 1)))
-    assert paper_costs.slippage(journal).error == pytest.approx(redrawn, rel=0.1)
+    resampled = float(np.std(cost / value) * 10_000 * np.sqrt(n / (n - 1)))
+    assert paper_performance.slippage(journal).error == pytest.approx(resampled, rel=0.1)
 
 
-def test_what_is_under_way_is_what_the_book_has_open(world: World, journal: Journal) -> None:
-    frame = paper_account.under_way(journal)
+def test_open_intents_match_the_status(world: World, journal: Journal) -> None:
+    frame = paper_account.open_intents(journal)
     known = status(world.store, world.config)["open_intents"]
     assert len(frame) == len(known) > 0
     for row, other in zip(frame.itertuples(), known, strict=True):
@@ -178,7 +178,7 @@ def test_what_is_under_way_is_what_the_book_has_open(world: World, journal: Jour
         assert row.filled == pytest.approx(float(other["filled"]))
 
 
-def test_orders_and_fills_are_told_newest_first(world: World, journal: Journal) -> None:
+def test_orders_and_fills_are_newest_first(world: World, journal: Journal) -> None:
     orders, fills = paper_account.orders(journal), paper_account.fills(journal)
     assert len(orders) == world.store.count(schema.orders)
     assert len(fills) == world.store.count(schema.fills)
@@ -186,13 +186,13 @@ def test_orders_and_fills_are_told_newest_first(world: World, journal: Journal) 
     assert (orders.filled <= orders.quantity).all()
 
 
-def test_losses_are_those_that_the_limits_look_at(world: World, journal: Journal) -> None:
+def test_daily_loss_and_drawdown_feed_the_limits(world: World, journal: Journal) -> None:
     marks = [float(row.equity) for row in world.store.rows(schema.equity)]
-    day, fall = paper_state.losses(journal)
-    assert day == pytest.approx(max(0.0, 1 - marks[-1] / marks[-2]))
-    assert fall == pytest.approx(max(0.0, 1 - marks[-1] / max(*marks, 100_000.0)))
-    limits = paper_state.limits(journal).set_index("limit")
-    assert limits.allowed["loss of the day"] == 0.9
+    daily_loss, drawdown = paper_state.daily_loss_and_drawdown(journal)
+    assert daily_loss == pytest.approx(max(0.0, 1 - marks[-1] / marks[-2]))
+    assert drawdown == pytest.approx(max(0.0, 1 - marks[-1] / max(*marks, 100_000.0)))
+    limits = paper_state.risk_limits(journal).set_index("limit")
+    assert limits.allowed["daily loss"] == 0.9
     assert limits.used["gross exposure"] == pytest.approx(paper_account.positions(journal).weight.sum())
     summary = paper_state.summary(journal)
     assert summary.day == pytest.approx(marks[-1] / marks[-2] - 1)
@@ -200,36 +200,43 @@ def test_losses_are_those_that_the_limits_look_at(world: World, journal: Journal
 
 
 @pytest.mark.parametrize(
-    ("age", "level", "words"),
-    [(0.5, "good", "alive and trading"), (20.0, "warning", "20 s ago"), (7200.0, "bad", "silent for 2 h")],
+    ("age", "level", "label", "detail"),
+    [
+        (0.5, "good", "Daemon: running", "trading"),
+        (20.0, "warning", "Daemon: late", "20 s ago"),
+        (7200.0, "bad", "Daemon: not responding", "2 h"),
+    ],
 )
-def test_the_heartbeat_is_told_by_its_age(journal: Journal, age: float, level: str, words: str) -> None:
+def test_daemon_status_by_age_of_the_heartbeat(
+    journal: Journal, age: float, level: str, label: str, detail: str
+) -> None:
     assert journal.config is not None
     beat = {"at": (NOW - timedelta(seconds=age)).isoformat(), "pid": os.getpid(), "trading": True}
     Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
-    sign = paper_state.heartbeat(journal, NOW)
-    assert sign.level == level
-    assert words in sign.words
+    status = paper_state.daemon_status(journal, NOW)
+    assert (status.level, status.label) == (level, label)
+    assert detail in status.detail
 
 
-def test_a_daemon_whose_process_ended_is_told_at_once(journal: Journal) -> None:
+def test_daemon_with_ended_process_is_stopped(journal: Journal) -> None:
     assert journal.config is not None
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     beat = {"at": (NOW - timedelta(seconds=4)).isoformat(), "pid": ended.pid, "trading": True}
     Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
-    sign = paper_state.heartbeat(journal, NOW)
-    assert (sign.level, sign.words) == ("bad", "its process ended; last sign of life 4 s ago")
+    status = paper_state.daemon_status(journal, NOW)
+    assert (status.level, status.label) == ("bad", "Daemon: stopped")
+    assert "4 s ago" in status.detail
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no json", '{"at": "yesterday", "trading": true}'])
-def test_a_heartbeat_that_is_none_is_no_sign_of_life(journal: Journal, content: str | None) -> None:
+def test_missing_or_damaged_heartbeat_is_bad(journal: Journal, content: str | None) -> None:
     assert journal.config is not None
     file = Path(journal.config.outside.heartbeat)
     file.unlink(missing_ok=True)
     if content is not None:
         file.write_text(content)
-    assert paper_state.heartbeat(journal, NOW).level == "bad"
+    assert paper_state.daemon_status(journal, NOW).level == "bad"
 
 
 @pytest.mark.parametrize(
@@ -241,45 +248,45 @@ def test_a_heartbeat_that_is_none_is_no_sign_of_life(journal: Journal, content: 
         ("2024-01-12", datetime(2024, 1, 18, 22, tzinfo=UTC), 3),
     ],
 )
-def test_prices_are_behind_by_sessions_of_the_exchange(bar: str, now: datetime, behind: int) -> None:
+def test_sessions_behind(bar: str, now: datetime, behind: int) -> None:
     assert paper_state.sessions_behind(bar, now) == behind
 
 
-def test_a_command_waits_until_it_is_answered(tmp_path: Path) -> None:
+def test_command_is_pending_until_answered(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     ask(store, CommandName.HALT, NOW - timedelta(seconds=30), user="Ann", address="192.0.2.7")
     journal = paper_journal.load(store.path)
-    assert "Waiting since 30 s: halt" in paper_state.waiting(journal, NOW)
-    row = paper_state.commands(journal).iloc[0]
-    assert (row["name"], row.user, row.address, row.waiting) == ("halt", "Ann", "192.0.2.7", True)
+    assert "Pending for 30 s: halt" in paper_state.pending_commands(journal, NOW)
+    row = paper_state.commands_table(journal).iloc[0]
+    assert (row["name"], row.user, row.address, row.pending) == ("halt", "Ann", "192.0.2.7", True)
     answer(store, pending(store)[0], Answer("halted"), NOW)
     journal = paper_journal.load(store.path)
-    assert paper_state.waiting(journal, NOW) == ""
-    assert paper_state.commands(journal).iloc[0].outcome == "halted"
+    assert paper_state.pending_commands(journal, NOW) == ""
+    assert paper_state.commands_table(journal).iloc[0].outcome == "halted"
     store.close()
 
 
-def test_a_difference_from_the_broker_is_told_until_it_is_accepted(tmp_path: Path) -> None:
+def test_mismatch_is_shown_until_acknowledged(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     store.add(schema.alerts, NOW, level="critical", kind="mismatch", message="AAPL: 5 in the journal, 6 at the broker")
-    sign = paper_state.agreement(paper_journal.load(store.path))
-    assert sign.level == "bad"
-    assert "AAPL" in sign.words
+    status = paper_state.reconciliation_status(paper_journal.load(store.path))
+    assert (status.level, status.label) == ("bad", "Not reconciled")
+    assert "AAPL" in status.detail
     ask(store, CommandName.ACKNOWLEDGE, NOW)
-    assert paper_state.agreement(paper_journal.load(store.path)).level == "bad"
+    assert paper_state.reconciliation_status(paper_journal.load(store.path)).level == "bad"
     answer(store, pending(store)[0], Answer("accepted"), NOW + timedelta(seconds=1))
-    assert paper_state.agreement(paper_journal.load(store.path)).level == "good"
+    assert paper_state.reconciliation_status(paper_journal.load(store.path)).level == "good"
     store.close()
 
 
-def test_tracking_is_the_difference_in_growth(world: World) -> None:
+def test_tracking_difference_is_the_difference_in_growth(world: World) -> None:
     sessions = list(paper_journal.load(world.journal).equity.session)
-    replayed = [100_000.0 * 1.001**n for n in range(len(sessions) - 1)]  # the last session came after the replay
+    replayed = [100_000.0 * 1.001**n for n in range(len(sessions) - 1)]  # the replay does not cover the last session
     file = world.journal.with_name("journal.tracking.json")
     document = {"made": "2024-02-01T00:00:00+00:00", "strategy": "rotating", "sessions": sessions[:-1]}
     write_json(file, {**document, "backtest": replayed, "differences": []})
     journal = paper_journal.load(world.journal)
-    found = paper_tracking.tracking(journal)
+    found = paper_performance.tracking(journal)
     mine = journal.equity.equity.to_numpy()[:-1]
     expected = (mine[-1] / mine[0] - replayed[-1] / replayed[0]) * 10_000
     assert found.end == pytest.approx(expected)
@@ -288,45 +295,45 @@ def test_tracking_is_the_difference_in_growth(world: World) -> None:
     assert found.behind == 1
     write_json(file, {**document, "backtest": [1.0]})
     with pytest.raises(RunError, match="is damaged"):
-        paper_tracking.tracking(journal)
+        paper_performance.tracking(journal)
     file.unlink()
-    assert not paper_tracking.tracking(journal).known
+    assert not paper_performance.tracking(journal).is_available
 
 
-def test_an_empty_journal_has_empty_frames(empty: Journal) -> None:
+def test_empty_journal(empty: Journal) -> None:
     assert paper_account.positions(empty).empty
     assert paper_account.orders(empty).empty
     assert paper_account.fills(empty).empty
-    assert paper_account.under_way(empty).empty
-    assert paper_account.foreign(empty).empty
-    assert paper_costs.slippage(empty).fills == 0
-    assert paper_state.limits(empty).empty
+    assert paper_account.open_intents(empty).empty
+    assert paper_account.external_holdings(empty).empty
+    assert paper_performance.slippage(empty).fills == 0
+    assert paper_state.risk_limits(empty).empty
     assert paper_state.halted_symbols(empty).empty
-    assert paper_state.losses(empty) == (0.0, 0.0)
-    assert [sign.level for sign in paper_state.signs(empty, NOW)] == ["unknown", "unknown", "good"]
-    assert not paper_tracking.tracking(empty).known
+    assert paper_state.daily_loss_and_drawdown(empty) == (0.0, 0.0)
+    assert [badge.level for badge in paper_state.statuses(empty, NOW)] == ["good", "unknown", "unknown", "good"]
+    assert not paper_performance.tracking(empty).is_available
     assert empty.state == ("active", "")
-    assert "not seen yet" in paper_state.footer(empty)
+    assert "account unknown" in paper_state.journal_caption(empty)
 
 
-def test_a_journal_is_read_again_only_after_a_write(world: World) -> None:
+def test_journal_is_cached_until_a_write(world: World) -> None:
     first = paper_journal.load(world.journal)
     assert paper_journal.load(world.journal) is first
     world.store.add(schema.alerts, NOW, level="info", kind="test", message="new")
     assert paper_journal.load(world.journal) is not first
 
 
-def test_what_a_decision_left_alone_is_told_in_words(tmp_path: Path) -> None:
+def test_decision_details_are_text(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     for day, detail in ((2, "{}"), (3, '{"AA": "no bar", "BB": "halted"}'), (4, "the broker did not answer"), (5, "3")):
         values = {"run": "r", "strategy": "s", "feed": "f", "inputs": "{}", "outcome": "orders", "detail": detail}
         store.add(schema.decisions, NOW, bar=f"2024-01-{day:02d}", **values)
     store.close()
-    told = list(paper_state.decisions(paper_journal.load(store.path)).detail)
-    assert told == ["3", "the broker did not answer", "AA: no bar; BB: halted", ""]
+    details = list(paper_state.decisions_table(paper_journal.load(store.path)).detail)
+    assert details == ["3", "the broker did not answer", "AA: no bar; BB: halted", ""]
 
 
-def test_settings_go_through_the_journal(tmp_path: Path) -> None:
+def test_settings_are_recorded_without_secrets(tmp_path: Path) -> None:
     settings = PaperConfig(
         name="kept", strategy="buy_and_hold", symbols=("A", "B"), journal=str(tmp_path / "j"),
         outside=OutsideSettings(webhook="https://example.org/secret-token"),

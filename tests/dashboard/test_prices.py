@@ -1,4 +1,4 @@
-"""What the data page says of prices, and what it takes in."""
+"""Queries and figures of the data page, and the import of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = b"time,symbol,close\n2020-01-02,A,10\n2020-01-03,A,11\n2020-01-02,B,5\n20
 
 @pytest.fixture
 def panel() -> Panel:
-    """A starts late, B has a hole of two bars and doubles over it, C is whole and halves once."""
+    """A starts late, B doubles over a gap of two bars, C is complete and halves once."""
     close = np.array(
         [[np.nan, 10, 8], [np.nan, 11, 8], [1, np.nan, 4], [1.5, np.nan, 4], [1.5, 22, 4.2], [1.6, 21, 4.1]]
     )
@@ -28,23 +28,23 @@ def panel() -> Panel:
     return make_panel(times, ("A", "B", "C"), {"close": close}, name="made", allow_gaps=True)
 
 
-def test_missing_bars_are_those_inside_a_life(panel: Panel) -> None:
-    table = prices.missing(panel).set_index("symbol")
+def test_missing_bars_between_first_and_last(panel: Panel) -> None:
+    table = prices.missing_bars(panel).set_index("symbol")
     assert table["missing"].tolist() == [0, 2, 0]
     assert table["bars"].tolist() == [4, 4, 6]
     assert table.loc["B", "share"] == pytest.approx(2 / 6)
     assert str(table.loc["A", "first"])[:10] == "2020-01-03"
 
 
-def test_jumps_are_found_over_a_hole_too(panel: Panel) -> None:
-    table = prices.jumps(panel, 0.4)
+def test_jumps_include_those_over_gaps(panel: Panel) -> None:
+    table = prices.price_jumps(panel, 0.4)
     assert table["symbol"].tolist() == ["B", "A", "C"]
     np.testing.assert_allclose(table["move"], [1.0, 0.5, -0.5])
     assert table["bars"].tolist() == [3, 1, 1]
-    assert prices.jumps(panel, 5.0).empty
+    assert prices.price_jumps(panel, 5.0).empty
 
 
-def test_correlations_are_numpys(panel: Panel) -> None:
+def test_correlations_match_numpy(panel: Panel) -> None:
     rng = np.random.default_rng(1)
     close = np.exp(rng.normal(0, 0.01, (200, 3)).cumsum(0))
     whole = make_panel(np.arange(200).astype("datetime64[D]"), ("A", "B", "C"), {"close": close})
@@ -54,36 +54,36 @@ def test_correlations_are_numpys(panel: Panel) -> None:
     assert order.loc["C", "A"] == pytest.approx(expected[0, 2])
 
 
-def test_growth_begins_at_one_where_a_ticker_does(panel: Panel) -> None:
+def test_growth_starts_at_one_per_ticker(panel: Panel) -> None:
     frame = prices.growth(panel, ["A", "B"])
     assert frame["A"].tolist()[2:] == [1.0, 1.5, 1.5, 1.6]
     assert np.isnan(frame["A"].iloc[0])
     assert frame["B"].iloc[0] == 1.0
 
 
-def test_figures_name_their_tickers_as_text(panel: Panel) -> None:
+def test_figures_escape_tickers(panel: Panel) -> None:
     odd = dataclasses.replace(panel, symbols=("<i>A</i>", "B", "C"))
     assert figures.growth(prices.growth(odd, ["<i>A</i>", "B"])).data[0].name == "&lt;i&gt;A&lt;/i&gt;"
     assert figures.correlations(prices.correlations(odd, list(odd.symbols))).data[0].x[0] == "&lt;i&gt;A&lt;/i&gt;"
-    share = figures.gaps(odd).data[0]
+    share = figures.missing_bars(odd).data[0]
     assert share.y[0] == "&lt;i&gt;A&lt;/i&gt;"
     np.testing.assert_array_equal(np.asarray(share.z), panel.tradable.T)
 
 
-def test_a_file_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
-    read = prices.read_upload("My prices.csv", LONG, bar="1d", adjusted=False, allow_gaps=False)
-    assert read.source == "file My prices.csv"
-    assert list(prices.preview(read).columns) == ["time", "A", "B"]
-    assert prices.preview(read)["B"].tolist() == [5.5, 5.0]
-    manifest = prices.store_upload(read, "mine", False)
+    panel = prices.read_upload("My prices.csv", LONG, bar="1d", adjusted=False, allow_gaps=False)
+    assert panel.source == "file My prices.csv"
+    assert list(prices.preview(panel).columns) == ["time", "A", "B"]
+    assert prices.preview(panel)["B"].tolist() == [5.5, 5.0]
+    manifest = prices.store_upload(panel, "mine", False)
     assert Store(tmp_path).load("mine").sha256 == manifest.sha256
     assert manifest.query == {"file": "My prices.csv", "bar": "1d", "allow_gaps": False}
-    with pytest.raises(DataError, match="there is a panel 'mine' already"):
-        prices.store_upload(read, "mine", False)
+    with pytest.raises(DataError, match="panel 'mine' already exists"):
+        prices.store_upload(panel, "mine", False)
     for name in ("../mine", "sample", "", "a/b"):
         with pytest.raises(DataError):
-            prices.store_upload(read, name, False)
+            prices.store_upload(panel, name, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
 
 
@@ -100,21 +100,21 @@ def test_a_file_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.M
         ("..\\up\\bad.csv", LONG.replace(b"11", b"-11"), r"^bad\.csv, line 3"),
     ],
 )
-def test_a_fault_is_named_with_its_line_and_the_visitors_file(name: str, content: bytes, message: str) -> None:
+def test_upload_errors_name_file_and_line(name: str, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         prices.read_upload(name, content, bar="1d", adjusted=True, allow_gaps=False)
     assert "/tmp" not in str(caught.value)
     assert "upload." not in str(caught.value)
 
 
-def test_a_name_loses_its_folders_and_odd_signs() -> None:
-    assert prices.plain_name("/a/b\\c/<b>d.csv") == "_b_d.csv"
-    assert prices.plain_name("x" * 200 + ".csv")[-4:] == ".csv"
-    assert len(prices.plain_name("x" * 200 + ".csv")) == 80
-    assert prices.plain_name("/") == "file"
+def test_safe_file_name() -> None:
+    assert prices.safe_file_name("/a/b\\c/<b>d.csv") == "_b_d.csv"
+    assert prices.safe_file_name("x" * 200 + ".csv")[-4:] == ".csv"
+    assert len(prices.safe_file_name("x" * 200 + ".csv")) == 80
+    assert prices.safe_file_name("/") == "file"
 
 
-def test_the_catalogue_lists_what_cannot_be_used_too(tmp_path: Path) -> None:
+def test_catalogue_lists_damaged_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (tmp_path / "broken").mkdir()
     table = prices.catalogue_table(store.list()).set_index("name")
@@ -123,8 +123,8 @@ def test_the_catalogue_lists_what_cannot_be_used_too(tmp_path: Path) -> None:
     assert table.loc["broken", "fault"]
 
 
-def test_flaws_come_with_their_day(panel: Panel) -> None:
-    table = prices.flaw_table(panel)
+def test_issues_name_symbol_and_day(panel: Panel) -> None:
+    table = prices.issues_table(panel)
     jump = table[table["kind"] == "jump"].iloc[0]
     assert jump["day"]
     assert jump["symbol"] in jump["message"]

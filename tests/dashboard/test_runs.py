@@ -1,4 +1,4 @@
-"""The runs on disk: found, summarised, told apart by their names."""
+"""Runs on disk: search, names, status, summaries and verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard import jobs
-from finrl_pod_app.dashboard.queries import runs, verdicts
+from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.gymnasium_training.config import TrainingConfig
 from finrl_pod_app.gymnasium_training.folder import RunFolder
 from finrl_pod_app.services import progress_file
@@ -21,13 +21,13 @@ from finrl_pod.settings.run import parse
 from tests.app.made import made_config
 
 
-def copy(finished: Path, root: Path, *names: str) -> None:
+def copy_run(finished: Path, root: Path, *names: str) -> None:
     for name in names:
         shutil.copytree(finished, root / name)
 
 
-def test_runs_are_found_in_folders_of_folders(finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "a", "walk/fold-01/seed-0", "too/deep/for/it", ".hidden")
+def test_find_runs_in_nested_folders(finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "a", "walk/fold-01/seed-0", "too/deep/for/it", ".hidden")
     (tmp_path / "empty").mkdir()
     os.utime(tmp_path / "a" / "report.json", (2e9, 2e9))
     found = runs.find_runs(tmp_path)
@@ -37,27 +37,27 @@ def test_runs_are_found_in_folders_of_folders(finished: Path, tmp_path: Path) ->
     assert runs.find_runs(tmp_path / "none") == []
 
 
-def test_links_to_folders_are_not_followed(finished: Path, tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "out").symlink_to(finished)
     assert runs.find_runs(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["", "..", "../mine", "/etc", "a/../../mine", "nobody", "."])
-def test_a_name_from_an_address_stays_below_the_root(name: str, finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "mine")
+def test_open_run_rejects_names_outside_the_root(name: str, finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "mine")
     (tmp_path / "root").mkdir()
-    copy(finished, tmp_path / "root", "a")
-    with pytest.raises(RunError, match="there is no run"):
+    copy_run(finished, tmp_path / "root", "a")
+    with pytest.raises(RunError, match="no run"):
         runs.open_run(tmp_path / "root", name)
     assert runs.open_run(tmp_path / "root", "a").has_champion
 
 
-def test_a_summary_says_what_the_report_says(finished: Path) -> None:
+def test_summary_matches_the_report(finished: Path) -> None:
     summary = runs.summarise(runs.open_run(finished.parent, "mine"))
     report = json.loads((finished / "report.json").read_text())
     champion = report["test"]["strategies"]["champion"]
-    assert summary.fault == ""
+    assert summary.error == ""
     assert summary.score == report["leaderboard"][0]["score"]
     assert summary.sharpe == pytest.approx(champion["sharpe"])
     assert summary.annual_return == pytest.approx(champion["annual_return"])
@@ -81,31 +81,31 @@ def test_a_summary_says_what_the_report_says(finished: Path) -> None:
         ("verdict.json", '{"statistics": {}}'),
     ],
 )
-def test_damaged_files_become_a_fault(file: str, text: str, finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "mine")
+def test_damaged_files_set_the_error(file: str, text: str, finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "mine")
     (tmp_path / "mine" / file).write_text(text)
     summary = runs.summarise(runs.open_run(tmp_path, "mine"))
-    assert "damaged" in summary.fault
-    table = runs.table([summary], ["finished"])
+    assert "damaged" in summary.error
+    table = runs.runs_table([summary], ["finished"])
     assert table.loc[0, "name"] == "mine"
     assert table.loc[0, "progress"] == 0.0
 
 
-def test_a_run_is_what_its_files_and_its_process_say(finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "mine")
+def test_status_from_files_and_process(finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "mine")
     run, folder = runs.open_run(tmp_path, "mine"), tmp_path / "mine"
     assert runs.status_of(run) == "finished"
     (folder / "report.json").unlink()
     assert runs.status_of(run) == "interrupted"
-    me = progress_file.identity(os.getpid())
-    (folder / progress_file.FILE).write_text(json.dumps({"process": me, "progress": {"stage": "training"}}))
+    this_process = progress_file.identity(os.getpid())
+    (folder / progress_file.FILE).write_text(json.dumps({"process": this_process, "progress": {"stage": "training"}}))
     assert runs.status_of(run) == "running"
     assert runs.progress_of(run) == {"stage": "training"}
     (folder / progress_file.FILE).write_text(
-        json.dumps({"process": {**me, "began": 1.0}})
-    )  # killed, and the number used again
+        json.dumps({"process": {**this_process, "began": 1.0}})
+    )  # the pid was reused
     assert runs.status_of(run) == "interrupted"
-    (folder / runs.JOB).write_text(json.dumps({"process": me}))
+    (folder / runs.JOB).write_text(json.dumps({"process": this_process}))
     assert runs.status_of(run) == "running"
     for file in (progress_file.FILE, runs.JOB):
         (folder / file).write_text("nonsense")
@@ -114,10 +114,10 @@ def test_a_run_is_what_its_files_and_its_process_say(finished: Path, tmp_path: P
     assert runs.status_of(run) == "failed"
 
 
-def test_a_run_of_a_walk_forward_ends_with_its_last_generation(finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "walk/fold-01/seed-0")
+def test_run_of_a_walkforward_finishes_with_its_last_generation(finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "walk/fold-01/seed-0")
     folder = tmp_path / "walk" / "fold-01" / "seed-0"
-    for name in ("report.json", "verdict.json"):  # the whole walk-forward has these
+    for name in ("report.json", "verdict.json"):  # only the walk-forward as a whole has these
         (folder / name).unlink()
     run = runs.open_run(tmp_path, "walk/fold-01/seed-0")
     assert runs.status_of(run) == "interrupted"
@@ -132,46 +132,46 @@ def test_a_run_of_a_walk_forward_ends_with_its_last_generation(finished: Path, t
         jobs.resume(stopped)
 
 
-def test_folders_of_gymnasium_trainings_are_no_runs(finished: Path, tmp_path: Path) -> None:
-    copy(finished, tmp_path, "mine")
+def test_gymnasium_trainings_are_not_listed(finished: Path, tmp_path: Path) -> None:
+    copy_run(finished, tmp_path, "mine")
     RunFolder(tmp_path / "pole").begin(TrainingConfig("gym:CartPole-v1", PPOConfig(), 1_000).plain())
     (tmp_path / "pole" / "state.json").write_text("{}")
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "config.json").write_text("{")
     assert {run.name for run in runs.find_runs(tmp_path)} == {"mine", "torn"}
-    with pytest.raises(RunError, match="there is no run 'pole'"):
+    with pytest.raises(RunError, match="no run 'pole'"):
         runs.open_run(tmp_path, "pole")
 
 
-def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+def test_log_tail_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "job.json").write_text("{}")
     (tmp_path / "mine" / "log.txt").write_bytes(b"begin\n" + b"\xff" * 10_000 + b"\nthe end\n")
-    words = runs.last_words(runs.open_run(tmp_path, "mine"))
-    assert words.endswith("the end")
-    assert "begin" not in words
-    assert len(words) <= 4096
+    tail = runs.log_tail(runs.open_run(tmp_path, "mine"))
+    assert tail.endswith("the end")
+    assert "begin" not in tail
+    assert len(tail) <= 4096
 
 
-def test_the_settings_of_a_run_come_back(finished: Path, tmp_path: Path) -> None:
+def test_config_of_a_run(finished: Path, tmp_path: Path) -> None:
     assert runs.config(runs.open_run(finished.parent, "mine")) == made_config()
     assert parse({}) != made_config()
-    copy(finished, tmp_path, "mine")
+    copy_run(finished, tmp_path, "mine")
     (tmp_path / "mine" / "config.json").write_text('{"config": 3}')
-    with pytest.raises(RunError, match="lacks config"):
+    with pytest.raises(RunError, match="config is missing"):
         runs.config(runs.open_run(tmp_path, "mine"))
 
 
-def test_the_rules_of_a_verdict(finished: Path, tmp_path: Path) -> None:
-    verdict = verdicts.read(runs.open_run(finished.parent, "mine"))
+def test_verdict_and_its_rules(finished: Path, tmp_path: Path) -> None:
+    verdict = runs.verdict(runs.open_run(finished.parent, "mine"))
     assert verdict is not None
-    table = verdicts.rules_table(verdict)
-    assert (table["passed"] == verdicts.PASSED).tolist() == [rule["passed"] for rule in verdict["rules"]]
-    assert (table["passed"] == verdicts.PASSED).all() == verdict["promoted"]
+    table = checks.rules_table(verdict)
+    assert (table["passed"] == checks.RULE_PASSED).tolist() == [rule["passed"] for rule in verdict["rules"]]
+    assert (table["passed"] == checks.RULE_PASSED).all() == verdict["promoted"]
     assert table["value"].dtype == np.float64
-    copy(finished, tmp_path, "mine")
+    copy_run(finished, tmp_path, "mine")
     (tmp_path / "mine" / "verdict.json").write_text('{"promoted": true}')
-    with pytest.raises(RunError, match="damaged: it lacks rules"):
-        verdicts.read(runs.open_run(tmp_path, "mine"))
+    with pytest.raises(RunError, match="damaged: rules is missing"):
+        runs.verdict(runs.open_run(tmp_path, "mine"))
     (tmp_path / "mine" / "verdict.json").unlink()
-    assert verdicts.read(runs.open_run(tmp_path, "mine")) is None
+    assert runs.verdict(runs.open_run(tmp_path, "mine")) is None

@@ -1,4 +1,4 @@
-"""Curves, scores, descent and drift, against plain numpy and what the run itself says."""
+"""Learning curves, scores, lineage and hyperparameter drift, against numpy and the run's own report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def values() -> np.ndarray[Any, Any]:
 
 
 def generations(values: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
-    """Pod 1 begins its second generation anew, the others go on; pod 2 has no number at the last point."""
+    """Pod 1 restarts in the second generation, the others continue; pod 2 has no reward at the last point."""
     found = []
     for g, block in enumerate(values):
         start = [0 if pod == 1 or g == 0 else ROWS * STEP for pod in range(PODS)]
@@ -39,8 +39,8 @@ def generations(values: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_curve_is_the_median_and_the_quantiles_over_the_pods(values: np.ndarray[Any, Any]) -> None:
-    frame = training.curve(generations(values), "reward")
+def test_learning_curve_is_median_and_quantiles_over_pods(values: np.ndarray[Any, Any]) -> None:
+    frame = training.learning_curve(generations(values), "reward")
     assert frame["samples"].tolist() == [STEP * (i + 1) for i in range(2 * ROWS)]
     flat = values.reshape(-1, PODS).copy()
     flat[-1, 2] = np.nan
@@ -49,85 +49,85 @@ def test_a_curve_is_the_median_and_the_quantiles_over_the_pods(values: np.ndarra
     assert frame["pods"].tolist() == [5] * 7 + [4]
 
 
-def test_a_quantity_without_numbers_has_no_points(values: np.ndarray[Any, Any]) -> None:
-    assert training.curve_names(generations(values)) == ["reward", "loss"]
-    assert training.curve(generations(values), "loss").empty
-    figures.learning_curve(training.curve(generations(values), "loss"), "loss")
+def test_metric_without_values_has_no_points(values: np.ndarray[Any, Any]) -> None:
+    assert training.metric_names(generations(values)) == ["reward", "loss"]
+    assert training.learning_curve(generations(values), "loss").empty
+    figures.learning_curve(training.learning_curve(generations(values), "loss"), "loss")
 
 
-def test_cohorts_stand_side_by_side() -> None:
-    """The first two slots in one cohort of large steps, the third in another of small ones."""
+def test_learning_curve_of_several_cohorts() -> None:
+    """Two slots of a cohort with large iterations, one of a cohort with small ones."""
     rows = [
         {"samples": [64, 64, None], "reward": [1.0, 3.0, None]},
         {"samples": [None, None, 32], "reward": [None, None, 5.0]},
         {"samples": [None, None, 64], "reward": [None, None, 7.0]},
     ]
-    frame = training.curve([{"slots": [0, 1, 2], "rows": rows}], "reward")
+    frame = training.learning_curve([{"slots": [0, 1, 2], "rows": rows}], "reward")
     assert frame["samples"].tolist() == [32, 64]
     assert frame["middle"].tolist() == [5.0, 3.0]
 
 
-def known_of(finished: Path) -> tuple[runs.RunFiles, pd.DataFrame]:
+def agents_of(finished: Path) -> tuple[runs.RunFiles, pd.DataFrame]:
     run = runs.open_run(finished.parent, "mine")
     files = [training.read_generation(file) for file, _ in training.generation_files(run)]
-    return run, training.agents(run, files)
+    return run, training.agents_table(run, files)
 
 
-def test_the_agents_of_a_run_are_those_of_its_report(finished: Path) -> None:
-    _, known = known_of(finished)
+def test_agents_match_the_report(finished: Path) -> None:
+    _, agents = agents_of(finished)
     report = json.loads((finished / "report.json").read_text())
-    assert len(known) == 9
-    assert known["id"].tolist() == [f"g0{g}s0{s}" for g in range(3) for s in range(3)]
-    board = training.board(known, 4)
-    assert board["id"].tolist() == [row["id"] for row in report["leaderboard"]]
-    assert board["score"].tolist() == [row["score"] for row in report["leaderboard"]]
-    assert board["rank"].tolist() == [1, 2, 3, 4]
+    assert len(agents) == 9
+    assert agents["id"].tolist() == [f"g0{g}s0{s}" for g in range(3) for s in range(3)]
+    leaderboard = training.leaderboard(agents, 4)
+    assert leaderboard["id"].tolist() == [row["id"] for row in report["leaderboard"]]
+    assert leaderboard["score"].tolist() == [row["score"] for row in report["leaderboard"]]
+    assert leaderboard["rank"].tolist() == [1, 2, 3, 4]
     lineage = report["champion"]["lineage"]
     expected = set(lineage) | {ancestor for line in lineage.values() for ancestor in line}
-    assert training.ancestors(known, report["champion"]["members"]) == expected
+    assert training.ancestors(agents, report["champion"]["members"]) == expected
 
 
-def test_a_run_of_an_older_version_shows_what_it_kept(finished: Path) -> None:
+def test_agents_of_runs_of_older_versions(finished: Path) -> None:
     run = runs.open_run(finished.parent, "mine")
     files = [training.read_generation(file) for file, _ in training.generation_files(run)]
-    old = [{name: value for name, value in one.items() if name != "agents"} for one in files]
-    known = training.agents(run, old)
+    old = [{name: value for name, value in file.items() if name != "agents"} for file in files]
+    agents = training.agents_table(run, old)
     state = json.loads((finished / "state.json").read_text())
-    assert set(known["id"]) == {row["id"] for row in (*state["leaderboard"], *state["current"])}
+    assert set(agents["id"]) == {row["id"] for row in (*state["leaderboard"], *state["current"])}
 
 
-def test_settings_that_differ_drift(finished: Path) -> None:
-    _, known = known_of(finished)
-    names = training.settings_of(known)
+def test_hyperparameter_drift(finished: Path) -> None:
+    _, agents = agents_of(finished)
+    names = training.varied_hyperparameters(agents)
     assert "learning_rate" in names
-    frame = training.drift(known, "learning_rate")
+    frame = training.hyperparameter_drift(agents, "learning_rate")
     for row in frame.itertuples():
-        group = known[known["generation"] == row.generation]
+        group = agents[agents["generation"] == row.generation]
         assert row.middle == pytest.approx(np.median(group["learning_rate"]))
         assert row.best == group.sort_values("score")["learning_rate"].iloc[-1]
         assert row.low <= row.middle <= row.high
 
 
-def test_no_agents_make_empty_tables() -> None:
-    none = pd.DataFrame(columns=list(training.AGENT_COLUMNS)).astype({"score": float})
-    assert training.board(none, 5).empty
-    assert training.settings_of(none) == []
-    assert training.ancestors(none, ["g00s00"]) == set()
+def test_empty_tables_without_agents() -> None:
+    empty = pd.DataFrame(columns=list(training.AGENT_COLUMNS)).astype({"score": float})
+    assert training.leaderboard(empty, 5).empty
+    assert training.varied_hyperparameters(empty) == []
+    assert training.ancestors(empty, ["g00s00"]) == set()
 
 
-def test_the_tree_of_descent_has_a_line_for_each_parent(finished: Path) -> None:
-    _, known = known_of(finished)
-    figure = figures.lineage(known, ["g02s00"], training.ancestors(known, ["g02s00"]))
+def test_lineage_has_an_edge_per_parent(finished: Path) -> None:
+    _, agents = agents_of(finished)
+    figure = figures.lineage(agents, ["g02s00"], training.ancestors(agents, ["g02s00"]))
     edges = sum(len(trace.x) // 3 for trace in figure.data[:2])
-    assert edges == known["parent"].notna().sum()
+    assert edges == agents["parent"].notna().sum()
     assert len(figure.data[2].x) == 9
-    assert figures.scores(known).data[1].y[-1] == known["score"].max()
-    figures.drift(training.drift(known, "learning_rate"), "learning_rate")
+    assert figures.scores(agents).data[1].y[-1] == agents["score"].max()
+    figures.hyperparameter_drift(training.hyperparameter_drift(agents, "learning_rate"), "learning_rate")
 
 
-def test_names_of_agents_are_escaped() -> None:
-    known = pd.DataFrame(
+def test_agent_names_are_escaped() -> None:
+    agents = pd.DataFrame(
         {"id": ["<img src=x>"], "parent": [None], "generation": [0], "slot": [0], "samples": [1], "score": [1.0]}
     )
-    for figure in (figures.scores(known), figures.lineage(known, [], [])):
+    for figure in (figures.scores(agents), figures.lineage(agents, [], [])):
         assert "<img" not in figure.to_json().replace("\\u003c", "<")

@@ -1,4 +1,4 @@
-"""The form writes what the command line reads."""
+"""The training form builds the config that the command line reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 from datetime import date
 
 import pytest
-from finrl_pod_app.dashboard.training_form import config_of, merged, proposed_splits
+from finrl_pod_app.dashboard.training_form import build_config, merge, propose_splits
 from finrl_pod_app.services.presets import config_text
 
 from finrl_pod.errors import ConfigError
@@ -16,20 +16,20 @@ from finrl_pod.settings.run import RunConfig, SplitConfig, parse
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
-def test_the_toml_of_every_algorithm_is_read_back(algorithm: str) -> None:
-    config = config_of({"seed": 3, "agent": {"algorithm": algorithm}, "tournament": {"pods": 2}})
+def test_toml_round_trip_of_every_algorithm(algorithm: str) -> None:
+    config = build_config({"seed": 3, "agent": {"algorithm": algorithm}, "tournament": {"pods": 2}})
     assert config.agent.algorithm == algorithm
     assert parse(tomllib.loads(config_text(config))) == config
 
 
-def test_nothing_chosen_is_the_default() -> None:
-    assert config_of({}) == RunConfig()
-    assert config_of(dataclasses.asdict(RunConfig())) == RunConfig()
+def test_empty_form_gives_the_default() -> None:
+    assert build_config({}) == RunConfig()
+    assert build_config(dataclasses.asdict(RunConfig())) == RunConfig()
 
 
-def test_further_settings_win_and_leave_the_others() -> None:
+def test_further_settings_override_the_form() -> None:
     choices = {"environment": {"cost_bps": 5.0, "cash": 1000.0}, "features": {"names": ["return_1", "return_5"]}}
-    config = config_of(choices, '[environment]\ncost_bps = 7.0\n[features]\nnames = ["return_1"]')
+    config = build_config(choices, '[environment]\ncost_bps = 7.0\n[features]\nnames = ["return_1"]')
     assert (config.environment.cost_bps, config.environment.cash) == (7.0, 1000.0)
     assert config.features.names == ("return_1",)
 
@@ -37,31 +37,31 @@ def test_further_settings_win_and_leave_the_others() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("pods = ", "the further settings are no TOML"),
+        ("pods = ", "the further settings are not valid TOML"),
         ("[tournament]\npod = 3", "unknown key tournament.pod; did you mean pods"),
         ("[environment]\ncost_bps = 'much'", "environment.cost_bps"),
         ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),
         ("environment = 3", "environment"),
     ],
 )
-def test_what_is_wrong_is_named(more: str, message: str) -> None:
+def test_errors_name_the_setting(more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_of({"agent": {"algorithm": "ddpg"}}, more)
+        build_config({"agent": {"algorithm": "ddpg"}}, more)
 
 
-def test_merging_changes_neither() -> None:
+def test_merge_changes_neither_argument() -> None:
     values, over = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}, "d": {"e": 1}}
-    assert merged(values, over) == {"a": {"b": 9, "c": 2}, "d": {"e": 1}}
+    assert merge(values, over) == {"a": {"b": 9, "c": 2}, "d": {"e": 1}}
     assert values == {"a": {"b": 1, "c": 2}, "d": 3}
 
 
-def test_the_usual_years_where_they_fit() -> None:
-    assert proposed_splits(date(1990, 1, 2), date(2022, 12, 28)) == SplitConfig()
+def test_default_splits_if_covered() -> None:
+    assert propose_splits(date(1990, 1, 2), date(2022, 12, 28)) == SplitConfig()
 
 
-def test_other_data_is_cut_in_order_without_overlap() -> None:
+def test_proposed_splits_are_ordered_without_overlap() -> None:
     first, last = date(2005, 3, 1), date(2009, 3, 1)
-    splits = proposed_splits(first, last)
+    splits = propose_splits(first, last)
     days = [date.fromisoformat(day) for span in (splits.train, splits.validation, splits.test) for day in span]
     assert days[0] == first
     assert days[-1] == last

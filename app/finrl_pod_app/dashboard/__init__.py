@@ -1,5 +1,6 @@
-"""The dashboard: a Streamlit application over the runs on disk and the daemon's journal.
+"""The dashboard: a Streamlit application over the runs on disk and the paper daemon's journal.
 
-`launch` starts the server, `script.main` is what it runs, `pages` draw; `frames` and `figures` are pure functions that
-know no Streamlit and hold all that is computed.
+`server` starts the process and `script.main` is the script that Streamlit runs. `pages` draw with Streamlit; what they
+draw comes from `queries` (dataframes and records read from runs, prices and the journal) and `figures` (Plotly), both
+free of Streamlit. `access` and `passwords` decide who may do what, `jobs` runs trainings as separate processes.
 """

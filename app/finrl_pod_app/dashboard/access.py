@@ -1,4 +1,4 @@
-"""Who may do what: one guard for all sessions of the server, and a login where other machines reach it."""
+"""Access of visitors: the login for other machines, and who a visitor is."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ from functools import cache
 
 import streamlit as st
 
-from finrl_pod_app.dashboard.launch import is_own
-from finrl_pod_app.dashboard.passwords import Guard, Password, PasswordRefused
+from finrl_pod_app.dashboard.passwords import Password, PasswordGuard, PasswordRefused
+from finrl_pod_app.dashboard.server import is_loopback
 from finrl_pod_app.dashboard.settings import Settings
 
-THROUGH_A_PROXY = "through the proxy"
+VIA_PROXY = "through the proxy"  # recorded as the address of commands from unknown machines behind a proxy
 _LOGGED_IN = "logged_in"
 
 
 @cache
-def guard() -> Guard:
-    """The same for all sessions, so that nobody gets more tries by opening more pages."""
-    return Guard(Password())
+def password_guard() -> PasswordGuard:
+    """The process-wide guard, so that opening more pages gives no more tries."""
+    return PasswordGuard(Password())
 
 
-def admitted() -> bool:
-    """Whether this visitor may see the pages; draws the login where they may not yet.
+def require_login() -> bool:
+    """Whether this visitor may see the pages; draws the login form if not.
 
-    On this machine's own address everybody may who is on the machine; elsewhere the password is asked for, once a
-    session.
+    A server on a loopback address admits everyone on the machine. Otherwise the password is required once per session.
     """
-    if serves_this_machine_alone() or st.session_state.get(_LOGGED_IN, False):
+    if is_local_only() or st.session_state.get(_LOGGED_IN, False):
         return True
     st.title("finrl_pod")
     with st.form("login"):
         text = st.text_input("Password", type="password")
-        sent = st.form_submit_button("Log in", type="primary")
-    if sent:
+        submitted = st.form_submit_button("Log in", type="primary")
+    if submitted:
         try:
-            guard().check(text)
+            password_guard().check(text)
         except PasswordRefused as error:
             st.error(str(error), icon=":material/error:")
         else:
@@ -44,20 +43,20 @@ def admitted() -> bool:
     return False
 
 
-def serves_this_machine_alone() -> bool:
-    """Whether the server listens on this machine's own address, and nobody passes other machines on to it; without an
-    address it listens on all."""
-    address = st.get_option("server.address")
-    return bool(address) and is_own(address) and not Settings.read(os.environ).hosts
+def is_local_only() -> bool:
+    """Whether the server listens on a loopback address only and no proxy forwards other machines."""
+    address = st.get_option("server.address")  # without one Streamlit listens on all interfaces
+    return bool(address) and is_loopback(address) and not Settings.from_environment(os.environ).hosts
 
 
 def visitor_address() -> str:
-    """Where the browser is, as the server sees it: what a proxy on this machine passes on looks like this machine."""
-    return st.context.ip_address or (THROUGH_A_PROXY if Settings.read(os.environ).hosts else "127.0.0.1")
+    """The visitor's IP address; `VIA_PROXY` if a proxy hides it."""
+    hosts = Settings.from_environment(os.environ).hosts
+    return st.context.ip_address or (VIA_PROXY if hosts else "127.0.0.1")
 
 
-def default_name() -> str:
-    """The name to begin with: that of the account the server runs under, where browser and server share a machine."""
+def default_user_name() -> str:
+    """The server's account name for visitors on this machine, else empty."""
     from finrl_pod_app.paper.commands import own_name
 
     return own_name() if visitor_address() in ("127.0.0.1", "::1") else ""

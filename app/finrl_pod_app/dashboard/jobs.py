@@ -1,4 +1,4 @@
-"""Trainings as processes of their own: they outlive the browser and the server, and are found again by their files."""
+"""Trainings as separate processes, which outlive browser and server and are found again by their files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from finrl_pod_app.dashboard.queries.runs import (
     RunFiles,
     open_run,
     process_of,
-    resume_walkforward,
     walkforward_of,
+    walkforward_resume_command,
 )
 from finrl_pod_app.dashboard.queries.runs import config as config_of
 from finrl_pod_app.services import progress_file
@@ -34,70 +34,74 @@ from finrl_pod_app.services.presets import config_text
 
 SETTINGS = "settings.toml"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-# A shell that starts the server in the background has it ignore Ctrl-C's signal, and children inherit that: a training
-# that ignores it could not be stopped in order.
-_BEGIN = (
+# A shell makes its background jobs ignore SIGINT, and children inherit that; a training must handle it to stop cleanly.
+_BOOTSTRAP = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from finrl_pod_app.cli.main import run; sys.exit(run(sys.argv[1:]))"
 )
-_started: list[subprocess.Popen[bytes]] = []  # kept until they end, so that the system may forget them
+_children: list[subprocess.Popen[bytes]] = []  # kept until they end, so that none remains a zombie
 
 
 def start(config: RunConfig, runs: Path, name: str) -> RunFiles:
-    """Train in the background, in a new folder below `runs`. Raises InputError for a name that is none, RunError for a
-    folder that cannot be written."""
+    """Start a training in a new folder below `runs`.
+
+    Raises InputError for an invalid name, RunError if the folder cannot be written or the process not started.
+    """
     if not NAME.fullmatch(name):
         raise InputError(
-            f"a run's name has letters, digits, '-' and '_', begins with a letter or digit and is at most 40 long, "
-            f"got {name!r}"
+            f"invalid run name {name!r}: use at most 40 letters, digits, '-' and '_', starting with a letter or digit"
         )
     folder = runs / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
     write_text(folder / SETTINGS, config_text(config))
-    _launch(folder, ["tournament", str(folder / SETTINGS), "--out", str(folder)])
+    _spawn(folder, ["tournament", str(folder / SETTINGS), "--out", str(folder)])
     return open_run(runs, folder.name)
 
 
 def pause(run: RunFiles) -> None:
-    """Stop the process where it is; it keeps its memory and goes on with `resume`. Raises RunError."""
+    """Suspend the process; it keeps its memory. Raises RunError if it does not run."""
     _signal(run, signal.SIGSTOP)
 
 
 def resume(run: RunFiles) -> None:
-    """Go on with a run that is paused, or, from its last finished generation, with one that was interrupted. Raises
-    RunError for an interrupted one of a walk-forward: alone it would be judged alone."""
+    """Continue a paused training, or restart an interrupted one from its last finished generation.
+
+    Raises RunError for an interrupted run of a walk-forward, which can only be resumed as a whole.
+    """
     process = process_of(run)
     if process is not None:
         _signal(run, signal.SIGCONT)
         return
-    if (walk := walkforward_of(run)) is not None:
-        raise RunError(f"{run.name} goes on with its walk-forward: {resume_walkforward(walk)}")
+    if (walkforward := walkforward_of(run)) is not None:
+        raise RunError(
+            f"{run.name} is part of a walk-forward; resume it with {walkforward_resume_command(walkforward)}"
+        )
     settings = run.path / SETTINGS
     if not (run.path / CONFIG).exists():
-        _launch(run.path, ["tournament", str(settings), "--out", str(run.path)])
+        _spawn(run.path, ["tournament", str(settings), "--out", str(run.path)])
         return
     if not settings.exists():
         write_text(settings, config_text(config_of(run)))
-    _launch(run.path, ["tournament", str(settings), "--out", str(run.path), "--resume"])
+    _spawn(run.path, ["tournament", str(settings), "--out", str(run.path), "--resume"])
 
 
 def stop(run: RunFiles) -> None:
-    """End it as Ctrl-C does: what it saved is kept, and `resume` goes on from there. Raises RunError."""
+    """End the training like Ctrl-C; finished generations are kept. Raises RunError if it does not run."""
     _signal(run, signal.SIGINT)
-    with contextlib.suppress(RunError):  # a paused process hears nothing before it goes on; it may be gone by now
+    with contextlib.suppress(RunError):  # a paused process handles SIGINT only after SIGCONT, and may have ended by now
         _signal(run, signal.SIGCONT)
 
 
 def reap() -> None:
-    """Let the system forget the trainings of this process that have ended."""
-    _started[:] = [process for process in _started if process.poll() is None]
+    """Collect the exit status of ended trainings started by this process."""
+    _children[:] = [process for process in _children if process.poll() is None]
 
 
-def _launch(folder: Path, arguments: Sequence[str]) -> None:
+def _spawn(folder: Path, arguments: Sequence[str]) -> None:
     reap()
     try:
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN, *arguments],
+                [sys.executable, "-c", _BOOTSTRAP, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -106,8 +110,8 @@ def _launch(folder: Path, arguments: Sequence[str]) -> None:
             )
     except OSError as error:
         raise RunError(f"cannot start a training in {folder}: {error.strerror}") from None
-    _started.append(process)
-    with contextlib.suppress(psutil.Error):  # it may have ended at once, and said why in its log
+    _children.append(process)
+    with contextlib.suppress(psutil.Error):  # it may have ended at once; its log has the reason
         write_json(folder / JOB, {"process": progress_file.identity(process.pid)})
 
 
@@ -115,7 +119,7 @@ def _signal(run: RunFiles, number: signal.Signals) -> None:
     process: Any = process_of(run)
     try:
         if process is None or not any("finrl_pod" in part or "finrl-pod" in part for part in process.cmdline()):
-            raise RunError(f"no training runs in {run.path}")
+            raise RunError(f"no training is running in {run.path}")
         process.send_signal(number)
     except psutil.Error:
-        raise RunError(f"the training in {run.path} has ended or belongs to somebody else") from None
+        raise RunError(f"the training in {run.path} has ended or belongs to another user") from None

@@ -1,7 +1,7 @@
-"""The one password of the dashboard: kept as an Argon2id hash in a file that its owner alone may read.
+"""The dashboard's password: an Argon2id hash in a file with mode 600, and a rate limit on guesses.
 
-Argon2 (RFC 9106) takes tens of milliseconds and 64 MiB a guess; the comparison of hashes takes constant time. After a
-wrong password everybody waits, the longer the more there were, so that guesses from many sessions gain nothing.
+Argon2 (RFC 9106) takes tens of milliseconds and 64 MiB per guess, and hashes are compared in constant time. After a
+wrong password all sessions wait, twice as long after each further one, so parallel sessions gain nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 FILE = "dashboard-password"
 MODE = 0o600
-SHORTEST, LONGEST = 8, 256  # characters; a longer text would only be work
-FIRST_WAIT, LONGEST_WAIT = 1.0, 300.0  # seconds after the first wrong password, doubled by each further one
+MIN_LENGTH, MAX_LENGTH = 8, 256  # characters; the upper limit bounds the work of hashing
+FIRST_WAIT, MAX_WAIT = 1.0, 300.0  # seconds after a wrong password, doubled by each further one
 
 
 class PasswordRefused(InputError):
-    """Wrong, or too soon after a wrong one, or none is set."""
+    """The password is wrong, was tried too soon after a wrong one, or is not set."""
 
 
 class Password:
-    """The password in `file`, by default below the user's folder of finrl_pod."""
+    """The password stored in `file`, by default in the user's finrl_pod folder."""
 
     def __init__(self, file: Path | None = None) -> None:
         if file is None:
@@ -41,50 +41,48 @@ class Password:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is one."""
+        """Whether a password is set."""
         return self.file.is_file()
 
     def set(self, text: str) -> None:
-        """Take a new one. Raises InputError for a short or endless one, SetupError where it cannot be kept."""
-        if not SHORTEST <= len(text) <= LONGEST:
-            raise InputError(
-                f"a password must have {SHORTEST} to {LONGEST} characters, this one has {len(text)}: choose another"
-            )
+        """Store a new password. Raises InputError for an invalid length, SetupError if it cannot be stored."""
+        if not MIN_LENGTH <= len(text) <= MAX_LENGTH:
+            raise InputError(f"a password must have {MIN_LENGTH} to {MAX_LENGTH} characters, got {len(text)}")
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.file, _hasher().hash(text).encode() + b"\n", MODE)
         except OSError as error:
             raise SetupError(
-                f"cannot keep the password in {self.file}: {error.strerror}; set FINRL_POD_HOME to a folder of your own"
+                f"cannot store the password in {self.file}: {error.strerror}; set FINRL_POD_HOME to a writable folder"
             ) from None
 
     def matches(self, text: str) -> bool:
-        """Whether it is this one. Raises PasswordRefused where none is set or others may read or change the file."""
+        """Whether `text` is the password. Raises PasswordRefused if none is set or the file is invalid."""
         from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
         try:
             mode = stat.S_IMODE(self.file.stat().st_mode)
-            kept = self.file.read_text(encoding="ascii").strip()
+            stored = self.file.read_text(encoding="ascii").strip()
         except FileNotFoundError:
-            raise PasswordRefused("no password is set yet: set one with finrl-pod dashboard set-password") from None
+            raise PasswordRefused("no password is set: set one with finrl-pod dashboard set-password") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise PasswordRefused(f"the password in {self.file} cannot be read: {error}") from None
+            raise PasswordRefused(f"cannot read the password in {self.file}: {error}") from None
         if mode & ~MODE:
-            raise PasswordRefused(f"{self.file} may be read or changed by others (mode {mode:o}): chmod 600 it")
+            raise PasswordRefused(f"{self.file} is accessible by others (mode {mode:o}): chmod 600 it")
         try:
-            return len(text) <= LONGEST and _hasher().verify(kept, text)
+            return len(text) <= MAX_LENGTH and _hasher().verify(stored, text)
         except VerifyMismatchError:
             return False
         except (InvalidHashError, VerificationError):
             raise PasswordRefused(
-                f"{self.file} holds no password: set one anew with finrl-pod dashboard set-password"
+                f"{self.file} is not a password hash: set a password with finrl-pod dashboard set-password"
             ) from None
 
 
-class Guard:
-    """Checks passwords one after the other, with a wait for all after a wrong one. One a process, shared by sessions.
+class PasswordGuard:
+    """Checks passwords with one rate limit for all sessions; share one instance per process.
 
-    clock: seconds that only go forward.
+    clock: monotonic seconds.
     """
 
     def __init__(self, password: Password, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,24 +90,24 @@ class Guard:
         self._clock = clock
         self._lock = threading.Lock()
         self._wrong = 0
-        self._until = float("-inf")
+        self._blocked_until = float("-inf")
 
     def check(self, text: str) -> None:
-        """Raises PasswordRefused unless it is the password. A try that comes too soon is not looked at."""
+        """Raises PasswordRefused unless `text` is the password. A try during the wait is refused unchecked."""
         with self._lock:
-            left = self._until - self._clock()
+            left = self._blocked_until - self._clock()
             if left > 0:
                 raise PasswordRefused(f"too soon after a wrong password: wait {left:.0f} s")
             if self._password.matches(text):
                 self._wrong = 0
                 return
-            wait = min(FIRST_WAIT * 2.0 ** min(self._wrong, 30), LONGEST_WAIT)
+            wait = min(FIRST_WAIT * 2.0 ** min(self._wrong, 30), MAX_WAIT)
             self._wrong += 1
-            self._until = self._clock() + wait
-            raise PasswordRefused(f"wrong password: the next try is taken in {wait:.0f} s")
+            self._blocked_until = self._clock() + wait
+            raise PasswordRefused(f"wrong password: try again in {wait:.0f} s")
 
 
 def _hasher() -> PasswordHasher:
     from argon2 import PasswordHasher
 
-    return PasswordHasher()  # Argon2id with RFC 9106's parameters for little memory
+    return PasswordHasher()  # Argon2id with the low-memory parameters of RFC 9106

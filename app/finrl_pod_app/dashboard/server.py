@@ -1,28 +1,158 @@
-"""The server's process: Streamlit's own command, while what the first page needs is loaded beside it.
+"""The dashboard's server: `serve` replaces the command's process by this module run as a program.
 
-Streamlit imports a script when the first visitor comes, who would wait for pandas and what stands on it.
+The program runs Streamlit's own command and loads what the first page needs in the background; otherwise the first
+visitor would wait for pandas. Only standard library modules and Streamlit are loaded before that.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import ipaddress
+import os
+import re
+import socket
 import sys
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-FIRST_NEEDED = ("pandas", "pyarrow", "finrl_pod_app.dashboard.pages.overview")
+from finrl_pod.errors import InputError, SetupError
+from finrl_pod_app.dashboard.passwords import Password
+from finrl_pod_app.dashboard.settings import Settings
+
+MAX_UPLOAD_MB = 100
+SCRIPT = Path(__file__).parent / "script" / "main.py"
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+REQUIRED_PACKAGES = ("streamlit", "plotly", "argon2")
+PRELOADED = ("pandas", "pyarrow", "finrl_pod_app.dashboard.pages.overview")
+
+
+def serve(settings: Settings, address: str, port: int) -> None:
+    """Replace this process by the server, which exits with 0 on SIGINT and SIGTERM. Does not return.
+
+    Raises SetupError if a package is missing or the port is taken, InputError for an address that is not allowed
+    or a journal that does not exist.
+    """
+    missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SetupError(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
+    check_address(address, settings.hosts)
+    if settings.journal is not None and not settings.journal.is_file():
+        raise InputError(f"--journal {settings.journal} is not a file; omit it to search for the journal")
+    check_port(address, port)
+    sys.stderr.write(f"dashboard: http://{_url_host(address)}:{port} (Ctrl-C to stop; running trainings continue)\n")
+    sys.stderr.flush()
+    # The new process must find the same modules as this one.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": path}
+    os.execve(sys.executable, [sys.executable, "-m", *server_command(address, port, settings.hosts)], environment)
+
+
+def server_command(address: str, port: int, hosts: Sequence[str] = ()) -> list[str]:
+    """Arguments of `python -m` that run the server on an address."""
+    flags = []
+    for name, value in streamlit_options(address, port, hosts).items():
+        flags += [f"--{name}={item}" for item in (value if isinstance(value, list) else [value])]
+    return ["finrl_pod_app.dashboard.server", "run", str(SCRIPT), *flags]
+
+
+def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, object]:
+    """Streamlit's options: no telemetry, no access from other origins, limited uploads, the dashboard's colours.
+
+    hosts: further host names under which browsers may reach the server.
+    """
+    return {
+        "server.address": address,
+        "server.port": port,
+        "server.headless": "true",
+        "server.enableXsrfProtection": "true",
+        "server.enableCORS": "true",
+        # Rejects host names that were pointed at this address by others (DNS rebinding).
+        "server.allowedHosts": list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *_own_hosts(address), *hosts])),
+        "server.maxUploadSize": MAX_UPLOAD_MB,
+        "server.fileWatcherType": "none",
+        "server.showEmailPrompt": "false",
+        "browser.gatherUsageStats": "false",
+        "browser.serverAddress": address,
+        "logger.hideWelcomeMessage": "true",
+        "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "type",
+        "client.showErrorLinks": "false",
+        "runner.magicEnabled": "false",
+        # The primary colour carries white text and lies on the background: both need contrast.
+        "theme.light.primaryColor": "#0b6bcb",
+        "theme.light.backgroundColor": "#ffffff",
+        "theme.dark.primaryColor": "#1f77d0",
+        "theme.dark.backgroundColor": "#0e1117",
+        "theme.dark.secondaryBackgroundColor": "#262730",
+    }
+
+
+def check_address(address: str, hosts: Sequence[str] = ()) -> None:
+    """Raises InputError for an invalid address or host name, and for access by other machines without a password."""
+    try:
+        local = is_loopback(address)
+    except ValueError:
+        raise InputError(f"--address must be an IP address such as 127.0.0.1, got {address!r}") from None
+    for host in hosts:
+        if not HOST_NAME.fullmatch(host):
+            raise InputError(f"--host must be a name such as dash.example.org, without scheme and port, got {host!r}")
+    if hosts and not Password().is_set:
+        raise InputError(
+            f"--host {hosts[0]} allows access by other machines, which needs a password: "
+            "set one with finrl-pod dashboard set-password"
+        )
+    if not local and not Password().is_set:
+        raise InputError(
+            f"--address {address} can be reached from other machines, which needs a password: "
+            "set one with finrl-pod dashboard set-password"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address. Raises ValueError if it is not an IP address or localhost."""
+    return address == "localhost" or ipaddress.ip_address(address).is_loopback
+
+
+def check_port(address: str, port: int) -> None:
+    """Raises SetupError if the port cannot be bound."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise SetupError(
+                f"port {port} on {address} cannot be used: {error.strerror}; choose another with --port"
+            ) from None
 
 
 def main() -> None:
-    """Run `streamlit` with this process's arguments. It does not return."""
+    """Run `streamlit` with this process's arguments. Does not return."""
     from streamlit.web.cli import main as streamlit
 
-    threading.Thread(target=_load, daemon=True).start()
+    threading.Thread(target=_preload, daemon=True).start()
     sys.exit(streamlit(prog_name="streamlit"))
 
 
-def _load() -> None:
-    for name in FIRST_NEEDED:
+def _preload() -> None:
+    for name in PRELOADED:
         importlib.import_module(name)
+
+
+def _own_hosts(address: str) -> list[str]:
+    """Addresses and names of this machine that browsers may use; those of every interface for 0.0.0.0 and ::."""
+    if address == "localhost" or not ipaddress.ip_address(address).is_unspecified:
+        return [address]
+    import psutil
+
+    interfaces = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
+    numbers = [entry.address for entry in interfaces if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    return [*(number.partition("%")[0] for number in numbers), socket.gethostname()]
+
+
+def _url_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the dashboard looks at, handed from the command to the server's process in environment variables."""
+"""The dashboard's settings, passed from the command to the server process in environment variables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ JOURNAL_NAME = "journal.sqlite"
 
 @dataclass(frozen=True)
 class Settings:
-    """runs: the folder that holds the runs. journal: the daemon's journal, or None to look for it. hosts: names under
-    which other machines reach it."""
+    """What the dashboard shows and who reaches it.
+
+    runs: folder of runs. journal: the paper daemon's journal, None to find it. hosts: host names under which a proxy
+    forwards other machines.
+    """
 
     runs: Path = Path("runs")
     journal: Path | None = None
     hosts: tuple[str, ...] = ()
 
-    def variables(self) -> dict[str, str]:
-        """The settings as environment variables, with whole paths."""
+    def to_environment(self) -> dict[str, str]:
+        """The settings as environment variables, with absolute paths."""
         values = {RUNS_VARIABLE: str(self.runs.resolve())}
         if self.journal is not None:
             values[JOURNAL_VARIABLE] = str(self.journal.resolve())
@@ -31,19 +34,19 @@ class Settings:
         return values
 
     @classmethod
-    def read(cls, variables: Mapping[str, str]) -> Settings:
-        """The settings that `variables` speak of; defaults where they are silent."""
+    def from_environment(cls, variables: Mapping[str, str]) -> Settings:
+        """The settings in `variables`; defaults for those that are not set."""
         journal = variables.get(JOURNAL_VARIABLE)
         hosts = tuple(host for host in variables.get(HOSTS_VARIABLE, "").split(",") if host)
         return cls(Path(variables.get(RUNS_VARIABLE, "runs")), Path(journal) if journal else None, hosts)
 
     def find_journal(self) -> Path | None:
-        """The journal that was named, whether it is there or not; else paper/journal.sqlite, else the newest below
-        runs/paper; None where there is none."""
+        """The configured journal, even if it does not exist; else paper/journal.sqlite; else the newest below
+        runs/paper; None if there is none."""
         if self.journal is not None:
             return self.journal
-        usual = Path("paper") / JOURNAL_NAME
-        if usual.is_file():
-            return usual
+        default = Path("paper") / JOURNAL_NAME
+        if default.is_file():
+            return default
         found = [path for depth in ("", "*/", "*/*/") for path in (self.runs / "paper").glob(depth + JOURNAL_NAME)]
         return max(found, key=lambda path: path.stat().st_mtime, default=None)

@@ -1,4 +1,4 @@
-"""One visual language: colours, the Plotly template, and how numbers, days and moments are written."""
+"""Colours, line styles, the Plotly template, escaping of text, and formats of numbers and times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
 FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
-# Okabe and Ito's colours, which people without red, green or blue cones tell apart; yellow is left out, and the others
-# are darkened or lightened until they keep a contrast of 3 to 1 on white as on the dark page. Dashes are a second sign.
+# The Okabe-Ito palette, safe for colour blindness, without yellow; darkened or lightened to a contrast of at least 3:1
+# on the white and the dark page. Dashes are a second cue.
 COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot")
 GOOD, BAD, NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
-# A strategy that is not a run's champion keeps its style in every chart of every page.
+# Each baseline has the same style in every chart.
 BASELINES = (
     "index",
     "equal_weight",
@@ -34,7 +34,7 @@ BASELINES = (
 
 @dataclass(frozen=True)
 class Style:
-    """colour: #rrggbb. dash: a Plotly dash name. width: pixels."""
+    """A line style. colour: #rrggbb. dash: a Plotly dash name. width: pixels."""
 
     colour: str
     dash: str = "solid"
@@ -42,9 +42,9 @@ class Style:
 
 
 def style_of(name: str, runs: Sequence[str] = ()) -> Style:
-    """The style of a strategy: a baseline's by its name, that of a run's champion by the run's place in `runs`.
+    """The style of a strategy, by its name for baselines and by its place in `runs` for champions of runs.
 
-    runs: names of all runs, oldest first, so that a new one changes no other's style. Styles repeat after 28 names.
+    runs: names of all runs, oldest first, so that a new run changes no other style. Styles repeat after 28 names.
     """
     if name in BASELINES:
         place = BASELINES.index(name)
@@ -54,7 +54,7 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
 
 
 def template(*, dark: bool) -> Any:
-    """The Plotly template that every figure is drawn with: no background of its own, quiet grid, legend above."""
+    """The Plotly template of every figure: transparent background, light grid, legend above."""
     import plotly.graph_objects as go
 
     ink, line, page = ("#e8eaed", "#3a4048", "#1d2126") if dark else ("#1b1f24", "#d0d4d9", "#ffffff")
@@ -76,57 +76,57 @@ def template(*, dark: bool) -> Any:
     )
 
 
-def safe(text: object) -> str:
-    """A name from a file, to stand in a figure's text, which Plotly reads as HTML."""
+def escape_html(text: object) -> str:
+    """Text for figures, which Plotly reads as HTML."""
     return html.escape(str(text))
 
 
-def plain(text: object) -> str:
-    """A name from a file, to stand in Markdown: every sign that Markdown or HTML would read is escaped."""
+def escape_markdown(text: object) -> str:
+    """Text for Streamlit's Markdown, with every character that Markdown or HTML would interpret escaped."""
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:&" else sign for sign in str(text).replace("\n", " "))
 
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.0123 -> 1.2%."""
-    return _written(value, lambda number: f"{100 * number:.{digits}f}%")
+    return _format(value, lambda number: f"{100 * number:.{digits}f}%")
 
 
 def ratio(value: float | None, digits: int = 2) -> str:
     """1.234 -> 1.23."""
-    return _written(value, lambda number: f"{number:.{digits}f}")
+    return _format(value, lambda number: f"{number:.{digits}f}")
 
 
 def money(value: float | None, digits: int = 0) -> str:
     """12345.6 -> $12,346."""
-    return _written(value, lambda number: f"{'-' if number < 0 else ''}${abs(number):,.{digits}f}")
+    return _format(value, lambda number: f"{'-' if number < 0 else ''}${abs(number):,.{digits}f}")
 
 
 def basis_points(value: float | None, digits: int = 1) -> str:
-    """Of a fraction: 0.0005 -> 5.0 bp."""
-    return _written(value, lambda number: f"{10_000 * number:.{digits}f} bp")
+    """A fraction in basis points: 0.0005 -> 5.0 bp."""
+    return _format(value, lambda number: f"{10_000 * number:.{digits}f} bp")
 
 
-def points(value: float | None, digits: int = 1) -> str:
-    """Of basis points: 5 -> +5.0 bp."""
-    return _written(value, lambda number: f"{number:+.{digits}f} bp")
+def signed_bp(value: float | None, digits: int = 1) -> str:
+    """Basis points with their sign: 5 -> +5.0 bp."""
+    return _format(value, lambda number: f"{number:+.{digits}f} bp")
 
 
 def count(value: float | None) -> str:
     """1234567 -> 1,234,567."""
-    return _written(value, lambda number: f"{number:,.0f}")
+    return _format(value, lambda number: f"{number:,.0f}")
 
 
-def moment(value: datetime | None) -> str:
-    """A moment with a zone, in the exchange's: 2026-11-20 16:00:00 EST."""
+def exchange_time(value: datetime | None) -> str:
+    """An aware time in the exchange's zone: 2026-11-20 16:00:00 EST."""
     return MISSING if value is None else value.astimezone(EXCHANGE_ZONE).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def ago(seconds: float) -> str:
-    """How long ago something was: 42 s ago, 5 min ago, 3 h ago, 2 days ago."""
+def age(seconds: float) -> str:
+    """A rounded length of time in its largest unit: 42 s, 5 min, 3 h, 2 days."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size or (seconds >= size and unit != "days"):
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{max(seconds, 0):.0f} s ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def duration(seconds: float | None) -> str:
@@ -138,5 +138,5 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _written(value: float | None, write: Any) -> str:
+def _format(value: float | None, write: Any) -> str:
     return MISSING if value is None or not math.isfinite(value) else str(write(value))

@@ -1,4 +1,4 @@
-"""From what was chosen on the page to a config: the same record that a TOML file gives."""
+"""From the choices of the training form to a config: the record that a TOML file gives."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from typing import Any
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.run import RunConfig, SplitConfig, parse
 
-TRAIN, VALIDATION = 0.70, 0.15  # of the days, where the default years do not fit the data; the rest is the test
+TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
 
 
-def config_of(choices: Mapping[str, Any], more: str = "") -> RunConfig:
-    """The config of nested choices, as {"agent": {"algorithm": "sac"}}, under further settings written as TOML, which
-    win. What is not named keeps its default. Raises ConfigError naming what is wrong."""
+def build_config(choices: Mapping[str, Any], toml: str = "") -> RunConfig:
+    """The config of nested choices, such as {"agent": {"algorithm": "sac"}}, overridden by settings in TOML.
+
+    Settings in neither keep their defaults. Raises ConfigError naming the setting at fault.
+    """
     try:
-        extra = tomllib.loads(more)
+        overrides = tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the further settings are no TOML: {error}") from None
-    return parse(merged(dict(choices), extra), "the form")
+        raise ConfigError(f"the further settings are not valid TOML: {error}") from None
+    return parse(merge(dict(choices), overrides), "the form")
 
 
-def merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables put together; `over` wins, and what is no table is replaced as a whole."""
+def merge(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables merged recursively; values other than tables are replaced. Changes neither argument."""
     result = dict(values)
-    for key, value in over.items():
-        held = result.get(key)
-        both = isinstance(held, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(held, value) if both else value  # type: ignore[arg-type]
+    for key, value in overrides.items():
+        current = result.get(key)
+        both = isinstance(current, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(current, value) if both else value  # type: ignore[arg-type]
     return result
 
 
-def proposed_splits(first: date, last: date) -> SplitConfig:
-    """The default years where the data cover them, else 70, 15 and 15 percent of the days from `first` to `last`."""
-    usual = SplitConfig()
-    if first.isoformat() <= usual.train[0] and last.isoformat() >= usual.test[0]:
-        return usual
+def propose_splits(first: date, last: date) -> SplitConfig:
+    """The default splits if the data covers them, else 70, 15 and 15 percent of the days from `first` to `last`."""
+    default = SplitConfig()
+    if first.isoformat() <= default.train[0] and last.isoformat() >= default.test[0]:
+        return default
     days = (last - first).days
-    end = first + timedelta(days=round(TRAIN * days))
-    middle = first + timedelta(days=round((TRAIN + VALIDATION) * days))
-    one = timedelta(days=1)
+    train_end = first + timedelta(days=round(TRAIN * days))
+    validation_end = first + timedelta(days=round((TRAIN + VALIDATION) * days))
+    day = timedelta(days=1)
     return SplitConfig(
-        (first.isoformat(), end.isoformat()),
-        ((end + one).isoformat(), middle.isoformat()),
-        ((middle + one).isoformat(), last.isoformat()),
+        (first.isoformat(), train_end.isoformat()),
+        ((train_end + day).isoformat(), validation_end.isoformat()),
+        ((validation_end + day).isoformat(), last.isoformat()),
     )

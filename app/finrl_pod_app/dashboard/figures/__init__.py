@@ -1,1 +1,1 @@
-"""Plotly figures for the pages, from frames and arrays; no Streamlit here."""
+"""Plotly figures of the pages, pure functions of what `queries` return."""

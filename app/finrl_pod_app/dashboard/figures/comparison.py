@@ -1,4 +1,4 @@
-"""Figures of accounts side by side: equity, drawdown, rolling Sharpe ratio, months, holdings, turnover and costs."""
+"""Figures of a comparison: equity, drawdown, rolling Sharpe ratio, monthly returns, weights, turnover and costs."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from finrl_pod_app.report.charts import (
     stacked_weights,
     thin,
 )
+from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.tables import MONTHS
 
-YEARS_ACROSS = 7  # beside each other on a telephone, with a figure in each cell
-# Half transparent at both ends, so that the page's own ink is read on every cell, in light and in dark.
+MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone
+# Half transparent at both ends, so that the text stays readable on every cell, in light and in dark.
 DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0, "rgba(20,138,205,0.55)"]]
 
-Looks = Mapping[str, theme.Style]
+Styles = Mapping[str, theme.Style]
 
 
-def equity(curves: Mapping[str, Curve], looks: Looks, band: Mapping[str, Any] | None = None) -> Any:
-    """Equity as a multiple of the start, on a log axis. band: of the first strategy, as `equity_band` gives it."""
-    grown = {name: growth(curve.equity) for name, curve in curves.items()}
-    figure = _lines(curves, grown, looks, "%{y:.3f}×")
-    set_log_axis(figure, grown, band)
+def equity(curves: Mapping[str, Curve], styles: Styles, band: Mapping[str, Any] | None = None) -> Any:
+    """Growth of 1 on a log axis. band: of the first strategy, as `bootstrap_band` gives it."""
+    multiples = {name: growth(curve.equity) for name, curve in curves.items()}
+    figure = _lines(curves, multiples, styles, "%{y:.3f}×")
+    set_log_axis(figure, multiples, band)
     if band is not None:
         first = next(iter(curves))
-        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.safe(_words(first))}"
+        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.escape_html(display_name(first))}"
         add_band(figure, curves[first].times, band, name=name)
-    figure.update_yaxes(title="times the start, log scale")
+    figure.update_yaxes(title="growth of 1, log scale")
     return figure
 
 
-def falls(curves: Mapping[str, Curve], looks: Looks) -> Any:
-    """Distance from the last peak."""
-    figure = _lines(curves, {name: drawdown(curve.equity) for name, curve in curves.items()}, looks, "%{y:.1%}")
+def drawdowns(curves: Mapping[str, Curve], styles: Styles) -> Any:
+    """Decline from the running peak."""
+    figure = _lines(curves, {name: drawdown(curve.equity) for name, curve in curves.items()}, styles, "%{y:.1%}")
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return figure
 
 
-def rolling(curves: Mapping[str, Curve], looks: Looks) -> Any:
-    """Sharpe ratio of the last half year at each bar."""
+def rolling_sharpe_ratios(curves: Mapping[str, Curve], styles: Styles) -> Any:
+    """Rolling annualised Sharpe ratio over half a year of bars."""
     values = {
         name: rolling_sharpe(curve.equity, curve.risk_free, periods=bars_per_year(curve.times))
         for name, curve in curves.items()
     }
-    figure = _lines(curves, values, looks, "%{y:.2f}")
-    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio of {ROLLING_BARS} bars")
+    figure = _lines(curves, values, styles, "%{y:.2f}")
+    figure.update_yaxes(zeroline=True, title=f"Sharpe ratio over {ROLLING_BARS} bars")
     return figure
 
 
-def months(times: Times, marks: Floats) -> Any:
-    """Return of each month in percent, and of each year. Years stand across, where they are few enough for a narrow
-    page, else down."""
+def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
+    """Returns by month and year in percent. Years are columns, or rows if there are too many for a narrow page."""
     import plotly.graph_objects as go
 
-    table = monthly_returns(times, marks)
+    table = monthly_returns(times, equity)
     years, parts = list(table), [*MONTHS, "year"]
     values = np.full((len(years), len(parts)), np.nan)
     for row, year in enumerate(years):
@@ -75,18 +75,18 @@ def months(times: Times, marks: Floats) -> Any:
             values[row, int(month) - 1] = value
         values[row, -1] = compound_return(table[year])
     text = np.array([["" if np.isnan(value) else f"{100 * value:.1f}" for value in row] for row in values])
-    far = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # a year's return is the deepest colour beyond it
-    across = len(years) <= YEARS_ACROSS
+    limit = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # larger yearly returns have the deepest colour
+    across = len(years) <= MAX_YEARS_ACROSS
     figure = go.Figure(
         go.Heatmap(
-            z=np.clip(values.T if across else values, -far, far),
+            z=np.clip(values.T if across else values, -limit, limit),
             x=years if across else parts,
             y=parts if across else years,
             text=text.T if across else text,
             texttemplate="%{text}",
             colorscale=DIVERGING,
-            zmin=-far,
-            zmax=far,
+            zmin=-limit,
+            zmax=limit,
             showscale=False,
             xgap=2,
             ygap=2,
@@ -99,15 +99,15 @@ def months(times: Times, marks: Floats) -> Any:
     return figure
 
 
-def holdings(result: BacktestResult) -> Any:
-    """Weights over time, stacked: the largest by their mean, the others together, then cash."""
+def weights(result: BacktestResult) -> Any:
+    """Portfolio weights over time, stacked: the largest by mean, the others together, then cash."""
     figure = stacked_weights(result)
-    figure.update_yaxes(tickformat=".0%", title="share of the equity")
+    figure.update_yaxes(tickformat=".0%", title="share of equity")
     return figure
 
 
-def turnover(results: Sequence[BacktestResult], looks: Looks) -> Any:
-    """One-sided turnover of each month, as a share of the equity."""
+def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:
+    """One-sided turnover of each month as a share of equity."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -116,56 +116,52 @@ def turnover(results: Sequence[BacktestResult], looks: Looks) -> Any:
         figure.add_bar(
             x=months,
             y=sums,
-            name=theme.safe(_words(result.name)),
-            marker_color=looks[result.name].colour,
+            name=theme.escape_html(display_name(result.name)),
+            marker_color=styles[result.name].colour,
             hovertemplate="%{y:.1%}",
         )
     figure.update_layout(barmode="group")
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", title="turnover of a month")
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero", title="monthly turnover")
     return figure
 
 
-def costs(results: Sequence[BacktestResult], looks: Looks) -> Any:
-    """Costs paid so far, as a share of the equity at the start."""
+def costs(results: Sequence[BacktestResult], styles: Styles) -> Any:
+    """Cumulative costs as a share of initial equity."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for result in results:
-        _add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], looks, "%{y:.2%}")
-    figure.update_yaxes(tickformat=".1%", rangemode="tozero", title="costs paid so far")
+        _add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], styles, "%{y:.2%}")
+    figure.update_yaxes(tickformat=".1%", rangemode="tozero", title="cumulative costs")
     return figure
 
 
-def logits(histogram: Mapping[str, Sequence[float]]) -> Any:
-    """Cross-validation of choosing the best (PBO): left of zero the best in sample was below the median out of it."""
+def pbo_logits(histogram: Mapping[str, Sequence[float]]) -> Any:
+    """Histogram of PBO logits. Left of zero the in-sample best ranks below the out-of-sample median."""
     import plotly.graph_objects as go
 
     figure = go.Figure(logit_bars(histogram))
-    figure.update_xaxes(title="rank of the choice on other days (logit; left of 0: below the median)")
-    figure.update_yaxes(title="splits of the days")
+    figure.update_xaxes(title="out-of-sample rank of the in-sample best (logit; left of 0: below the median)")
+    figure.update_yaxes(title="splits")
     return figure
 
 
-def _lines(curves: Mapping[str, Curve], values: Mapping[str, Floats], looks: Looks, hover: str) -> Any:
+def _lines(curves: Mapping[str, Curve], values: Mapping[str, Floats], styles: Styles, hover: str) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for name, curve in curves.items():
-        _add_line(figure, name, curve.times, values[name], looks, hover)
+        _add_line(figure, name, curve.times, values[name], styles, hover)
     return figure
 
 
-def _add_line(figure: Any, name: str, times: Times, values: Floats, looks: Looks, hover: str) -> None:
-    look = looks[name]
+def _add_line(figure: Any, name: str, times: Times, values: Floats, styles: Styles, hover: str) -> None:
+    style = styles[name]
     figure.add_scatter(
         x=dates(times),
         y=thin(values),
-        name=theme.safe(_words(name)),
+        name=theme.escape_html(display_name(name)),
         mode="lines",
-        line={"color": look.colour, "dash": look.dash, "width": look.width},
+        line={"color": style.colour, "dash": style.dash, "width": style.width},
         hovertemplate=hover,
     )
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

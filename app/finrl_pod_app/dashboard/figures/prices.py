@@ -1,4 +1,4 @@
-"""Figures of stored prices: growth, missing bars, correlations."""
+"""Figures of stored prices: growth of 1, missing bars, correlations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report.charts import dates, log_ticks, thin
 
-BLOCKS = 240  # columns of the map of missing bars: more cannot be seen
+MAX_BLOCKS = 240  # columns of the map of missing bars; more are not visible
 
 
 def growth(frame: pd.DataFrame) -> Any:
-    """Closes as multiples of their first, on a log axis; a column a symbol."""
+    """Growth of 1 of each symbol on a log axis. frame: one column per symbol."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -26,7 +26,7 @@ def growth(frame: pd.DataFrame) -> Any:
         figure.add_scatter(
             x=dates(times),
             y=thin(frame[symbol].to_numpy()),
-            name=theme.safe(symbol),
+            name=theme.escape_html(symbol),
             mode="lines",
             line={"color": colour, "dash": dash, "width": 1.6},
             connectgaps=False,
@@ -38,24 +38,24 @@ def growth(frame: pd.DataFrame) -> Any:
     return figure
 
 
-def gaps(panel: Panel) -> Any:
-    """Where bars are: the share of bars that are there, for each ticker and stretch of time."""
+def missing_bars(panel: Panel) -> Any:
+    """Map of available bars: their share by ticker and block of time."""
     import plotly.graph_objects as go
 
-    edges = np.unique(np.linspace(0, len(panel.times), min(BLOCKS, len(panel.times)) + 1).astype(int))
+    edges = np.unique(np.linspace(0, len(panel.times), min(MAX_BLOCKS, len(panel.times)) + 1).astype(int))
     counts = np.add.reduceat(panel.tradable.astype(np.float64), edges[:-1], axis=0)
     share = counts / np.diff(edges)[:, None]
     figure = go.Figure(
         go.Heatmap(
             z=share.T,
             x=[str(day) for day in panel.times[edges[:-1]].astype("datetime64[D]")],
-            y=[theme.safe(symbol) for symbol in panel.symbols],
+            y=[theme.escape_html(symbol) for symbol in panel.symbols],
             zmin=0,
             zmax=1,
             colorscale=[[0, theme.BAD], [0.999, "#e0c27a"], [1, theme.GOOD]],
             showscale=False,
             ygap=1,
-            hovertemplate="%{y} from %{x}: %{z:.0%} of the bars<extra></extra>",
+            hovertemplate="%{y} from %{x}: %{z:.0%} of bars<extra></extra>",
         )
     )
     figure.update_layout(hovermode="closest")
@@ -64,10 +64,10 @@ def gaps(panel: Panel) -> Any:
 
 
 def correlations(frame: pd.DataFrame) -> Any:
-    """Correlation of returns, each pair a cell."""
+    """Heatmap of a correlation matrix."""
     import plotly.graph_objects as go
 
-    names = [theme.safe(symbol) for symbol in frame.columns]
+    names = [theme.escape_html(symbol) for symbol in frame.columns]
     figure = go.Figure(
         go.Heatmap(
             z=frame.to_numpy(),

@@ -1,1 +1,1 @@
-"""The pages: each has `render(settings)`, which draws what `frames` and `figures` make and holds no logic."""
+"""The pages, drawn with Streamlit: each of them is a module with `render`; the others are parts of pages."""

@@ -1,4 +1,4 @@
-"""What the checks for look-ahead, leaks and flawed data find about a champion or a strategy."""
+"""Audit page: checks of a champion or a strategy for look-ahead, leakage and data errors."""
 
 from __future__ import annotations
 
@@ -8,53 +8,56 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.tables import show_sentences
-from finrl_pod_app.dashboard.queries import findings, runs
+from finrl_pod_app.dashboard.pages.widgets import show_text_table
+from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.columns import display_name
+
+CHAMPION, STRATEGY = "Champion of a run", "Strategy"
 
 
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Audit")
     st.caption(
-        "Changes the future and looks whether decisions of the past move, asks whether anything was fitted on later "
-        "days, whether orders fill at prices that were already seen, and what is wrong with the data."
+        "Changes future prices and checks that past decisions stay the same; checks that nothing was fitted on later "
+        "data, that orders never fill at prices already observed, and the data itself."
     )
     found = {run.name: run for run in cached.found_runs(settings) if run.has_champion}
-    kind = st.segmented_control("Of", ["A run's champion", "A strategy"], default="A run's champion", required=True)
-    if kind == "A run's champion":
+    kind = st.segmented_control("Audit of", [CHAMPION, STRATEGY], default=CHAMPION, required=True)
+    if kind == CHAMPION:
         if not found:
-            st.info("There are no runs yet: make the demo run on the overview.")
+            st.info("No runs yet. Start the demo run on the overview page.")
             return
         target: runs.RunFiles | str = found[st.selectbox("Run", list(found), key="audit: run")]
     else:
-        target = st.selectbox("Strategy", cached.strategies(), format_func=lambda one: one.replace("_", " "))
-    label = target if isinstance(target, str) else target.name
-    # The answer is kept for as long as the run's files stay as they are.
-    shown = st.session_state.setdefault("audit: asked", set())
-    if st.button("Run the audit", type="primary", icon=":material/fact_check:", help="Some seconds to a minute."):
-        shown.add(target)
-    if target not in shown:
+        target = st.selectbox("Strategy", cached.strategies(), format_func=display_name)
+    label = theme.escape_markdown(target if isinstance(target, str) else target.name)
+    # Results are cached until the run's files change.
+    requested = st.session_state.setdefault("audit: requested", set())
+    if st.button("Run audit", type="primary", icon=":material/fact_check:", help="Takes up to a minute."):
+        requested.add(target)
+    if target not in requested:
         return
-    with st.status(f"Auditing {theme.plain(label)}", expanded=False) as status:
-        answer = cached.audit(target, _teller(status))
-        status.update(label=f"Audit of {theme.plain(label)}", state="complete")
-    _draw(answer)
+    with st.status(f"Auditing {label}", expanded=False) as status:
+        audit = cached.audit(target, _progress_callback(status))
+        status.update(label=f"Audit of {label}", state="complete")
+    _draw(audit)
 
 
-def _teller(status: Any) -> Any:
-    return lambda step: status.update(label=f"Looking at {step}")
+def _progress_callback(status: Any) -> Any:
+    return lambda step: status.update(label=f"Checking {step}")
 
 
-def _draw(answer: dict[str, Any]) -> None:
-    count = findings.counts(answer)
-    if answer["clean"]:
-        doubts = f"; {count['warn']} deserve doubt" if count["warn"] else ""
-        st.success(f"No fault was found in {sum(count.values())} checks{doubts}.", icon=":material/check_circle:")
+def _draw(audit: dict[str, Any]) -> None:
+    counts = checks.audit_counts(audit)
+    if audit["clean"]:
+        warnings = f", {counts['warn']} warnings" if counts["warn"] else ""
+        st.success(f"{sum(counts.values())} checks, no failures{warnings}.", icon=":material/check_circle:")
     else:
-        st.error(f"{count['fail']} faults: results that rest on this are worthless.", icon=":material/error:")
-    show_sentences(
-        findings.audit_table(answer),
-        {"status": "Result", "check": "Check", "words": "In words"},
-        describes="What the audit found: a result, the check, and a sentence with the first bar where it shows.",
+        st.error(f"{counts['fail']} checks failed: do not trust results that depend on them.", icon=":material/error:")
+    show_text_table(
+        checks.audit_table(audit),
+        {"status": "Result", "check": "Check", "explanation": "Finding"},
+        alt="Audit findings: result, check, and a sentence with the first bar affected.",
     )

@@ -1,6 +1,6 @@
-"""What the pages keep between two refreshes. Everything is keyed by contents or times of change, and bounded.
+"""Caches of the pages, keyed by contents or modification times and bounded in size.
 
-Of runs and files a plain cache is kept: Streamlit's own takes longer to make its key than many of them to be read.
+Runs and files use lru_cache: computing the key of Streamlit's cache takes longer than reading many of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod_app.dashboard.queries import machine, runs, training, verdicts
+from finrl_pod_app.dashboard.queries import machine, runs, training
 from finrl_pod_app.dashboard.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import Panel
 
-RUNS_KEPT, GENERATIONS_KEPT = 1_000, 200
-ASKED_KEPT = 32  # of about 6 MB each
+MAX_RUNS, MAX_GENERATIONS = 1_000, 200
+MAX_DECISIONS = 32  # of about 6 MB each
 
 
-@lru_cache(maxsize=RUNS_KEPT)
+@lru_cache(maxsize=MAX_RUNS)
 def summary(run: runs.RunFiles) -> runs.RunSummary:
-    """A line about a run; read anew when one of its files changed."""
+    """A run's summary."""
     return runs.summarise(run)
 
 
 @st.cache_resource(ttl=1.0, max_entries=4, show_spinner=False)
 def found_runs(settings: Settings) -> list[runs.RunFiles]:
-    """The runs, looked for at most once a second however many pages are open."""
+    """The runs on disk, searched at most once per second over all sessions."""
     return runs.find_runs(settings.runs)
 
 
-@lru_cache(maxsize=GENERATIONS_KEPT)
-def generation(file: Path, changed: int) -> dict[str, Any]:  # noqa: ARG001 - a part of the key
-    """A generation's curves and agents; read anew when its file changed."""
+@lru_cache(maxsize=MAX_GENERATIONS)
+def generation(file: Path, modified: int) -> dict[str, Any]:  # noqa: ARG001 - cache key
+    """A generation's metrics and agents."""
     return training.read_generation(file)
 
 
-@lru_cache(maxsize=RUNS_KEPT)
+@lru_cache(maxsize=MAX_RUNS)
 def champions(run: runs.RunFiles) -> tuple[str, ...]:
-    """Members of a finished run's champion; none before."""
+    """Members of a finished run's champion; empty before."""
     return runs.champions(run)
 
 
 @st.cache_resource(ttl=10.0, max_entries=1, show_spinner="Reading the catalogue")
 def catalogue() -> tuple[Manifest, ...]:
-    """The stored panels, the built-in sample first."""
+    """Manifests of the stored panels, the built-in sample first."""
     from finrl_pod.data.store import Store
 
     return Store().list()
@@ -59,61 +59,62 @@ def catalogue() -> tuple[Manifest, ...]:
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def feature_names() -> tuple[str, ...]:
-    """The registered features."""
+    """Names of the registered features."""
     from finrl_pod.data.features import names
 
     return names()
 
 
-@lru_cache(maxsize=RUNS_KEPT)
+@lru_cache(maxsize=MAX_RUNS)
 def config(run: runs.RunFiles) -> RunConfig:
-    """A run's settings."""
+    """A run's config."""
     return runs.config(run)
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def default_config() -> RunConfig:
-    """The settings where nobody says others."""
+    """The default config."""
     from finrl_pod.settings.run import RunConfig
 
     return RunConfig()
 
 
-@lru_cache(maxsize=RUNS_KEPT)
+@lru_cache(maxsize=MAX_RUNS)
 def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
-    """What the gate said of a run, or None before it did."""
-    return verdicts.read(run)
+    """A run's verdict, or None without one."""
+    return runs.verdict(run)
 
 
-@st.cache_resource(max_entries=ASKED_KEPT, show_spinner=False)
-def asked(
+@st.cache_resource(max_entries=MAX_DECISIONS, show_spinner=False)
+def decisions(
     target: runs.RunFiles | str,
     start: str | None,
     end: str | None,
     base: runs.RunFiles | None,
     data: str | None,
-    counted: bool,
+    look_recorded: bool,
 ) -> Any:
-    """What a strategy or the champion of a run decides in a period (`comparison.ask_strategy`)."""
-    from finrl_pod_app.dashboard.queries.comparison import ask_strategy
+    """The decisions of a strategy or a run's champion in a period, from `comparison.strategy_decisions`."""
+    from finrl_pod_app.dashboard.queries.comparison import strategy_decisions
 
-    _one_thread()
+    _use_one_thread()
     if isinstance(target, str):
-        return ask_strategy(target, start, end, None if base is None else config(base), data, counted=counted)
-    return ask_strategy(target.path, start, end, None, counted=counted)
+        base_config = None if base is None else config(base)
+        return strategy_decisions(target, start, end, base_config, data, look_recorded=look_recorded)
+    return strategy_decisions(target.path, start, end, None, look_recorded=look_recorded)
 
 
 @st.cache_data(max_entries=50, show_spinner=False)
-def band(equity: Any) -> dict[str, Any] | None:
-    """The bootstrap band of an equity curve, None for one that is too short, flat or ruined."""
-    from finrl_pod_app.dashboard.queries.comparison import band_of
+def bootstrap_band(equity: Any) -> dict[str, Any] | None:
+    """The bootstrap band of an equity curve, or None if it is too short, flat or ruined."""
+    from finrl_pod_app.report.document import bootstrap_band
 
-    return band_of(equity)
+    return bootstrap_band(equity)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading prices")
-def panel(name: str, sha256: str) -> Panel:  # noqa: ARG001 - a part of the key
-    """A stored panel; read anew when its contents changed."""
+def panel(name: str, sha256: str) -> Panel:  # noqa: ARG001 - cache key
+    """A stored panel."""
     from finrl_pod.data.store import Store
 
     return Store().load(name)
@@ -121,7 +122,7 @@ def panel(name: str, sha256: str) -> Panel:  # noqa: ARG001 - a part of the key
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def strategies() -> tuple[str, ...]:
-    """The names of the built-in strategies."""
+    """Names of the built-in strategies."""
     from finrl_pod_app.dashboard.queries.comparison import STRATEGIES
 
     return STRATEGIES
@@ -129,18 +130,18 @@ def strategies() -> tuple[str, ...]:
 
 @st.cache_resource(max_entries=50, show_spinner=False)
 def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str, Any]:
-    """What an audit finds about the champion of a run, or about a strategy on the sample prices."""
+    """The audit of a run's champion, or of a strategy on the sample prices, as plain values."""
     from finrl_pod_app.services import audit_targets
 
-    _one_thread()
+    _use_one_thread()
     if isinstance(target, str):
         return audit_targets.audit_strategy(target, None, on_step=_tell).plain()
     return audit_targets.audit_run(target.path, on_step=_tell).plain()
 
 
-@st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Looking at the machine")
+@st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")
 def doctor() -> list[Any]:
-    """What works on this machine and what does not."""
+    """The findings of `doctor`."""
     from finrl_pod_app.services.doctor import examine
 
     return examine()
@@ -148,21 +149,23 @@ def doctor() -> list[Any]:
 
 @st.cache_resource(ttl=2.0, max_entries=1, show_spinner=False)
 def gpus() -> pd.DataFrame:
-    """The graphics cards, asked at most every two seconds however many pages are open."""
-    return machine.gpus()
+    """GPU load, read at most every two seconds over all sessions."""
+    return machine.gpu_table()
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def store_folder() -> Path:
-    """Where prices are stored."""
+    """The folder of the stored prices."""
     from finrl_pod.data.store import Store
 
     return Store().root
 
 
-def _one_thread() -> None:
-    """A strategy decides on a few numbers at a time: threads would do nothing but wait for each other, and on a busy
-    machine ten times as long as the work takes. Trainings are processes of their own and not concerned."""
+def _use_one_thread() -> None:
+    """Limit torch to one thread: strategies compute on small tensors, where threads cost more than they save.
+
+    Trainings are separate processes and not affected.
+    """
     import torch
 
     torch.set_num_threads(1)

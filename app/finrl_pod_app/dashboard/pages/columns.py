@@ -1,4 +1,4 @@
-"""How the columns of the pages' tables are headed, written and explained."""
+"""Definitions of statistics for tooltips, and the columns of tables that several pages show."""
 
 from __future__ import annotations
 
@@ -7,43 +7,79 @@ from typing import Any
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS
+
+DEFINITIONS = {
+    "cumulative_return": "Final equity over initial equity, minus one, after costs.",
+    "annual_return": "Compound annual growth rate (CAGR). Daily bars are annualised with 252 sessions per year.",
+    "annual_volatility": "Standard deviation of the returns per bar, times the square root of the bars per year (252 "
+    "for daily bars).",
+    "sharpe": "Mean return in excess of the cash rate over its standard deviation, annualised by the square root of "
+    "the bars per year (252 for daily bars). Values above 1 over many years are rare.",
+    "sortino": "Like the Sharpe ratio, but over the downside deviation of the returns.",
+    "calmar": "Annual return over maximum drawdown.",
+    "max_drawdown": "Largest decline of equity from a previous peak.",
+    "turnover": "Half of the value traded per year over equity: 1 replaces the whole portfolio once.",
+    "costs_paid": "Fees, spread and slippage paid over the period.",
+    "tracking_difference": "Growth of the paper account minus growth of the replayed backtest over the same sessions.",
+    "slippage": "Fill price against the reference price of the decision, in basis points (1 bp = 0.01%). Positive "
+    "slippage is a cost.",
+    "validation_score": "Sharpe ratio on the validation period, by which the tournament selects its champion. The "
+    "test period is not used.",
+    "samples_per_second": "Environment steps per second over all agents, including the time for learning.",
+    "trials": "Strategies ever evaluated on this data. More trials raise the best Sharpe ratio by chance alone; the "
+    "deflated Sharpe ratio corrects for it.",
+    "distinct_trials": "Trials with nearly equal returns count as one.",
+    "looks": "How often results on the test period were viewed. Each further look makes a chance success more likely, "
+    "so the rules become stricter.",
+    "psr": "Probabilistic Sharpe ratio: probability that the true Sharpe ratio is above zero, given length, skewness "
+    "and kurtosis (Bailey and López de Prado 2012).",
+    "dsr": "Deflated Sharpe ratio: the probabilistic Sharpe ratio against the best of as many chance trials as were "
+    "counted (Bailey and López de Prado 2014).",
+    "pbo": "Probability of backtest overfitting: how often the best trial on one half of the period ranks below the "
+    "median on the other half (Bailey et al. 2017).",
+    "interval": "Confidence interval (95%) from the stationary bootstrap (Politis and Romano 1994).",
+}
+
+
+def definition(key: str) -> str:
+    """The definition of a statistic. Raises KeyError if there is none."""
+    return DEFINITIONS[key]
 
 
 def run_columns() -> dict[str, Any]:
-    """The columns of the table of runs, in their order."""
+    """Column configuration of the table of runs."""
     column: Any = st.column_config
     zone = theme.EXCHANGE_ZONE.key
     return {
         "name": column.TextColumn("Run"),
         "status": column.TextColumn("Status"),
         "progress": column.ProgressColumn(
-            "Done",
+            "Progress",
             format="percent",
             min_value=0.0,
             max_value=1.0,
             width="small",
-            help="Generations that have finished.",
+            help="Share of generations completed.",
         ),
-        "score": column.NumberColumn("Validation", format="%.2f", help=definition("validation_score")),
+        "score": column.NumberColumn("Validation Sharpe", format="%.2f", help=definition("validation_score")),
         "sharpe": column.NumberColumn("Test Sharpe", format="%.2f", help=definition("sharpe")),
-        "annual_return": column.NumberColumn("A year", format="percent", help=definition("annual_return")),
-        "drawdown": column.NumberColumn("Drawdown", format="percent", help=definition("max_drawdown")),
-        "promoted": column.TextColumn("Gate", help="Whether the champion passed every rule of the gate."),
+        "annual_return": column.NumberColumn("CAGR", format="percent", help=definition("annual_return")),
+        "drawdown": column.NumberColumn("Max drawdown", format="percent", help=definition("max_drawdown")),
+        "promoted": column.TextColumn("Promotion", help="Whether the champion passed every promotion rule."),
         "algorithm": column.TextColumn("Algorithm"),
-        "pods": column.NumberColumn("Pods", format="localized", help="Agents trained side by side."),
-        "data": column.TextColumn("Data", help="The panel of prices."),
-        "changed": column.DatetimeColumn("Changed", format="MMM D, HH:mm z", timezone=zone),
+        "pods": column.NumberColumn("Pods", format="localized", help="Agents trained in parallel."),
+        "data": column.TextColumn("Data", help="Price dataset."),
+        "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm z", timezone=zone),
     }
 
 
 def strategy_columns() -> dict[str, Any]:
-    """Configuration of a table with a row for each strategy and its metrics as columns."""
+    """Column configuration of a table with a row per strategy and a column per metric."""
     formats = {"percent": "percent", "ratio": "%.2f", "currency": "dollar", "times": "%.2f×"}
     column: Any = st.column_config
-    found = {
-        one.key: column.NumberColumn(one.short.capitalize(), format=formats[one.kind], help=definition(one.key))
-        for one in STRATEGY_COLUMNS
+    metrics = {
+        metric.key: column.NumberColumn(metric.label, format=formats[metric.kind], help=definition(metric.key))
+        for metric in STRATEGY_COLUMNS
     }
-    return {"strategy": column.TextColumn("Strategy"), **found}
+    return {"strategy": column.TextColumn("Strategy"), **metrics}

@@ -1,4 +1,4 @@
-"""Runs, strategies and baselines side by side under the same rules."""
+"""Backtest and compare page: champions of runs, strategies and baselines under the same rules, and their verdicts."""
 
 from __future__ import annotations
 
@@ -13,139 +13,182 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.compare_gate import gate
-from finrl_pod_app.dashboard.pages.compare_views import show
-from finrl_pod_app.dashboard.pages.parts import told
-from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.compare_views import show_comparison
+from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_text_table
+from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.columns import display_name
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
-EARLIEST = date(1900, 1, 1)
-MOST = 12  # curves: more cannot be told apart
+MIN_DATE = date(1900, 1, 1)
+MAX_CURVES = 12  # more cannot be told apart
+METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
 def render(settings: Settings) -> None:
     """Draw the page."""
-    from finrl_pod_app.dashboard.queries.comparison import SLOW, STRATEGIES
+    from finrl_pod_app.dashboard.queries.comparison import SLOW_STRATEGIES, STRATEGIES
 
     st.title("Backtest and compare")
     found = [run for run in cached.found_runs(settings) if run.has_champion]
     by_name = {run.name: run for run in found}
-    wanted = [name for name in st.query_params.get_all("run") if name in by_name]
+    requested = [name for name in st.query_params.get_all("run") if name in by_name]
     first, second = st.columns(2)
     chosen = first.multiselect(
-        "Champions of runs", list(by_name), default=wanted or list(by_name)[:1], placeholder="none", key="compare: runs"
+        "Champions of runs",
+        list(by_name),
+        default=requested or list(by_name)[:1],
+        placeholder="none",
+        key="compare: runs",
     )
     strategies = second.multiselect(
         "Strategies and baselines",
         STRATEGIES,
         default=DEFAULT_STRATEGIES,
-        format_func=lambda name: name.replace("_", " "),
-        help=f"{', '.join(SLOW).replace('_', ' ')} solve a problem at every rebalancing and take some seconds once.",
+        format_func=display_name,
+        help=f"{display_name(', '.join(SLOW_STRATEGIES))} optimise at every rebalancing and take some seconds.",
         key="compare: strategies",
     )
     champions = [by_name[name] for name in chosen]
-    period = _period(champions)
+    period = _choose_period(champions)
     st.query_params["run"] = chosen
     if not chosen and not strategies:
-        st.info("Choose a run or a strategy to begin with.")
+        st.info("Choose a run or a strategy.")
         return
-    if len(chosen) + len(strategies) > MOST:
-        st.warning(f"At most {MOST} can be told apart: leave some out.")
+    if len(chosen) + len(strategies) > MAX_CURVES:
+        st.warning(f"Choose at most {MAX_CURVES} runs and strategies.")
         return
-    if not _agreed(champions, period):
+    if not _confirm_new_looks(champions, period):
         return
-    asked = _ask(champions, strategies, period)
-    if asked:
-        order = [run.name for run in reversed(found)]
-        looks = {name: theme.style_of(name, order) for name in asked}
-        st.fragment(told(show))(asked, looks)
-    gate(champions)
+    decisions = _decisions(champions, strategies, period)
+    if decisions:
+        names = [run.name for run in reversed(found)]
+        styles = {name: theme.style_of(name, names) for name in decisions}
+        st.fragment(show_errors(show_comparison))(decisions, styles)
+    _show_verdicts(champions)
 
 
 @dataclass(frozen=True)
 class Period:
-    """first, last: the days that are compared. own: they are the test years of `base`, the run whose prices and rules
-    hold for strategies; None without a run. data: the prices where no run says them, None for the default ones."""
+    """The period of a comparison.
+
+    first, last: ISO dates. is_test: they are the test period of `base`. base: the first run, whose data and rules apply
+    to strategies; None without runs. data: the panel without a base, None for the default one.
+    """
 
     first: str
     last: str
-    own: bool
+    is_test: bool
     base: runs.RunFiles | None
     data: str | None
 
     def dates(self, run: runs.RunFiles | None) -> tuple[str | None, str | None]:
-        """Start and end to test a run, or a strategy (None), on; None where they are its own test years."""
-        known = None if self.base is None else cached.config(self.base).splits
-        same = run is None or cached.config(run).splits == known
-        return (None, None) if self.own and same and self.data is None else (self.first, self.last)
+        """Start and end for a run, or for a strategy (None); (None, None) for its own test period."""
+        splits = None if self.base is None else cached.config(self.base).splits
+        same = run is None or cached.config(run).splits == splits
+        return (None, None) if self.is_test and same and self.data is None else (self.first, self.last)
 
-    def counted(self, run: runs.RunFiles) -> bool:
-        """Whether the look at a run's champion is in the register."""
-        return self.dates(run)[0] is None and runs.is_counted(run)
+    def is_look_recorded(self, run: runs.RunFiles) -> bool:
+        """Whether the look at this period with a run's champion is recorded already."""
+        return self.dates(run)[0] is None and runs.is_test_look_recorded(run)
 
 
-def _period(champions: Sequence[runs.RunFiles]) -> Period:
-    """Prices and days, as the visitor chooses them."""
+def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
+    """Draw the choice of prices and dates."""
     base = champions[0] if champions else None
     columns = st.columns([2, 1, 1, 2], vertical_alignment="bottom")
-    usual = cached.default_config()
+    default = cached.default_config()
     if base is None:
-        panels = {one.name: one for one in cached.catalogue() if not one.fault}
+        panels = {manifest.name: manifest for manifest in cached.catalogue() if not manifest.fault}
         name = columns[0].selectbox("Prices", list(panels), key="compare: data")
-        data = None if name == usual.data.name else name
-        test = usual.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])
+        data = None if name == default.data.name else name
+        test = default.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])
     else:
         data, config = None, cached.config(base)
-        columns[0].text_input("Prices", config.data.name, disabled=True, help="Those of the first run, and its rules.")
+        columns[0].text_input("Prices", config.data.name, disabled=True, help="Prices and rules of the first run.")
         test = config.splits.test
     scope = base.name if base else data
-    first = columns[1].date_input("From", date.fromisoformat(test[0]), EARLIEST, key=f"from {scope}").isoformat()
-    last = columns[2].date_input("To", date.fromisoformat(test[1]), EARLIEST, key=f"to {scope}").isoformat()
-    seen = [run.name for run in champions if first < cached.config(run).splits.test[0]]
-    if seen:
+    first = columns[1].date_input("From", date.fromisoformat(test[0]), MIN_DATE, key=f"from {scope}").isoformat()
+    last = columns[2].date_input("To", date.fromisoformat(test[1]), MIN_DATE, key=f"to {scope}").isoformat()
+    in_sample = [run.name for run in champions if first < cached.config(run).splits.test[0]]
+    if in_sample:
         columns[3].warning(
-            f"The period reaches into days that {theme.plain(', '.join(seen))} was trained on or chosen by: what was "
-            "earned there says nothing about other days.",
+            f"In sample: {theme.escape_markdown(', '.join(in_sample))} was trained or selected on part of this period.",
             icon=":material/warning:",
         )
     return Period(first, last, (first, last) == tuple(test), base, data)
 
 
-def _agreed(champions: list[runs.RunFiles], period: Period) -> bool:
-    """Whether all may be tested: those whose look is in the register, and those for which the visitor said yes."""
-    agreed = st.session_state.setdefault("compare: agreed", set())
-    new = {(run, *period.dates(run)): run for run in champions if not period.counted(run)}
-    waiting = {key: run for key, run in new.items() if key not in agreed}
-    if not waiting:
+def _confirm_new_looks(champions: list[runs.RunFiles], period: Period) -> bool:
+    """Whether every look at the period is recorded or confirmed; draws the confirmation if not."""
+    confirmed = st.session_state.setdefault("compare: confirmed", set())
+    new = {(run, *period.dates(run)): run for run in champions if not period.is_look_recorded(run)}
+    unconfirmed = {key: run for key, run in new.items() if key not in confirmed}
+    if not unconfirmed:
         return True
-    names = ", ".join(theme.plain(run.name) for run in waiting.values())
+    names = ", ".join(theme.escape_markdown(run.name) for run in unconfirmed.values())
     st.info(
-        f"A backtest of {names} in this period is a look at it. It is counted once: whoever looks often has to see "
-        "more before a champion is promoted.",
+        f"A backtest of {names} in this period is a new look at it and is recorded once. The promotion rules become "
+        "stricter with every look.",
         icon=":material/visibility:",
     )
-    if not st.button("Look at it", type="primary", key="compare: look"):
+    if not st.button("Record the look and continue", type="primary", key="compare: look"):
         return False
-    agreed.update(waiting)
+    confirmed.update(unconfirmed)
     st.rerun()
 
 
-def _ask(champions: list[runs.RunFiles], strategies: list[str], period: Period) -> dict[str, Any]:
-    """What each decides; one that cannot be tested here is named and left out."""
-    asked: dict[str, Any] = {}
+def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Period) -> dict[str, Any]:
+    """Decisions by name, with a progress bar; errors are shown and their strategies omitted."""
+    decisions: dict[str, Any] = {}
     place, count = st.empty(), len(champions) + len(strategies)
 
-    def ask(name: str, get: Callable[[], Any]) -> None:
-        place.progress(len(asked) / count, f"Asking {theme.plain(name.replace('_', ' '))}")
+    def add(name: str, compute: Callable[[], Any]) -> None:
+        place.progress(len(decisions) / count, f"Computing {theme.escape_markdown(display_name(name))}")
         try:
-            asked[name] = get()
+            decisions[name] = compute()
         except FinrlPodError as error:
-            st.error(f"{theme.plain(name)}: {theme.plain(error)}", icon=":material/error:")
+            st.error(f"{theme.escape_markdown(name)}: {theme.escape_markdown(error)}", icon=":material/error:")
 
     for run in champions:
-        ask(run.name, partial(cached.asked, run, *period.dates(run), None, None, period.counted(run)))
+        dates, recorded = period.dates(run), period.is_look_recorded(run)
+        add(run.name, partial(cached.decisions, run, *dates, None, None, recorded))
     for name in strategies:
-        ask(name, partial(cached.asked, name, *period.dates(None), period.base, period.data, True))
+        add(name, partial(cached.decisions, name, *period.dates(None), period.base, period.data, True))
     place.empty()
-    return asked
+    return decisions
+
+
+def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
+    """Draw the promotion rules of each run with a verdict."""
+    if not champions:
+        return
+    st.subheader("Promotion rules", help="The rules that a champion must pass before it may trade.")
+    for run in champions:
+        name, verdict = theme.escape_markdown(run.name), cached.verdict(run)
+        if verdict is None:
+            st.caption(f"{name}: not evaluated yet.")
+            continue
+        outcome = "promoted" if verdict["promoted"] else "not promoted"
+        with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):
+            trials = verdict["trials"]
+            metrics = {
+                "Trials": (trials.get("raw"), definition("trials")),
+                "Distinct trials": (trials.get("clustered"), definition("distinct_trials")),
+                "Runs": (trials.get("runs"), "Runs that the trials came from."),
+                "Looks at the test": (verdict["looks"], definition("looks")),
+            }
+            with st.container(horizontal=True):
+                for label, (value, help_text) in metrics.items():
+                    st.metric(label, theme.count(value), help=help_text, width=METRIC_WIDTH)
+            headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
+            alt = "The promotion rules: result, name and explanation of each."
+            show_text_table(checks.rules_table(verdict), headings, alt=alt)
+            histogram = checks.pbo_logits(verdict)
+            if histogram is not None:
+                from finrl_pod_app.dashboard.figures.comparison import pbo_logits
+
+                st.markdown("Probability of backtest overfitting", help=definition("pbo"))
+                alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
+                show_figure(pbo_logits(histogram), f"logits of {run.name}", alt=alt, height=240)

@@ -1,4 +1,4 @@
-"""The views of a comparison, all under the cost that the slider names."""
+"""The views of a comparison under the transaction cost that the slider sets: metrics, charts, trades, exports."""
 
 from __future__ import annotations
 
@@ -7,92 +7,96 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod.evaluate.tearsheet import BAND_LEVEL
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.definitions import definition
 from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.columns import strategy_columns
-from finrl_pod_app.dashboard.pages.parts import show_figure
-from finrl_pod_app.dashboard.pages.tables import show_table
+from finrl_pod_app.dashboard.pages.columns import definition, strategy_columns
+from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
+from finrl_pod_app.report.columns import display_name
 
-HIGHEST = 100.0  # basis points
-TRADES = 2_000  # rows shown, the last ones; all are in the file
-VIEWS = ("Equity", "Drawdown", "Rolling Sharpe", "Months", "Weights", "Turnover and costs", "Trades")
+MAX_COST = 100.0  # basis points
+MAX_TRADES = 2_000  # the last ones; the CSV has all
+VIEWS = ("Equity", "Drawdown", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs", "Trades")
 
 
-def show(asked: Mapping[str, Any], looks: Mapping[str, theme.Style]) -> None:
-    """Draw the slider and what hangs on it; the page around stays as it is."""
-    own = next(iter(asked.values())).prepared.config.environment.cost_bps
+def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, theme.Style]) -> None:
+    """Draw the cost slider and the views that depend on it, as a fragment of the page."""
+    own = next(iter(decisions.values())).prepared.config.environment.cost_bps
     cost = st.slider(
-        "Cost of a trade, basis points of its value",
+        "Transaction cost, basis points",
         0.0,
-        max(HIGHEST, own),
+        max(MAX_COST, own),
         own,
         1.0,
-        help="Charged on the decisions that were made under the run's own cost. It begins there.",
-        key=f"compare: cost, at first {own}",
+        help="Applied to the decisions made under the run's own cost, which is the initial value.",
+        key=f"compare: cost, initially {own}",
     )
-    found = comparison.curves(asked, cost)
-    words = "Each strategy with its return, risk, ratios, turnover and costs under the cost that is chosen."
-    table = comparison.metrics_table(found)
-    table["strategy"] = table["strategy"].map(_words)
-    show_table(table, strategy_columns(), "compare: metrics", describes=words)
+    curves = comparison.account_curves(decisions, cost)
+    alt = "Return, risk, ratios, turnover and costs of each strategy under the chosen transaction cost."
+    table = comparison.metrics_table(curves)
+    table["strategy"] = table["strategy"].map(display_name)
+    show_table(table, strategy_columns(), "compare: metrics", alt=alt)
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
-        _lines(view, found, looks)
+        _show_lines(view, curves, styles)
+    elif view == "Turnover and costs":
+        results = [comparison.backtest_of(name, recorded, cost) for name, recorded in decisions.items()]
+        show_figure(figures.turnover(results, styles), "turnover", alt="Monthly turnover.", height=320)
+        show_figure(figures.costs(results, styles), "costs", alt="Cumulative costs.", height=320)
     else:
-        name = st.selectbox("Strategy", list(asked), format_func=_words, key="compare: of") if view != VIEWS[5] else ""
-        if view == "Months":
-            drawn = figures.months(found[name].times, found[name].equity)
-            words = f"Return of each month and year of {_words(name)}, in percent."
-            show_figure(drawn, "months", describes=words, height=60 + 30 * len(drawn.data[0].y))
-        elif view == "Weights":
-            drawn = figures.holdings(comparison.account(name, asked[name], cost))
-            show_figure(drawn, "weights", describes=f"Weights of {_words(name)} over time.", height=460)
-        elif view == "Turnover and costs":
-            results = [comparison.account(one, asked[one], cost) for one in asked]
-            show_figure(figures.turnover(results, looks), "turnover", describes="Turnover of each month.", height=320)
-            show_figure(figures.costs(results, looks), "costs", describes="Costs paid so far.", height=320)
-        else:
-            _trades(name, asked[name], cost)
-    _exports(asked, cost)
+        name = st.selectbox("Strategy", list(decisions), format_func=display_name, key="compare: of")
+        _show_strategy(view, name, decisions[name], curves[name], cost)
+    _show_exports(decisions, cost)
 
 
-def _lines(view: str, found: Mapping[str, comparison.Curve], looks: Mapping[str, theme.Style]) -> None:
+def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve, cost: float) -> None:
+    """Draw a view of one strategy: monthly returns, weights or trades."""
+    if view == "Monthly returns":
+        figure = figures.monthly_returns_heatmap(curve.times, curve.equity)
+        alt = f"Return of {display_name(name)} by month and year, in percent."
+        show_figure(figure, "months", alt=alt, height=60 + 30 * len(figure.data[0].y))
+    elif view == "Weights":
+        figure = figures.weights(comparison.backtest_of(name, decisions, cost))
+        show_figure(figure, "weights", alt=f"Weights of {display_name(name)} over time.", height=460)
+    else:
+        _show_trades(name, decisions, cost)
+
+
+def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, theme.Style]) -> None:
     if view == "Drawdown":
-        show_figure(figures.falls(found, looks), "falls", describes="Drawdown of each strategy.", height=460)
+        show_figure(figures.drawdowns(curves, styles), "drawdown", alt="Drawdown of each strategy.", height=460)
         return
     if view == "Rolling Sharpe":
-        show_figure(figures.rolling(found, looks), "rolling", describes="Rolling Sharpe ratio.", height=460)
+        figure = figures.rolling_sharpe_ratios(curves, styles)
+        show_figure(figure, "rolling", alt="Rolling Sharpe ratio of each strategy.", height=460)
         return
-    first = next(iter(found))
-    banded = st.toggle(f"Bootstrap band of {_words(first)}, and intervals of all", help=definition("interval"))
-    band = cached.band(found[first].equity) if banded else None
-    shown = None if band is None else {"level": BAND_LEVEL, **band}
-    show_figure(figures.equity(found, looks, shown), "equity", describes="Equity of each strategy.", height=460)
-    if banded:
-        _intervals(found)
+    first = next(iter(curves))
+    label = f"Bootstrap band of {display_name(first)}, confidence intervals of all"
+    with_intervals = st.toggle(label, help=definition("interval"))
+    band = cached.bootstrap_band(curves[first].equity) if with_intervals else None
+    show_figure(figures.equity(curves, styles, band), "equity", alt="Growth of 1 of each strategy.", height=460)
+    if with_intervals:
+        _show_intervals(curves)
 
 
-def _intervals(found: Mapping[str, comparison.Curve]) -> None:
+def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:
     column: Any = st.column_config
     formats = {"sharpe": "%.2f", "annual_return": "percent", "max_drawdown": "percent"}
-    words = {"value": "", "low": ", low", "high": ", high"}
-    titles = {"sharpe": "Sharpe", "annual_return": "A year", "max_drawdown": "Drawdown"}
+    ends = {"value": "", "low": ", low", "high": ", high"}
+    titles = {"sharpe": "Sharpe ratio", "annual_return": "CAGR", "max_drawdown": "Max drawdown"}
     config = {"strategy": column.TextColumn("Strategy")} | {
-        f"{key}_{end}": column.NumberColumn(f"{titles[key]}{word}", format=form, help=definition("interval"))
+        f"{key}_{end}": column.NumberColumn(f"{titles[key]}{suffix}", format=form, help=definition("interval"))
         for key, form in formats.items()
-        for end, word in words.items()
+        for end, suffix in ends.items()
     }
-    table = comparison.intervals_table(found, seed=0)
-    table["strategy"] = table["strategy"].map(_words)
-    show_table(table, config, "compare: intervals", describes="Bootstrap intervals of each strategy's statistics.")
+    table = comparison.intervals_table(curves, seed=0)
+    table["strategy"] = table["strategy"].map(display_name)
+    show_table(table, config, "compare: intervals", alt="Bootstrap confidence intervals of each strategy.")
 
 
-def _trades(name: str, asked: Any, cost: float) -> None:
-    table = comparison.trades(comparison.account(name, asked, cost), asked)
+def _show_trades(name: str, decisions: Any, cost: float) -> None:
+    table = comparison.trades_table(comparison.backtest_of(name, decisions, cost), decisions)
     column: Any = st.column_config
     config = {
         "time": column.DatetimeColumn("Time", format="YYYY-MM-DD"),
@@ -103,30 +107,26 @@ def _trades(name: str, asked: Any, cost: float) -> None:
         "value": column.NumberColumn("Value", format="dollar"),
         "weight": column.NumberColumn("Weight after", format="percent"),
     }
-    last = table.tail(TRADES).iloc[::-1]
-    show_table(last, config, "compare: trades", describes="Trades, the latest first.")
-    st.caption(f"{len(table):,} trades{f', the last {TRADES:,} are shown' if len(table) > TRADES else ''}.")
+    last = table.tail(MAX_TRADES).iloc[::-1]
+    show_table(last, config, "compare: trades", alt="Trades, latest first.")
+    st.caption(f"{len(table):,} trades{f', showing the last {MAX_TRADES:,}' if len(table) > MAX_TRADES else ''}.")
     csv = comparison.table_csv(table)
     st.download_button("Download all trades as CSV", csv, "trades.csv", "text/csv", key="compare: trades csv")
 
 
-def _exports(asked: Mapping[str, Any], cost: float) -> None:
-    """Files are made when they are asked for: a report takes a second."""
+def _show_exports(decisions: Mapping[str, Any], cost: float) -> None:
+    """Draw the download buttons; files are generated on click."""
 
     def results() -> list[Any]:
-        return [comparison.account(name, one, cost) for name, one in asked.items()]
+        return [comparison.backtest_of(name, table, cost) for name, table in decisions.items()]
 
-    def page() -> str:
-        return comparison.export_html(results(), next(iter(asked.values())), cost)
+    def report() -> str:
+        return comparison.export_html(results(), next(iter(decisions.values())), cost)
 
     with st.container(horizontal=True):
-        st.download_button("Report (HTML)", page, "comparison.html", "text/html", icon=":material/description:")
+        st.download_button("Report (HTML)", report, "comparison.html", "text/html", icon=":material/description:")
         bars = lambda: comparison.export_csv(results())[0]  # noqa: E731
-        held = lambda: comparison.export_csv(results())[1]  # noqa: E731
+        weights = lambda: comparison.export_csv(results())[1]  # noqa: E731
         st.download_button("Bars (CSV)", bars, "bars.csv", "text/csv", icon=":material/table:")
-        st.download_button("Holdings (CSV)", held, "holdings.csv", "text/csv", icon=":material/table:")
-        st.caption("A figure as PNG: the camera above it.")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+        st.download_button("Weights (CSV)", weights, "weights.csv", "text/csv", icon=":material/table:")
+        st.caption("Save a figure as PNG with the camera icon above it.")

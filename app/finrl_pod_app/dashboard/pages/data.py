@@ -1,4 +1,4 @@
-"""The stored prices: what there is, what is wrong with it, and how more gets in."""
+"""Data page: the catalogue of stored prices, their issues and charts, and the import of files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.data_import import take_in
-from finrl_pod_app.dashboard.pages.parts import show_figure
-from finrl_pod_app.dashboard.pages.tables import show_table
+from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.settings import Settings
 
-VIEWS = ("Flaws", "Prices", "Missing bars", "Jumps", "Correlations")
-SHOWN = 6  # tickers drawn at first
+VIEWS = ("Issues", "Prices", "Missing bars", "Jumps", "Correlations")
+DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
+BAR_LENGTHS = ("1d", "1h", "15m", "1m")
 
 
-def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
+def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every page
     """Draw the page."""
     from finrl_pod_app.dashboard.queries.prices import catalogue_table
 
@@ -29,82 +29,143 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - every page takes them
         {
             "name": column.TextColumn("Name"),
             "source": column.TextColumn("Source"),
-            "bar": column.TextColumn("Bar", help="1d: a day."),
+            "bar": column.TextColumn("Bar", help="Bar length; 1d is a day."),
             "tickers": column.NumberColumn("Tickers", format="localized"),
             "bars": column.NumberColumn("Bars", format="localized"),
             "start": column.TextColumn("From"),
             "end": column.TextColumn("To"),
             "columns": column.TextColumn("Columns"),
             "adjusted": column.TextColumn("Adjusted", help="For splits and dividends."),
-            "flaws": column.NumberColumn("Flaws", help="Known faults, each in words below."),
-            "fault": column.TextColumn("Why it cannot be used"),
+            "flaws": column.NumberColumn("Issues", help="Known issues, listed below."),
+            "fault": column.TextColumn("Error"),
         },
         "catalogue",
-        describes="The stored panels: name, source, tickers, bars, days, columns and how many flaws are known.",
+        alt="The stored panels: name, source, tickers, bars, period, columns and number of known issues.",
     )
     with st.expander("Import a CSV or Parquet file", icon=":material/upload_file:"):
-        take_in()
-    usable = [one.name for one in panels if not one.fault]
+        _show_import()
+    usable = [manifest.name for manifest in panels if not manifest.fault]
     name = st.selectbox("Panel", usable, key="data: panel")
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="data: view")
-    _draw(name, view)
+    panel = cached.panel(name, next(manifest.sha256 for manifest in panels if manifest.name == name))
+    show_view = {
+        "Issues": _show_issues,
+        "Prices": _show_prices,
+        "Missing bars": _show_missing_bars,
+        "Jumps": _show_jumps,
+        "Correlations": _show_correlations,
+    }[view]
+    show_view(panel)
 
 
-def _draw(name: str, view: str) -> None:
+def _show_issues(panel: Any) -> None:
+    if not panel.flaws:
+        st.success("No known issues.", icon=":material/check_circle:")
+    st.markdown("\n".join(f"- {theme.escape_markdown(flaw)}" for flaw in panel.flaws))
+
+
+def _show_prices(panel: Any) -> None:
     from finrl_pod_app.dashboard.figures import prices as figures
     from finrl_pod_app.dashboard.queries import prices
 
-    panel = cached.panel(name, next(one.sha256 for one in cached.catalogue() if one.name == name))
+    chosen = _choose_tickers(panel, DEFAULT_TICKERS)
+    if chosen:
+        st.caption("Growth of 1, from closing prices.")
+        show_figure(figures.growth(prices.growth(panel, chosen)), "growth", alt="Growth of 1 by ticker.", height=460)
+
+
+def _show_missing_bars(panel: Any) -> None:
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.queries import prices
+
+    height = 120 + 18 * len(panel.symbols)
+    show_figure(figures.missing_bars(panel), "gaps", alt="Available bars of each ticker over time.", height=height)
     column: Any = st.column_config
-    symbol = column.TextColumn("Symbol")
-    if view == "Flaws":
-        if not panel.flaws:
-            st.success("No flaws are known.", icon=":material/check_circle:")
-        st.markdown("\n".join(f"- {theme.plain(flaw)}" for flaw in panel.flaws))
-    elif view == "Prices":
-        chosen = _symbols(panel, SHOWN)
-        if chosen:
-            st.caption("Closing prices as a multiple of the first one.")
-            show_figure(figures.growth(prices.growth(panel, chosen)), "growth", describes="Growth of each.", height=460)
-    elif view == "Missing bars":
-        words = "Which bars each ticker has, over time."
-        show_figure(figures.gaps(panel), "gaps", describes=words, height=120 + 18 * len(panel.symbols))
-        days = {
-            "symbol": symbol,
-            "first": column.DatetimeColumn("First", format="YYYY-MM-DD"),
-            "last": column.DatetimeColumn("Last", format="YYYY-MM-DD"),
-            "bars": column.NumberColumn("Bars", format="localized"),
-            "missing": column.NumberColumn("Missing", help="Between its first and last bar."),
-            "share": column.NumberColumn("Share missing", format="percent"),
-        }
-        words = "Each ticker with its first and last bar and how many are missing between them."
-        show_table(prices.missing(panel), days, "missing", describes=words)
-    elif view == "Jumps":
-        least = st.slider("At least, in percent", 5, 100, 40, 5, key="data: jump") / 100
-        table = prices.jumps(panel, least)
-        if table.empty:
-            st.success(
-                f"No close moved by {least:.0%} or more from one bar to the next.", icon=":material/check_circle:"
-            )
+    columns = {
+        "symbol": column.TextColumn("Symbol"),
+        "first": column.DatetimeColumn("First", format="YYYY-MM-DD"),
+        "last": column.DatetimeColumn("Last", format="YYYY-MM-DD"),
+        "bars": column.NumberColumn("Bars", format="localized"),
+        "missing": column.NumberColumn("Missing", help="Between the first and the last bar."),
+        "share": column.NumberColumn("Share missing", format="percent"),
+    }
+    alt = "Each ticker with its first and last bar and the number of bars missing between them."
+    show_table(prices.missing_bars(panel), columns, "missing", alt=alt)
+
+
+def _show_jumps(panel: Any) -> None:
+    from finrl_pod_app.dashboard.queries import prices
+
+    min_move = st.slider("Minimum move, percent", 5, 100, 40, 5, key="data: jump") / 100
+    table = prices.price_jumps(panel, min_move)
+    if table.empty:
+        st.success(f"No moves of {min_move:.0%} or more between two bars.", icon=":material/check_circle:")
+        return
+    column: Any = st.column_config
+    columns = {
+        "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
+        "symbol": column.TextColumn("Symbol"),
+        "before": column.NumberColumn("Before", format="dollar"),
+        "after": column.NumberColumn("After", format="dollar"),
+        "move": column.NumberColumn("Move", format="percent"),
+        "bars": column.NumberColumn("Bars between", help="1: consecutive bars."),
+    }
+    show_table(table, columns, "jumps", alt="Large moves, largest first: day, symbol, prices, size.")
+
+
+def _show_correlations(panel: Any) -> None:
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.queries import prices
+
+    chosen = _choose_tickers(panel, len(panel.symbols))
+    if len(chosen) > 1:
+        figure = figures.correlations(prices.correlations(panel, chosen))
+        alt = "Correlation of the returns of each pair of tickers."
+        show_figure(figure, "correlations", alt=alt, height=200 + 22 * len(chosen))
+        st.caption("Of log returns per bar, over the bars that each pair shares.")
+
+
+def _choose_tickers(panel: Any, default: int) -> list[str]:
+    first = list(panel.symbols[: min(default, MAX_TICKERS)])
+    return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {default}")
+
+
+def _show_import() -> None:
+    """Draw the upload, the result of its check, a preview, and the button that stores it."""
+    from finrl_pod_app.dashboard.queries import prices
+
+    st.caption(
+        "Long format: columns time, symbol, close and optionally open, high, low, volume. Wide format: time, then one "
+        "column of closes per ticker. Nothing is stored until you press Store."
+    )
+    upload = st.file_uploader("File", type=["csv", "gz", "txt", "parquet", "pq"], key="import: file")
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    bar = left.selectbox("Bar length", BAR_LENGTHS, key="import: bar")
+    adjusted = middle.checkbox("Adjusted prices", value=True, help="For splits and dividends.")
+    gaps = right.checkbox("Allow gaps", help="Missing bars between a ticker's first and last become untradable.")
+    if upload is None:
+        return
+    try:
+        panel = prices.read_upload(upload.name, upload.getvalue(), bar=bar, adjusted=adjusted, allow_gaps=gaps)
+    except FinrlPodError as error:
+        st.error(theme.escape_markdown(error), icon=":material/error:")
+        return
+    first, last = (str(panel.times[place].astype("datetime64[D]")) for place in (0, -1))
+    st.success(f"{len(panel.symbols)} tickers, {len(panel.times):,} bars from {first} to {last}.")
+    issues = prices.issues_table(panel)
+    if len(issues):
+        st.caption(f"{len(issues):,} possible issues:")
+        headings = {name: name.capitalize() for name in issues.columns}
+        show_table(issues, headings, "import: flaws", alt="Possible issues of the file.", max_rows=6)
+    closes = prices.preview(panel)
+    headings = {name: str(name) for name in closes.columns}
+    show_table(closes, headings, "import: preview", alt="The last closes of the file, latest first.", max_rows=6)
+    name = st.text_input("Name", max_chars=64, key="import: name", placeholder="my-prices")
+    if st.button("Store", type="primary", disabled=not name, key="import: store"):
+        try:
+            prices.store_upload(panel, name, gaps)
+        except FinrlPodError as error:
+            st.error(theme.escape_markdown(error), icon=":material/error:")
             return
-        moves = {
-            "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
-            "symbol": symbol,
-            "before": column.NumberColumn("Before", format="dollar"),
-            "after": column.NumberColumn("After", format="dollar"),
-            "move": column.NumberColumn("Move", format="percent"),
-            "bars": column.NumberColumn("Bars between", help="1: from one bar to the very next."),
-        }
-        show_table(table, moves, "jumps", describes="Large moves, the largest first: day, symbol, prices, size.")
-    else:
-        chosen = _symbols(panel, len(panel.symbols))
-        if len(chosen) > 1:
-            frame = prices.correlations(panel, chosen)
-            words = "Correlation of the returns of each pair."
-            show_figure(figures.correlations(frame), "correlations", describes=words, height=200 + 22 * len(chosen))
-            st.caption("Of log returns from one close to the next, over the bars that both have.")
-
-
-def _symbols(panel: Any, at_first: int) -> list[str]:
-    first = list(panel.symbols[: min(at_first, 40)])
-    return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {at_first}")
+        cached.catalogue.clear()
+        st.success(f"Stored as {theme.escape_markdown(name)}.", icon=":material/check_circle:")

@@ -1,4 +1,4 @@
-"""How the columns of the paper page's tables are headed, written and explained."""
+"""Column configuration of the tables on the paper trading page: headings, formats and tooltips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod_app.dashboard.definitions import definition
+from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.theme import EXCHANGE_ZONE
 
 ZONE = EXCHANGE_ZONE.key
@@ -21,61 +21,59 @@ def _number(label: str, form: str, **more: Any) -> Any:
     return st.column_config.NumberColumn(label, format=form, **more)
 
 
-def _moment(label: str) -> Any:
+def _time(label: str) -> Any:
     return st.column_config.DatetimeColumn(label, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
 
 
 def positions() -> dict[str, Any]:
-    """Of `paper_account.positions`, whose shares of equity are given in percent."""
+    """Columns of `paper_account.positions`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
         "shares": _number("Shares", SHARES),
         "value": _number("Value", "dollar"),
-        "weight": _number("Weight", "percent", help="Value over own equity."),
-        "target": _number("Target", "percent", help="Weight that the last decision asked for."),
+        "weight": _number("Weight", "percent", help="Value over equity."),
+        "target": _number("Target", "percent", help="Target weight of the last decision."),
         "price": _number("Price", "dollar", help="At the last decision."),
-        "average": _number("Paid", "dollar", help="Average price paid for the shares that are held."),
-        "gain": _number("Gain", "dollar", help="Value over what was paid."),
-        "realised": _number(
-            "Realised", "dollar", help="Gains of shares sold, at average cost, and dividends, less fees."
-        ),
+        "average": _number("Average cost", "dollar", help="Average purchase price per share."),
+        "gain": _number("Unrealised gain", "dollar", help="Value less cost."),
+        "realised": _number("Realised gain", "dollar", help="Sales at average cost, plus dividends, less fees."),
     }
 
 
-def under_way() -> dict[str, Any]:
-    """Of `paper_account.under_way`."""
+def open_intents() -> dict[str, Any]:
+    """Columns of `paper_account.open_intents`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
         "side": _text("Side", "small"),
-        "wanted": _number("Wanted", SHARES),
+        "wanted": _number("Quantity", SHARES),
         "filled": _number("Filled", SHARES),
         "order": _text("Order"),
-        "deadline": _moment("Sent until"),
+        "deadline": _time("Deadline"),
     }
 
 
 def orders() -> dict[str, Any]:
-    """Of `paper_account.orders`."""
+    """Columns of `paper_account.orders`."""
     return {
-        "at": _moment("Written"),
+        "at": _time("Created"),
         "symbol": _text("Symbol", "small"),
         "side": _text("Side", "small"),
         "quantity": _number("Shares", SHARES),
         "filled": _number("Filled", SHARES),
-        "average": _number("Average", "dollar"),
-        "limit_price": _number("Limit", "dollar"),
-        "time_in_force": _text("In force", "small", help="opg, cls: opening or closing auction; day: that day."),
+        "average": _number("Average price", "dollar"),
+        "limit_price": _number("Limit price", "dollar"),
+        "time_in_force": _text("Time in force", "small", help="opg, cls: opening or closing auction; day: session."),
         "state": _text("State", "small"),
-        "status": _text("Broker says", "small"),
+        "status": _text("Broker status", "small"),
         "detail": _text("Detail"),
-        "client_order_id": _text("Name"),
-    }  # fmt: skip
+        "client_order_id": _text("Client order ID"),
+    }
 
 
 def fills() -> dict[str, Any]:
-    """Of `paper_account.fills`."""
+    """Columns of `paper_account.fills`."""
     return {
-        "time": _moment("Time"),
+        "time": _time("Time"),
         "symbol": _text("Symbol", "small"),
         "side": _text("Side", "small"),
         "quantity": _number("Shares", SHARES),
@@ -83,58 +81,58 @@ def fills() -> dict[str, Any]:
         "value": _number("Value", "dollar"),
         "fee": _number("Fee", "dollar"),
         "slippage": _number("Slippage, bp", "%.1f", help=definition("slippage")),
-        "source": _text("Heard by", "small", help="How the daemon learned of it: the broker's stream, or by asking."),
-        "client_order_id": _text("Order"),
+        "source": _text("Source", "small", help="How the daemon received it: the broker's stream or a poll."),
+        "client_order_id": _text("Client order ID"),
     }
 
 
-def costs() -> dict[str, Any]:
-    """Of `paper_costs.by_symbol`."""
+def slippage() -> dict[str, Any]:
+    """Columns of `paper_performance.slippage_by_symbol`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
         "fills": _number("Fills", SHARES),
-        "value": _number("Traded", "dollar"),
-        "moved": _number("Cost", "dollar", help="Against the decision's prices; negative is in our favour."),
-        "bp": _number("bp", "%.1f", help=definition("slippage")),
+        "value": _number("Value traded", "dollar"),
+        "cost": _number("Slippage", "dollar", help="Against the prices at the decision; negative is a gain."),
+        "bp": _number("Slippage, bp", "%.1f", help=definition("slippage")),
     }
 
 
 def limits() -> dict[str, Any]:
-    """Of `paper_state.limits`."""
+    """Columns of `paper_state.risk_limits`."""
     return {
         "limit": _text("Limit", "medium", pinned=True),
-        "used": _number("Now", "percent"),
+        "used": _number("Current", "percent"),
         "allowed": _number("Allowed", "percent"),
         "share": st.column_config.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
     }
 
 
 def risk() -> dict[str, Any]:
-    """Of the journal's risk states."""
-    return {"at": _moment("Since"), "state": _text("State", "small"), "reason": _text("Reason", "large")}
+    """Columns of the journal's risk states."""
+    return {"at": _time("Since"), "state": _text("State", "small"), "reason": _text("Reason", "large")}
 
 
 def halts() -> dict[str, Any]:
-    """Of `paper_state.halted_symbols`."""
-    return {"symbol": _text("Symbol", "small"), "at": _moment("Since"), "reason": _text("Reason", "large")}
+    """Columns of `paper_state.halted_symbols`."""
+    return {"symbol": _text("Symbol", "small"), "at": _time("Since"), "reason": _text("Reason", "large")}
 
 
 def commands() -> dict[str, Any]:
-    """Of `paper_state.commands`."""
+    """Columns of `paper_state.commands_table`."""
     return {
-        "at": _moment("Given"),
+        "at": _time("Time"),
         "name": _text("Command", "small"),
-        "user": _text("By", "small"),
-        "address": _text("From", "small"),
+        "user": _text("User", "small"),
+        "address": _text("Address", "small"),
         "outcome": _text("Outcome", "large"),
-        "answered": _moment("Answered"),
+        "answered": _time("Answered"),
     }
 
 
 def alerts() -> dict[str, Any]:
-    """Of the journal's alerts."""
+    """Columns of the journal's alerts."""
     return {
-        "at": _moment("Time"),
+        "at": _time("Time"),
         "level": _text("Level", "small"),
         "kind": _text("Kind", "small"),
         "message": _text("Message", "large"),
@@ -142,17 +140,17 @@ def alerts() -> dict[str, Any]:
 
 
 def decisions() -> dict[str, Any]:
-    """Of the journal's decisions."""
+    """Columns of the journal's decisions."""
     return {
-        "bar": _text("Closes of", "small"),
-        "at": _moment("Taken"),
+        "bar": _text("Session", "small"),
+        "at": _time("Time"),
         "outcome": _text("Outcome", "small"),
         "strategy": _text("Strategy"),
-        "feed": _text("Prices", "small"),
-        "detail": _text("Left alone, or why not", "large"),
+        "feed": _text("Feed", "small"),
+        "detail": _text("Skipped symbols and reasons", "large"),
     }
 
 
-def foreign() -> dict[str, Any]:
-    """Of `paper_account.foreign`."""
+def external() -> dict[str, Any]:
+    """Columns of `paper_account.external_holdings`."""
     return {"symbol": _text("Symbol", "small"), "shares": _number("Shares", SHARES)}

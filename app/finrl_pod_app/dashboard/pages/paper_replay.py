@@ -1,45 +1,73 @@
-"""The replayed backtest: what is known of it, and a button that makes it anew."""
+"""The replayed backtest on the paper page: its result, and a button that runs it.
+
+The replay needs torch, which the server does not load, so it runs as a separate process.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import streamlit as st
 
-from finrl_pod_app.dashboard import replays, theme
+from finrl_pod_app.cli.paper import DIFFERS
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
-from finrl_pod_app.dashboard.queries.paper_state import simulated
-from finrl_pod_app.dashboard.queries.paper_tracking import Tracking
+from finrl_pod_app.dashboard.queries.paper_performance import Tracking
+from finrl_pod_app.dashboard.queries.paper_state import is_simulated
 
-DIFFERENCES_SHOWN = 10
+MAX_DIFFERENCES = 10
 SAMPLE = "sample"
+TIMEOUT = 600.0  # seconds
 
 
-def offer(journal: Journal, track: Tracking) -> None:
-    """What the replay says, and how to make one."""
-    if track.known:
-        same = "Orders, fills and equity are those of the backtest, to the cent." if not track.differences else ""
-        late = f" {track.behind} sessions came after it." if track.behind else ""
-        st.caption(
-            theme.plain(f"Replayed with {track.strategy} on {track.made[:16].replace('T', ' ')} UTC.{late} {same}")
-        )
-        if track.differences:
-            with st.expander(f"{len(track.differences):,} differences from the backtest"):
-                for sentence in track.differences[:DIFFERENCES_SHOWN]:
-                    st.markdown(f"- {theme.plain(sentence)}")
-                if (more := len(track.differences) - DIFFERENCES_SHOWN) > 0:
+def show_replay(journal: Journal, tracking: Tracking) -> None:
+    """Draw the last replay and the form for a new one."""
+    if tracking.is_available:
+        made = tracking.made[:16].replace("T", " ")
+        match = "Orders, fills and equity match the backtest to the cent." if not tracking.differences else ""
+        late = f" It does not cover the last {tracking.behind} sessions." if tracking.behind else ""
+        st.caption(theme.escape_markdown(f"Replayed with {tracking.strategy} on {made} UTC.{late} {match}"))
+        if tracking.differences:
+            with st.expander(f"{len(tracking.differences):,} differences from the backtest"):
+                for sentence in tracking.differences[:MAX_DIFFERENCES]:
+                    st.markdown(f"- {theme.escape_markdown(sentence)}")
+                if (more := len(tracking.differences) - MAX_DIFFERENCES) > 0:
                     st.markdown(f"and {more:,} more (`finrl-pod paper track --json`)")
-    with st.expander("Replay the backtest now", expanded=not track.known):
+    with st.expander("Replay the backtest", expanded=not tracking.is_available):
         st.markdown(
-            "The backtest sends the orders that the daemon would have sent, over the same sessions. What is left "
-            "between the two is the tracking difference."
+            "Runs the backtest over the same sessions with the orders that the daemon would have sent. The remaining "
+            "difference in growth is the tracking difference."
         )
         prices = st.text_input(
-            "Stored prices", SAMPLE if simulated(journal) else "", key="replay-prices", max_chars=64,
-            placeholder="the daemon's own feed", help="A name from the Data page; empty asks the daemon's own feed.",
-        )  # fmt: skip
+            "Stored prices",
+            SAMPLE if is_simulated(journal) else "",
+            key="replay-prices",
+            max_chars=64,
+            placeholder="the daemon's feed",
+            help="A panel from the Data page. Empty: the daemon's feed.",
+        )
         if st.button("Replay", key="replay", icon=":material/replay:"):
-            with st.spinner("replaying the backtest"):
-                refusal = replays.replay(journal.path, prices.strip())
-            if refusal:
-                st.error(theme.plain(refusal), icon=":material/error:")
+            with st.spinner("Replaying the backtest"):
+                error = run_replay(journal.path, prices.strip())
+            if error:
+                st.error(theme.escape_markdown(error), icon=":material/error:")
             else:
                 st.rerun(scope="fragment")
+
+
+def run_replay(journal: Path, panel: str) -> str:
+    """Run `finrl-pod paper track` on a journal. Returns "" or an error message."""
+    command = [
+        *(sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "track", "--json"),
+        *("--journal", str(journal), f"--panel={panel}"),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return f"the replay was stopped after {TIMEOUT:.0f} s: run finrl-pod paper track from a terminal"
+    if done.returncode == 0 or (done.returncode == DIFFERS and done.stdout.startswith("{")):
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1].removeprefix("finrl-pod: ") if lines else f"the replay failed with exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""The machine: what it does now, devices, versions, disk, and what would not work on it."""
+"""System page: load, devices, disks, and the results of the doctor."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.tables import show_sentences, show_table
-from finrl_pod_app.dashboard.queries import findings, machine
+from finrl_pod_app.dashboard.pages.widgets import show_table, show_text_table
+from finrl_pod_app.dashboard.queries import checks, machine
 from finrl_pod_app.dashboard.settings import Settings
 
 REFRESH = 5.0  # seconds
-CELL = 170  # pixels of a figure: two stand side by side on a telephone
+METRIC_WIDTH = 170  # pixels; two fit side by side on a phone
 
 
 def render(settings: Settings) -> None:
@@ -23,51 +23,52 @@ def render(settings: Settings) -> None:
     st.subheader("Disk")
     column: Any = st.column_config
     show_table(
-        machine.disks({"runs": settings.runs, "prices": cached.store_folder()}),
+        machine.disk_usage({"runs": settings.runs, "prices": cached.store_folder()}),
         {
-            "what": column.TextColumn("Of"),
+            "what": column.TextColumn("Contents"),
             "free": column.NumberColumn("Free, GiB", format="%.1f"),
-            "total": column.NumberColumn("Of, GiB", format="%.1f"),
+            "total": column.NumberColumn("Total, GiB", format="%.1f"),
             "used": column.ProgressColumn("Used", format="percent", min_value=0.0, max_value=1.0),
             "path": column.TextColumn("Folder"),
         },
         "disks",
-        describes="Free and used space of the disks that hold runs and prices.",
+        alt="Free and used disk space of the folders of runs and prices.",
     )
-    st.subheader("What the doctor finds")
-    if st.button("Look again", icon=":material/refresh:"):
+    st.subheader("Doctor")
+    if st.button("Check again", icon=":material/refresh:"):
         cached.doctor.clear()
-    found = cached.doctor()
-    fixes = [f"- **{theme.plain(one.name)}**: {theme.plain(one.fix)}" for one in found if one.status != "ok"]
+    findings = cached.doctor()
+    escape = theme.escape_markdown
+    fixes = [f"- **{escape(finding.name)}**: {escape(finding.fix)}" for finding in findings if finding.status != "ok"]
     st.markdown("\n".join(fixes))
-    show_sentences(
-        findings.doctor_table(found),
-        {"status": "Result", "name": "What", "value": "Found"},
-        describes="What the doctor looked at: result, name and what was found.",
+    show_text_table(
+        checks.doctor_table(findings),
+        {"status": "Result", "name": "Check", "value": "Found"},
+        alt="Results of the doctor: result, name and value of each check.",
     )
 
 
 def _load() -> None:
-    now = machine.load()
+    now = machine.machine_load()
     cards = cached.gpus()
     used = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f}"
     with st.container(horizontal=True):
-        cores = "All processors together; those of other programs count too."
-        st.metric(f"Use of {now.cores} processors", f"{now.cpu:.0%}", help=cores, width=CELL)
-        st.metric("Memory in use, GiB", used, width=CELL)
-        st.metric("This dashboard", f"{now.own / 2**20:,.0f} MiB", help="Memory of its own process.", width=CELL)
-        st.metric("Graphics cards", len(cards) or "none", width=CELL)
+        help_text = "Mean over all cores, including other programs."
+        st.metric(f"CPU ({now.cores} cores)", f"{now.cpu:.0%}", help=help_text, width=METRIC_WIDTH)
+        st.metric("Memory used, GiB", used, width=METRIC_WIDTH)
+        st.metric("Dashboard memory", f"{now.own / 2**20:,.0f} MiB", help="Of this server.", width=METRIC_WIDTH)
+        st.metric("GPUs", len(cards) or "none", width=METRIC_WIDTH)
     if len(cards):
         column: Any = st.column_config
         show_table(
             cards,
             {
-                "card": column.TextColumn("Card"),
-                "use": column.ProgressColumn("In use", format="percent", min_value=0.0, max_value=1.0),
-                "used": column.NumberColumn("Memory, GiB", format="%.1f"),
-                "total": column.NumberColumn("of, GiB", format="%.1f"),
+                "card": column.TextColumn("GPU"),
+                "use": column.ProgressColumn("Utilisation", format="percent", min_value=0.0, max_value=1.0),
+                "used": column.NumberColumn("Memory used, GiB", format="%.1f"),
+                "total": column.NumberColumn("Memory, GiB", format="%.1f"),
                 "temperature": column.NumberColumn("°C", format="%d"),
             },
             "cards",
-            describes="Graphics cards with their use, memory and temperature.",
+            alt="GPUs with utilisation, memory and temperature.",
         )

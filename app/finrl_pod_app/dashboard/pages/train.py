@@ -1,25 +1,167 @@
-"""Set up a training, start it, and watch it."""
+"""Train page: a form that writes a config and starts a training, and the monitor of runs."""
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import date
+from typing import Any
+
 import streamlit as st
 
-from finrl_pod_app.dashboard.pages.train_setup import set_up
-from finrl_pod_app.dashboard.pages.train_watch import watch_one
+from finrl_pod.errors import FinrlPodError
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig, describe_setting
+from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.run_monitor import show_run
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.dashboard.training_form import build_config, propose_splits
+from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text
 
-WATCH, SET_UP = "Watch", "Set up a new one"
+MONITOR, CONFIGURE = "Monitor", "New training"
+MIN_DATE = date(1900, 1, 1)
 
 
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Train")
-    # Set before the widget is made: afterwards it belongs to the visitor.
+    # Set before the widget exists; afterwards its value belongs to the visitor.
     if st.session_state.pop("train: started", False):
-        st.session_state["train: view"] = WATCH
-    st.session_state.setdefault("train: view", WATCH if st.query_params.get("run") else SET_UP)
-    view = st.segmented_control("View", [SET_UP, WATCH], key="train: view", label_visibility="collapsed", required=True)
-    if view == WATCH:
-        watch_one(settings)
+        st.session_state["train: view"] = MONITOR
+    st.session_state.setdefault("train: view", MONITOR if st.query_params.get("run") else CONFIGURE)
+    view = st.segmented_control(
+        "View", [CONFIGURE, MONITOR], key="train: view", label_visibility="collapsed", required=True
+    )
+    if view == MONITOR:
+        show_run(settings)
     else:
-        set_up(settings)
+        _show_form(settings)
+
+
+def _show_form(settings: Settings) -> None:
+    """Draw the form, the resulting TOML, and the start button."""
+    form, preview = st.columns([3, 2], gap="large")
+    with form:
+        name = st.text_input("Run name", "run", max_chars=40, help="The time is appended.")
+        preset = st.selectbox(
+            "Preset", list(PRESETS), format_func=lambda name: f"{name}: {PURPOSES[name]}".replace("`", "")
+        )
+        choices = _choices(PRESETS[preset], preset)
+        toml = st.text_area(
+            "Further settings (TOML)",
+            placeholder="[environment]\nhalf_spread_bps = 2.0",
+            help="Any setting of the config file. Overrides the form.",
+        )
+    with preview:
+        try:
+            config = build_config(choices, toml)
+        except FinrlPodError as error:
+            st.error(theme.escape_markdown(error), icon=":material/error:")
+            return
+        if st.button("Start training", type="primary", icon=":material/play_arrow:", width="stretch"):
+            try:
+                run = jobs.start(config, settings.runs, name)
+            except FinrlPodError as error:
+                st.error(theme.escape_markdown(error), icon=":material/error:")
+                return
+            cached.found_runs.clear()
+            st.session_state["train: started"] = True
+            st.query_params["run"] = run.name
+            st.rerun()
+        text = config_text(config)
+        st.download_button("Download TOML", text, f"{name}.toml", "application/toml", width="stretch")
+        st.caption(f"Run it from a terminal: `finrl-pod tournament {name}.toml --out runs/{name}`")
+        st.code(text, language="toml", height=560, wrap_lines=True)
+
+
+def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
+    """Draw the fields, which start at the values of a preset, and return their nested choices."""
+
+    def key(field: str) -> str:
+        return f"{preset}: {field}"  # a different preset resets the fields
+
+    choices: dict[str, Any] = dataclasses.asdict(base)
+    st.subheader("Data", divider="gray")
+    panels = [manifest for manifest in cached.catalogue() if not manifest.fault]
+    panel = st.selectbox("Prices", panels, format_func=lambda manifest: manifest.name, key=key("data"))
+    st.caption(f"{len(panel.symbols)} tickers, {panel.bars:,} bars from {panel.start} to {panel.end}.")
+    symbols = st.multiselect("Tickers", panel.symbols, placeholder="all", key=key(f"symbols of {panel.name}"))
+    choices["data"] = {"name": panel.name, "symbols": symbols}
+    splits = propose_splits(date.fromisoformat(panel.start[:10]), date.fromisoformat(panel.end[:10]))
+    choices["splits"] = {"embargo": base.splits.embargo, **_choose_splits(splits, key(panel.name))}
+    features = st.multiselect(
+        "Features",
+        cached.feature_names(),
+        default=list(FeatureConfig().names),
+        key=key("features"),
+        help=describe_setting("features.names").comment,
+    )
+    choices["features"] = {"names": features}
+    st.subheader("Agents", divider="gray")
+    algorithm = st.selectbox(
+        "Algorithm",
+        list(ALGORITHMS),
+        index=list(ALGORITHMS).index(base.agent.algorithm),
+        format_func=lambda name: f"{name}: {ALGORITHMS[name].summary}",
+        key=key("algorithm"),
+    )
+    if algorithm != base.agent.algorithm:
+        choices["agent"] = {"algorithm": algorithm}
+        if ALGORITHMS[algorithm].actions == "discrete":
+            choices["environment"]["kind"] = "discrete"
+    left, right = st.columns(2)
+    tournament: TournamentConfig = base.tournament
+    pods = left.number_input(
+        "Pods", 1, 4096, tournament.pods, key=key("pods"), help=describe_setting("tournament.pods").comment
+    )
+    generations = right.number_input(
+        "Generations",
+        1,
+        1000,
+        tournament.generations,
+        key=key("generations"),
+        help=describe_setting("tournament.generations").comment,
+    )
+    samples = left.number_input(
+        "Samples per pod and generation",
+        1_000,
+        1_000_000_000,
+        tournament.samples_per_generation,
+        10_000,
+        key=key("samples"),
+        help=describe_setting("tournament.samples_per_generation").comment,
+    )
+    seed = right.number_input("Seed", 0, 2**31 - 1, base.seed, key=key("seed"), help=describe_setting("seed").comment)
+    choices["seed"] = seed
+    choices["tournament"] |= {"pods": pods, "generations": generations, "samples_per_generation": samples}
+    choices["tournament"] |= {"champion": min(tournament.champion, pods)}
+    if pods == 1:  # a single agent continues through all generations, as in `finrl-pod train`
+        choices["tournament"] |= {"exploit_fraction": 0.0, "reinit_fraction": 0.0}
+    st.caption(f"{pods * generations * samples:,} samples in total.")
+    st.subheader("Market", divider="gray")
+    rules: EnvironmentConfig = base.environment
+    left, right = st.columns(2)
+    cost = left.number_input(
+        "Transaction cost, basis points",
+        0.0,
+        1_000.0,
+        rules.cost_bps,
+        1.0,
+        key=key("cost"),
+        help=describe_setting("environment.cost_bps").comment,
+    )
+    cash = right.number_input("Initial cash, $", 1_000.0, 1e12, rules.cash, 100_000.0, format="%.0f", key=key("cash"))
+    choices["environment"] |= {"cost_bps": cost, "cash": cash}
+    return choices
+
+
+def _choose_splits(proposed: Any, key: str) -> dict[str, list[str]]:
+    """Draw the first and last day of each split, side by side."""
+    splits = {}
+    for place, name in zip(st.columns(3), ("train", "validation", "test"), strict=True):
+        first, last = (date.fromisoformat(day) for day in getattr(proposed, name))
+        help_text = describe_setting(f"splits.{name}").comment
+        low = place.date_input(f"{name.capitalize()} from", first, MIN_DATE, key=f"{key} {name} from", help=help_text)
+        high = place.date_input("To", last, MIN_DATE, key=f"{key} {name} to")
+        splits[name] = [low.isoformat(), high.isoformat()]
+    return splits

@@ -1,1 +1,1 @@
-"""Tables and records for the pages, read from the runs, the store and the journal; no Streamlit here."""
+"""What the pages show, as dataframes and records: read from runs, stored prices and the journal, without Streamlit."""

@@ -1,4 +1,4 @@
-"""Strategies side by side: each is asked once for a period, then its books are kept under any cost at once."""
+"""Backtests side by side: the decisions of a strategy are recorded once, then replayed under any cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.tearsheet import BAND_LEVEL, MIN_BAND_RETURNS, equity_band
 from finrl_pod.evaluate.variations import replay
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
@@ -27,14 +26,15 @@ from finrl_pod_app.services.backtests import prepare
 from finrl_pod_app.services.sweeps import DecisionTable, ask, group_by_market, record_decisions, replay_job
 
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
-SLOW = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # they solve a problem at every rebalancing
-DUST = 1e-9  # of the equity: a trade below it is rounding
-INTERVAL = 0.95
+SLOW_STRATEGIES = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # optimise at every rebalancing
+MIN_TRADE = 1e-9  # of equity; smaller changes are rounding errors
+MIN_INTERVAL_RETURNS = 20
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """An account's course. times, equity: [T] currency at the closes; risk_free: [T-1] or None; metrics by name."""
+    """Equity of an account. times, equity: [T], currency at the closes. risk_free: [T-1] or None. metrics: by name."""
 
     times: Times
     equity: Floats
@@ -42,66 +42,71 @@ class Curve:
     metrics: Mapping[str, float]
 
 
-def ask_strategy(
+def strategy_decisions(
     target: str | Path,
     start: str | None,
     end: str | None,
     base: RunConfig | None,
     data: str | None = None,
     *,
-    counted: bool = False,
+    look_recorded: bool = False,
 ) -> DecisionTable:
-    """What a strategy (its name) or a run's champion (the run's folder) decides from `start` to `end`, or in its test
-    years. base: the config whose data and rules hold for a strategy beside runs. data: other prices, for strategies
-    alone. counted: the look at these bars is in the register already, which is then left alone. Raises FinrlPodError
-    where it cannot be tested there."""
+    """The decisions of a strategy (by name) or a champion (by its run's folder) from `start` to `end`.
+
+    start, end: None for the test period. base: config whose data and rules apply to strategies. data: panel for
+    strategies without a base. look_recorded: do not record a further look at this period in the registry. Raises
+    FinrlPodError if the target cannot be tested there.
+    """
     prepared = prepare(target, data, start, end, base=base)
-    asked = record_decisions(prepared) if counted else ask(prepared)
-    # Only prices and decisions are looked at from here on: features are most of the memory.
-    bars, assets, _ = asked.market.shape
-    bare = torch.empty(bars, assets, 0)
-    slim = dataclasses.replace(asked.market, features=bare, raw_features=bare)
-    return dataclasses.replace(asked, market=slim, prepared=dataclasses.replace(asked.prepared, market=slim))
+    decisions = record_decisions(prepared) if look_recorded else ask(prepared)
+    # The replay needs prices and decisions only; features, most of the memory, are dropped.
+    bars, assets, _ = decisions.market.shape
+    empty = torch.empty(bars, assets, 0)
+    market = dataclasses.replace(decisions.market, features=empty, raw_features=empty)
+    prepared = dataclasses.replace(decisions.prepared, market=market)
+    return dataclasses.replace(decisions, market=market, prepared=prepared)
 
 
-def curves(asked: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
-    """The account of each strategy, by its name, with the cost of a trade in basis points; None: its own config's."""
-    names = {id(one): name for name, one in asked.items()}
-    found: dict[str, Curve] = {}
-    for group in group_by_market(list(asked.values())):
-        tables = torch.from_numpy(np.stack([one.table for one in group]))
-        jobs = [replay_job(one, place, _cost(one, cost_bps)) for place, one in enumerate(group)]
-        done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
-        for place, (one, metrics) in enumerate(zip(group, done.metrics(), strict=True)):
-            first, last = one.prepared.first, one.prepared.last
-            times = one.market.times[first : last + 1]
-            found[names[id(one)]] = Curve(times, done.equity[place, : len(times)], done.risk_free[place], metrics)
-    return {name: found[name] for name in asked}
+def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
+    """The account of each strategy under a proportional cost in basis points; None: the cost of its own config."""
+    name_of = {id(table): name for name, table in decisions.items()}
+    curves: dict[str, Curve] = {}
+    for group in group_by_market(list(decisions.values())):
+        tables = torch.from_numpy(np.stack([table.table for table in group]))
+        jobs = [replay_job(table, place, _cost(table, cost_bps)) for place, table in enumerate(group)]
+        replayed = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
+        for place, (table, metrics) in enumerate(zip(group, replayed.metrics(), strict=True)):
+            first, last = table.prepared.first, table.prepared.last
+            times = table.market.times[first : last + 1]
+            equity, risk_free = replayed.equity[place, : len(times)], replayed.risk_free[place]
+            curves[name_of[id(table)]] = Curve(times, equity, risk_free, metrics)
+    return {name: curves[name] for name in decisions}
 
 
-def account(name: str, asked: DecisionTable, cost_bps: float | None) -> BacktestResult:
-    """The same account with all that happened in it, bar by bar."""
-    table = torch.from_numpy(asked.table)
+def backtest_of(name: str, decisions: DecisionTable, cost_bps: float | None) -> BacktestResult:
+    """The full backtest of recorded decisions, with weights, turnover and costs per bar."""
+    table = torch.from_numpy(decisions.table)
     acts = (~torch.isnan(table[:, 0])).tolist()
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:  # noqa: ARG001
         return table[t].unsqueeze(0) if acts[t] else None
 
-    job = replay_job(asked, 0, _cost(asked, cost_bps))
-    cash = asked.prepared.config.environment.cash
-    return backtest_result(name, asked.market, simulate(asked.market, decide, job.first, job.last, job.rules, cash))
+    job = replay_job(decisions, 0, _cost(decisions, cost_bps))
+    cash = decisions.prepared.config.environment.cash
+    simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, cash)
+    return backtest_result(name, decisions.market, simulation)
 
 
-def trades(result: BacktestResult, asked: DecisionTable) -> pd.DataFrame:
-    """Every fill: time (of the bar it filled in), symbol, side, shares, price, value in currency and weight after."""
-    first, last = asked.prepared.first, asked.prepared.last
-    close, fill = (x.numpy()[first : last + 1] for x in (asked.market.close, asked.market.fill))
+def trades_table(result: BacktestResult, decisions: DecisionTable) -> pd.DataFrame:
+    """One row per fill: time (of its bar), symbol, side, shares, price, value in currency, weight (after it)."""
+    first, last = decisions.prepared.first, decisions.prepared.last
+    close, fill = (x.numpy()[first : last + 1] for x in (decisions.market.close, decisions.market.fill))
     held = result.weights * result.equity[:, None] / close
     change = np.diff(held, axis=0, prepend=0.0)
     price = fill
-    if asked.market.fill_rule != "same_close":  # the decision of the bar before fills in this one
+    if decisions.market.fill_rule != "same_close":  # orders fill in the bar after the decision
         price = np.concatenate([close[:1], fill[:-1]])
-    bars, assets = np.nonzero(np.abs(change * price) > DUST * np.abs(result.equity[:, None]))
+    bars, assets = np.nonzero(np.abs(change * price) > MIN_TRADE * np.abs(result.equity[:, None]))
     shares, prices = change[bars, assets], price[bars, assets]
     return pd.DataFrame(
         {
@@ -116,69 +121,67 @@ def trades(result: BacktestResult, asked: DecisionTable) -> pd.DataFrame:
     )
 
 
-def metrics_table(found: Mapping[str, Curve]) -> pd.DataFrame:
-    """A row for each strategy: its name and the metrics."""
-    rows = [{"strategy": name, **{key: curve.metrics[key] for key in METRICS}} for name, curve in found.items()]
+def metrics_table(curves: Mapping[str, Curve]) -> pd.DataFrame:
+    """One row per strategy: strategy and its metrics."""
+    rows = [{"strategy": name, **{key: curve.metrics[key] for key in METRICS}} for name, curve in curves.items()]
     return pd.DataFrame(rows, columns=["strategy", *METRICS])
 
 
-def intervals_table(found: Mapping[str, Curve], seed: int) -> pd.DataFrame:
-    """Sharpe ratio, return a year and drawdown of each strategy with the ends of their bootstrap intervals; strategies
-    whose returns allow none (too few, constant, ruined) are left out."""
+def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
+    """Sharpe ratio, CAGR and maximum drawdown of each strategy with their bootstrap confidence intervals.
+
+    Strategies with fewer than 20 returns, constant returns or a ruined account are omitted.
+    """
     rows = []
-    for name, curve in found.items():
+    for name, curve in curves.items():
         returns = simple_returns(curve.equity)
-        if len(returns) < 20 or returns.min() <= -1 or np.ptp(returns) == 0:
+        if len(returns) < MIN_INTERVAL_RETURNS or returns.min() <= -1 or np.ptp(returns) == 0:
             continue
-        periods, cash = bars_per_year(curve.times), curve.risk_free
+        periods, risk_free = bars_per_year(curve.times), curve.risk_free
         intervals = account_intervals(
-            returns, INTERVAL, seed=seed, draws=500, periods_per_year=periods, risk_free=cash
+            returns, CONFIDENCE, seed=seed, draws=500, periods_per_year=periods, risk_free=risk_free
         )._asdict()
-        ends = {f"{key}_{end}": getattr(one, end) for key, one in intervals.items() for end in ("value", "low", "high")}
-        rows.append({"strategy": name, **ends})
+        columns = {
+            f"{metric}_{end}": getattr(interval, end)
+            for metric, interval in intervals.items()
+            for end in ("value", "low", "high")
+        }
+        rows.append({"strategy": name, **columns})
     return pd.DataFrame(rows)
 
 
-def band_of(equity: Floats) -> dict[str, Any] | None:
-    """`equity_band`, or None for a curve that is too short, flat or ruined to have one."""
-    if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
-        return None
-    return equity_band(equity)
-
-
 def table_csv(table: pd.DataFrame) -> str:
-    """A table as CSV that no spreadsheet takes for formulas."""
+    """A table as CSV with formulas escaped."""
     return csv_text({str(name): table[name].to_numpy() for name in table.columns})
 
 
 def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
-    """Bars and holdings as CSV that no spreadsheet takes for formulas."""
-    named = {result.name: result for result in results}
-    return csv_text(bars_table(named)), csv_text(weights_table(named))
+    """Bars and weights of the results as CSV with formulas escaped."""
+    by_name = {result.name: result for result in results}
+    return csv_text(bars_table(by_name)), csv_text(weights_table(by_name))
 
 
-def export_html(results: Sequence[BacktestResult], asked: DecisionTable, cost_bps: float | None) -> str:
-    """The report of the comparison: one page that needs no network. asked: the first one, whose rules it states."""
-    from finrl_pod_app.report.document import build_document
+def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cost_bps: float | None) -> str:
+    """The comparison as a self-contained HTML report. decisions: of the first strategy, whose rules are stated."""
+    from finrl_pod_app.report.document import bootstrap_band, build_document
     from finrl_pod_app.report.html import render
     from finrl_pod_app.services.doctor import installed_versions
 
-    named = {result.name: result for result in results}
-    config = asked.prepared.config
-    environment = dataclasses.replace(config.environment, cost_bps=_cost(asked, cost_bps))
+    by_name = {result.name: result for result in results}
+    config = decisions.prepared.config
+    environment = dataclasses.replace(config.environment, cost_bps=_cost(decisions, cost_bps))
     days = [str(result.times[place].astype("datetime64[D]")) for result in results[:1] for place in (0, -1)]
     document = build_document(
         config=dataclasses.replace(config, environment=environment),
-        panel=asked.prepared.panel,
+        panel=decisions.prepared.panel,
         splits={"test": days},
-        results=named,
+        results=by_name,
         versions=installed_versions(),
     )
-    band = band_of(results[0].equity)
-    document["test"]["band"] = None if band is None else {"level": BAND_LEVEL, **band}
+    document["test"]["band"] = bootstrap_band(results[0].equity)
     plain: dict[str, Any] = to_plain(document)
-    return render(plain, named)
+    return render(plain, by_name)
 
 
-def _cost(asked: DecisionTable, cost_bps: float | None) -> float:
-    return asked.prepared.config.environment.cost_bps if cost_bps is None else cost_bps
+def _cost(decisions: DecisionTable, cost_bps: float | None) -> float:
+    return decisions.prepared.config.environment.cost_bps if cost_bps is None else cost_bps

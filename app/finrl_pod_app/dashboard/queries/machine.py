@@ -1,4 +1,4 @@
-"""What the machine is doing now: processors, memory, disks, graphics cards."""
+"""Load of the machine: processors, memory, disks and GPUs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import pandas as pd
 import psutil
 
 GIB = 2**30
-LOOK = 0.2  # seconds: since the last look would be no time at all at first, and where two pages are open
+# A fixed interval: psutil's default, the time since the last call, is zero at first and wrong with two open pages.
+CPU_INTERVAL = 0.2  # seconds
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
-_GPU_SECONDS = 5.0  # nvidia-smi of a driver that hangs is given up
+_GPU_TIMEOUT = 5.0  # seconds, for nvidia-smi of a driver that hangs
 
 
 @dataclass(frozen=True)
 class Load:
-    """cpu: share of all cores in use. memory: of all, in bytes. own: bytes of this process."""
+    """Load of the machine. cpu: share of all cores in use. memory_used, memory_total, own (this process): bytes."""
 
     cores: int
     cpu: float
@@ -30,45 +31,49 @@ class Load:
     own: int
 
 
-def load() -> Load:
-    """How busy the machine is."""
+def machine_load() -> Load:
+    """The current load; takes `CPU_INTERVAL` seconds."""
     memory = psutil.virtual_memory()
     own = psutil.Process().memory_info().rss
-    cpu = psutil.cpu_percent(interval=LOOK) / 100
+    cpu = psutil.cpu_percent(interval=CPU_INTERVAL) / 100
     return Load(psutil.cpu_count() or 1, cpu, memory.total - memory.available, memory.total, own)
 
 
-def disks(places: dict[str, Path]) -> pd.DataFrame:
-    """A row for each place: what, path, free and total in GiB, used as a share. A folder that is not there yet is told
-    by the first one above it that is."""
+def disk_usage(folders: dict[str, Path]) -> pd.DataFrame:
+    """One row per folder: what, path, free and total in GiB, used as a share.
+
+    A folder that does not exist yet is measured at its nearest existing parent.
+    """
     rows = []
-    for what, place in places.items():
-        there = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
-        usage = shutil.disk_usage(there)
-        rows.append((what, str(place), usage.free / GIB, usage.total / GIB, 1 - usage.free / usage.total))
+    for what, folder in folders.items():
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        usage = shutil.disk_usage(existing)
+        rows.append((what, str(folder), usage.free / GIB, usage.total / GIB, 1 - usage.free / usage.total))
     return pd.DataFrame(rows, columns=["what", "path", "free", "total", "used"])
 
 
-def gpus() -> pd.DataFrame:
-    """A row for each NVIDIA card: card, use as a share, memory used and total in GiB, temperature in °C. Empty where
-    there is none, or no nvidia-smi that answers."""
+def gpu_table() -> pd.DataFrame:
+    """One row per NVIDIA GPU: card, use as a share, memory used and total in GiB, temperature in °C.
+
+    Empty without a GPU or without an nvidia-smi that answers.
+    """
     program = shutil.which("nvidia-smi")
     text = ""
     if program is not None:
-        asked = [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+        command = [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
         try:
-            text = subprocess.run(asked, capture_output=True, text=True, timeout=_GPU_SECONDS, check=True).stdout
+            text = subprocess.run(command, capture_output=True, text=True, timeout=_GPU_TIMEOUT, check=True).stdout
         except (OSError, subprocess.SubprocessError):
             text = ""
-    return gpu_table(list(csv.reader(io.StringIO(text), skipinitialspace=True)))
+    return parse_gpu_rows(list(csv.reader(io.StringIO(text), skipinitialspace=True)))
 
 
-def gpu_table(rows: Sequence[Sequence[str]]) -> pd.DataFrame:
-    """The answer of nvidia-smi as a table; a field that a card does not have ("[N/A]") is NaN."""
+def parse_gpu_rows(rows: Sequence[Sequence[str]]) -> pd.DataFrame:
+    """The rows of nvidia-smi as `gpu_table` gives them; fields that a GPU does not report ("[N/A]") are NaN."""
     found = []
     for row in rows:
         if len(row) != len(_GPU_FIELDS):
             continue
-        use, used, total, heat = (pd.to_numeric(field, errors="coerce") for field in row[2:])
-        found.append((f"{row[0]}: {row[1]}", use / 100, used / 1024, total / 1024, heat))
+        use, used, total, temperature = (pd.to_numeric(field, errors="coerce") for field in row[2:])
+        found.append((f"{row[0]}: {row[1]}", use / 100, used / 1024, total / 1024, temperature))
     return pd.DataFrame(found, columns=["card", "use", "used", "total", "temperature"])

@@ -1,4 +1,4 @@
-"""What the paper account holds, what is under way, and what it bought and sold."""
+"""Positions, open intents, orders and fills of the paper account."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import Any
 import pandas as pd
 
 from finrl_pod.paper.records import TAKEN
-from finrl_pod_app.dashboard.queries.paper_journal import KEPT, Journal
+from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 
-SHARE_DIGITS = 9  # the smallest fraction that a broker takes; sums of floats are rounded to it
+SHARE_DIGITS = 9  # decimals of the smallest fraction that a broker accepts; sums of floats are rounded to them
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHED_JOURNALS)
 def positions(journal: Journal) -> pd.DataFrame:
-    """Own positions, the largest first: symbol, shares, average (price paid), price, value, weight, target, gain,
-    realised. All who ask get the same frame, which is not to be changed.
+    """Positions of the strategy, largest first, including closed ones with a realised gain.
 
-    price: at the last decision. weight, target: of own equity; target is what the last decision asked for. gain: value
-    over what was paid for the shares. realised: gains of shares that were sold, by average cost, and dividends, less
-    fees. Symbols that are held no more but made gains are kept, with no shares.
+    Columns: symbol, shares, average (cost per share), price (at the last decision), value, weight and target (shares of
+    equity), gain (unrealised), realised (gains at average cost, plus dividends, less fees). The cached frame is
+    shared; do not modify it.
     """
     held: dict[str, list[float]] = {}  # shares, cost, realised
-    for event in _events(journal):
+    for event in _booked_events(journal):
         shares, cost, realised = held.setdefault(event.symbol, [0.0, 0.0, 0.0])
         after = round(shares + event.change, SHARE_DIGITS)
         if event.kind == "action":  # a split changes shares and no cost; a dividend is income
             held[event.symbol] = [after, cost, realised + event.cash]
             continue
-        if shares * event.change < 0:  # some of it is closed
+        if shares * event.change < 0:  # a partial or full close
             closed = min(abs(event.change), abs(shares)) / abs(shares)
             sign = 1 if shares > 0 else -1
             realised += sign * (closed * abs(shares)) * event.price - closed * cost
             cost *= 1 - closed
-            if after * shares < 0:  # turned round: the rest opens the other side
+            if after * shares < 0:  # a reversal: the rest opens the other side
                 cost = after * event.price
         else:
             cost += event.change * event.price
@@ -49,64 +48,94 @@ def positions(journal: Journal) -> pd.DataFrame:
     frame["average"] = (frame.cost / frame.shares).where(frame.shares != 0)
     frame["value"] = (frame.shares * frame.price).fillna(0.0)
     frame["gain"] = (frame.value - frame.cost).where(frame.shares != 0)
-    worth = journal.cash + float(frame.value.sum())
-    frame["weight"] = frame.value / worth if worth > 0 else float("nan")
+    equity = journal.cash + float(frame.value.sum())
+    frame["weight"] = frame.value / equity if equity > 0 else float("nan")
     frame["target"] = frame.symbol.map(journal.targets).astype(float)
     columns = ["symbol", "shares", "average", "price", "value", "weight", "target", "gain", "realised"]
     return frame.sort_values(["value", "symbol"], ascending=[False, True])[columns].reset_index(drop=True)
 
 
-def foreign(journal: Journal) -> pd.DataFrame:
-    """Shares on the account that are not ours: symbol, shares."""
-    total = journal.foreign.groupby("symbol").quantity.sum().round(SHARE_DIGITS)
+def external_holdings(journal: Journal) -> pd.DataFrame:
+    """Shares on the account that the strategy does not own: symbol, shares."""
+    total = journal.external.groupby("symbol").quantity.sum().round(SHARE_DIGITS)
     return total[total != 0].rename("shares").reset_index()
 
 
-def under_way(journal: Journal) -> pd.DataFrame:
-    """Intents that are neither filled nor given up: symbol, side, wanted, filled (shares), order (its state)."""
+def open_intents(journal: Journal) -> pd.DataFrame:
+    """Intents neither filled nor abandoned: symbol, side, wanted and filled (shares), order (its state)."""
     orders = journal.orders[journal.orders.intent_id.isin(journal.intents.id)]
     filled = orders.groupby("intent_id").filled.sum()
     state = orders.groupby("intent_id").state.last()
     frame = journal.intents.assign(
         wanted=journal.intents.quantity,
         filled=journal.intents.id.map(filled).fillna(0.0),
-        order=journal.intents.id.map(state).fillna("not sent yet"),
+        order=journal.intents.id.map(state).fillna("not submitted"),
     )
     return frame[["symbol", "side", "wanted", "filled", "order", "reference_price", "deadline"]]
 
 
 def orders(journal: Journal) -> pd.DataFrame:
-    """All orders, the newest first, with the average price of what filled."""
+    """All orders, newest first, with their average fill price."""
     frame = journal.orders.iloc[::-1].reset_index(drop=True)
     frame["average"] = (frame.value / frame.filled).where(frame.filled > 0)
-    columns = ["at", "bar", "symbol", "side", "quantity", "filled", "average", "limit_price", "time_in_force", "state",
-               "status", "detail", "client_order_id"]  # fmt: skip
+    columns = [
+        "at",
+        "bar",
+        "symbol",
+        "side",
+        "quantity",
+        "filled",
+        "average",
+        "limit_price",
+        "time_in_force",
+        "state",
+        "status",
+        "detail",
+        "client_order_id",
+    ]
     return frame[columns]
 
 
 def fills(journal: Journal) -> pd.DataFrame:
-    """All executions, the newest first, each with its slippage in basis points of the decision's price."""
+    """All fills, newest first, with slippage in basis points against the price at the decision."""
     frame = journal.fills.iloc[::-1].reset_index(drop=True)
     sign = frame.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
     frame["value"] = frame.quantity * frame.price
     frame["slippage"] = sign * (frame.price / frame.reference_price - 1) * 10_000
-    frame.loc[frame.bar.str.startswith("flatten"), "slippage"] = float("nan")  # sold without a decision's price
+    frame.loc[frame.bar.str.startswith("flatten"), "slippage"] = float("nan")  # a flatten has no decision price
     return frame[
         ["time", "symbol", "side", "quantity", "price", "value", "fee", "slippage", "source", "client_order_id"]
     ]
 
 
-def _events(journal: Journal) -> list[Any]:
-    """Fills and corporate actions in the order in which they were booked. Shares that others took count as sold."""
-    made = journal.fills
-    sign = made.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
-    traded = pd.DataFrame({"at": made["at"], "kind": "fill", "symbol": made.symbol, "change": sign * made.quantity,
-                           "price": made.price, "fee": made.fee, "cash": 0.0})  # fmt: skip
-    done = journal.actions
-    taken = done.kind == TAKEN
-    booked = pd.DataFrame({"at": done["at"], "kind": taken.map({True: "fill", False: "action"}), "symbol": done.symbol,
-                           "change": done.own_change, "price": (done.cash / -done.own_change).where(taken, 0.0),
-                           "fee": 0.0, "cash": done.cash})  # fmt: skip
+def _booked_events(journal: Journal) -> list[Any]:
+    """Fills and corporate actions in booking order. Shares taken by others count as sold."""
+    fills = journal.fills
+    sign = fills.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
+    traded = pd.DataFrame(
+        {
+            "at": fills["at"],
+            "kind": "fill",
+            "symbol": fills.symbol,
+            "change": sign * fills.quantity,
+            "price": fills.price,
+            "fee": fills.fee,
+            "cash": 0.0,
+        }
+    )
+    actions = journal.actions
+    taken = actions.kind == TAKEN
+    booked = pd.DataFrame(
+        {
+            "at": actions["at"],
+            "kind": taken.map({True: "fill", False: "action"}),
+            "symbol": actions.symbol,
+            "change": actions.own_change,
+            "price": (actions.cash / -actions.own_change).where(taken, 0.0),
+            "fee": 0.0,
+            "cash": actions.cash,
+        }
+    )
     parts = [part for part in (traded, booked) if len(part)]
     if not parts:
         return []

@@ -1,4 +1,4 @@
-"""How the paper account stands: sign of life, fresh data, risk limits, commands, alerts."""
+"""State of the paper account: daemon, prices, reconciliation, risk limits, commands and decisions."""
 
 from __future__ import annotations
 
@@ -15,124 +15,147 @@ from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.queries.paper_account import positions
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
-from finrl_pod_app.dashboard.theme import moment
+from finrl_pod_app.dashboard.theme import age, exchange_time
 
-MISSED = 3.0  # seconds without a beat after which the daemon's process is looked for
-QUIET = 10.0  # seconds without a beat after which the daemon counts as late; it beats every second
-SILENT = 60.0  # and as down or hanging
-NEAR = 0.8  # share of a limit from which on it is shown as near
+# Seconds since the last heartbeat; the daemon writes one every second.
+PROCESS_CHECK_AFTER = 3.0  # the daemon's process is checked
+LATE_AFTER = 10.0
+STOPPED_AFTER = 60.0
+NEAR_LIMIT = 0.8  # share of a risk limit
 
 Level = Literal["good", "warning", "bad", "unknown"]
 
 
 @dataclass(frozen=True)
-class Sign:
-    """One thing that is well or not: words for a person. level: how bad it is."""
+class StatusBadge:
+    """One status on the page. name: identifier. label: the short text of the badge. detail: the sentence below it."""
 
-    title: str
+    name: str
     level: Level
-    words: str
+    label: str
+    detail: str
 
 
-def heartbeat(journal: Journal, now: datetime) -> Sign:
-    """Whether the daemon's loop is alive."""
+def trading_status(journal: Journal) -> StatusBadge:
+    """The risk state with its reason."""
+    state, reason = journal.state
+    level, detail = {
+        "active": ("good", "orders are sent within the risk limits"),
+        "reducing": ("warning", "only orders that reduce a position are sent"),
+        "halted": ("bad", "no orders are sent"),
+    }.get(state, ("unknown", state))
+    return StatusBadge("trading", level, f"Trading: {state}", f"{detail} ({reason})" if reason else detail)  # type: ignore[arg-type]
+
+
+def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
+    """Whether the daemon runs, by its heartbeat file and its process."""
     path = journal.config.outside.heartbeat if journal.config else ""
     if not path:
-        return Sign("Daemon", "unknown", "no heartbeat is configured ([outside] heartbeat)")
+        return StatusBadge("daemon", "unknown", "Daemon: unknown", "no heartbeat file is configured")
     try:
         beat = read_json(Path(path))
         at, trading, pid = datetime.fromisoformat(beat["at"]), bool(beat["trading"]), int(beat["pid"])
-        age = (now - at).total_seconds()
+        seconds = (now - at).total_seconds()
     except RunError:
-        return Sign("Daemon", "bad", "no sign of life: the heartbeat's file is not there")
+        return StatusBadge("daemon", "bad", "Daemon: stopped", "the heartbeat file is missing")
     except (KeyError, TypeError, ValueError):
-        return Sign("Daemon", "bad", "the heartbeat's file holds no heartbeat")
-    if age > MISSED and _ended(pid):
-        return Sign("Daemon", "bad", f"its process ended; last sign of life {spoken(age)} ago")
-    if age > SILENT:
-        return Sign("Daemon", "bad", f"silent for {spoken(age)}: it is down or hangs")
-    if age > QUIET:
-        return Sign("Daemon", "warning", f"last sign of life {spoken(age)} ago")
-    return Sign("Daemon", "good", "alive and trading" if trading else "alive, recovering")
+        return StatusBadge("daemon", "bad", "Daemon: unknown", "the heartbeat file is damaged")
+    if seconds > PROCESS_CHECK_AFTER and _has_ended(pid):
+        return StatusBadge("daemon", "bad", "Daemon: stopped", f"process ended; last heartbeat {age(seconds)} ago")
+    if seconds > STOPPED_AFTER:
+        return StatusBadge("daemon", "bad", "Daemon: not responding", f"no heartbeat for {age(seconds)}")
+    if seconds > LATE_AFTER:
+        return StatusBadge("daemon", "warning", "Daemon: late", f"last heartbeat {age(seconds)} ago")
+    return StatusBadge("daemon", "good", "Daemon: running", "trading" if trading else "recovering")
 
 
-def freshness(journal: Journal, now: datetime) -> Sign:
-    """Whether the prices of the last decision are those of the last complete session."""
+def price_status(journal: Journal, now: datetime) -> StatusBadge:
+    """Whether the last decision used the prices of the last complete session."""
     if not journal.priced:
-        return Sign("Prices", "unknown", "no prices were looked at yet")
-    feed = str(journal.looks.feed.iloc[-1]) if len(journal.looks) else "its feed"
-    seen = f"closes of {journal.priced} from {feed}"
-    if simulated(journal):
-        return Sign("Prices", "unknown", f"{seen}, on a simulated clock")
+        return StatusBadge("prices", "unknown", "Prices: none", "no prices read yet")
+    feed = str(journal.price_reads.feed.iloc[-1]) if len(journal.price_reads) else "the feed"
+    closes = f"closes of {journal.priced} from {feed}"
+    if is_simulated(journal):
+        return StatusBadge("prices", "unknown", "Prices: simulated", f"{closes}, simulated clock")
     behind = sessions_behind(journal.priced, now)
     if behind <= 0:
-        return Sign("Prices", "good", seen)
-    # Between the close and the next decision one session is always ahead of the daemon.
-    level: Level = "good" if behind == 1 else "bad"
-    return Sign("Prices", level, f"{seen}, {behind} session{'s' if behind > 1 else ''} behind")
+        return StatusBadge("prices", "good", "Prices: current", closes)
+    # Between the close and the next decision the daemon is always one session behind.
+    level, label = ("good", "Prices: current") if behind == 1 else ("bad", "Prices: stale")
+    detail = f"{closes}, {behind} session{'s' if behind > 1 else ''} behind"
+    return StatusBadge("prices", level, label, detail)  # type: ignore[arg-type]
 
 
 def sessions_behind(bar: str, now: datetime) -> int:
-    """Complete sessions of the exchange after `bar` (an ISO date)."""
+    """Number of complete exchange sessions after `bar` (an ISO date)."""
     from finrl_pod.paper.runtime.schedule import Calendar
 
     day = datetime.fromisoformat(bar).date()
     if (now.date() - day).days > 10 * 366:
-        return len(pd.bdate_range(day, now.date())) - 1  # about: the calendar is kept by decades
+        return len(pd.bdate_range(day, now.date())) - 1  # approximate: the calendar covers decades only
     return sum(1 for s in Calendar().sessions(day + timedelta(days=1), now.date()) if s.close <= now)
 
 
-def simulated(journal: Journal) -> bool:
-    """Whether the daemon followed another clock than the world's."""
+def is_simulated(journal: Journal) -> bool:
+    """Whether the daemon runs on a simulated clock or broker."""
     config = journal.config
     return config is not None and (bool(config.broker.clock) or config.broker.kind == "simulated")
 
 
-def agreement(journal: Journal) -> Sign:
-    """Whether the alerts since the last acknowledgement say that journal and broker differ."""
+def reconciliation_status(journal: Journal) -> StatusBadge:
+    """Whether alerts since the last acknowledgement report differences between journal and broker."""
     answered = journal.commands.dropna(subset=["outcome"])
-    accepted = answered[answered["name"] == "acknowledge"]["answered"].max()
-    found = journal.alerts[journal.alerts.kind.isin(["mismatch", "refused"])]
-    found = found[found["at"] > accepted] if pd.notna(accepted) else found
-    if found.empty:
-        return Sign("Books", "good", "journal and broker agree")
-    return Sign("Books", "bad", f"{found.message.iloc[-1]}")
+    acknowledged = answered[answered["name"] == "acknowledge"]["answered"].max()
+    alerts = journal.alerts[journal.alerts.kind.isin(["mismatch", "refused"])]
+    alerts = alerts[alerts["at"] > acknowledged] if pd.notna(acknowledged) else alerts
+    if alerts.empty:
+        return StatusBadge("reconciliation", "good", "Reconciled", "journal and broker agree")
+    return StatusBadge("reconciliation", "bad", "Not reconciled", f"{alerts.message.iloc[-1]}")
+
+
+def statuses(journal: Journal, now: datetime) -> tuple[StatusBadge, ...]:
+    """All statuses: trading, daemon, prices, reconciliation."""
+    return (
+        trading_status(journal),
+        daemon_status(journal, now),
+        price_status(journal, now),
+        reconciliation_status(journal),
+    )
 
 
 def halted_symbols(journal: Journal) -> pd.DataFrame:
-    """Symbols that are not traded until a person acknowledges them: symbol, at, reason."""
+    """Symbols not traded until acknowledged: symbol, at, reason."""
     last = journal.halts.groupby("symbol", sort=True).last().reset_index()
     return last[last.halted == 1][["symbol", "at", "reason"]]
 
 
-def limits(journal: Journal) -> pd.DataFrame:
-    """A row a risk limit: limit, used, allowed (both as shares of own equity), share (used of allowed), level."""
+def risk_limits(journal: Journal) -> pd.DataFrame:
+    """One row per risk limit: limit, used and allowed (shares of equity), share (used over allowed), level."""
     columns = ["limit", "used", "allowed", "share", "level"]
     if journal.config is None:
         return pd.DataFrame(columns=columns)
-    risk, held = journal.config.risk, positions(journal)
-    weights = held.weight.fillna(0.0)
-    day, fall = losses(journal)
+    risk, weights = journal.config.risk, positions(journal).weight.fillna(0.0)
+    daily_loss, drawdown = daily_loss_and_drawdown(journal)
     used = {
         "largest position": (float(weights.abs().max()) if len(weights) else 0.0, risk.max_position),
         "gross exposure": (float(weights.abs().sum()), risk.max_gross),
         "net exposure": (abs(float(weights.sum())), risk.max_net),
-        "loss of the day": (day, risk.daily_loss),
-        "drawdown": (fall, risk.drawdown),
+        "daily loss": (daily_loss, risk.daily_loss),
+        "drawdown": (drawdown, risk.drawdown),
     }
     frame = pd.DataFrame(
         [
-            {"limit": name, "used": value, "allowed": most, "share": value / most}
-            for name, (value, most) in used.items()
+            {"limit": name, "used": value, "allowed": allowed, "share": value / allowed}
+            for name, (value, allowed) in used.items()
         ],
         columns=columns,
     )
-    frame["level"] = ["bad" if s > 1 else "warning" if s > NEAR else "good" for s in frame.share]
+    frame["level"] = ["bad" if s > 1 else "warning" if s > NEAR_LIMIT else "good" for s in frame.share]
     return frame
 
 
-def losses(journal: Journal) -> tuple[float, float]:
-    """Loss of the last session and fall from the highest mark since trading was last resumed; 0 for a gain."""
+def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
+    """Loss of the last session, and drawdown from the peak since trading was last resumed; 0 for a gain."""
     marks = journal.equity
     if marks.empty:
         return 0.0, 0.0
@@ -146,8 +169,10 @@ def losses(journal: Journal) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Summary:
-    """The account in figures. day, total, drawdown: shares; drawdown is from the highest mark of all sessions, and
-    not above 0. session: of the last mark, empty before the first.
+    """Key figures of the account.
+
+    session: of the last equity, empty before the first. day, total: returns. drawdown: from the highest equity of all
+    sessions, at most 0.
     """
 
     equity: float
@@ -158,7 +183,7 @@ class Summary:
 
 
 def summary(journal: Journal) -> Summary:
-    """From the marks of equity, the capital before the first."""
+    """Key figures from the equity by session; the capital before the first session."""
     marks, capital = journal.equity.equity, journal.capital
     if marks.empty:
         return Summary(capital, "", None, 0.0, 0.0)
@@ -168,53 +193,47 @@ def summary(journal: Journal) -> Summary:
     return Summary(last, str(journal.equity.session.iloc[-1]), day, last / capital - 1, min(0.0, last / peak - 1))
 
 
-def signs(journal: Journal, now: datetime) -> tuple[Sign, ...]:
-    """All but the risk state."""
-    return heartbeat(journal, now), freshness(journal, now), agreement(journal)
-
-
-def waiting(journal: Journal, now: datetime) -> str:
-    """What the daemon has not taken yet, in a sentence; empty where nothing waits."""
+def pending_commands(journal: Journal, now: datetime) -> str:
+    """A notice of commands that the daemon has not executed yet; empty without any."""
     frame = journal.commands[journal.commands.outcome.isna()]
     if frame.empty:
         return ""
-    first = frame["at"].iloc[0]
-    names = ", ".join(frame["name"])
-    since = f"since {spoken((now - first).total_seconds())}"
-    if heartbeat(journal, now).level == "bad":
-        return f"Waiting {since}: {names}. The daemon is down: it will obey as soon as it runs."
-    return f"Waiting {since}: {names}. The daemon has not taken it yet."
+    names, seconds = ", ".join(frame["name"]), (now - frame["at"].iloc[0]).total_seconds()
+    if daemon_status(journal, now).level == "bad":
+        return f"Pending for {age(seconds)}: {names}. The daemon is stopped and will execute it when it starts."
+    return f"Pending for {age(seconds)}: {names}."
 
 
-def footer(journal: Journal) -> str:
-    """Which journal this is, and how fresh."""
+def journal_caption(journal: Journal) -> str:
+    """Name, account, strategy, last entry and path of the journal in one line."""
     last = journal.last
-    age = "nothing has happened yet" if last is None else f"last entry {moment(last.to_pydatetime())}"
+    entry = "no entries yet" if last is None else f"last entry {exchange_time(last.to_pydatetime())}"
     strategy = str(journal.strategies["name"].iloc[-1]) if len(journal.strategies) else "none yet"
-    clock = ", on a simulated clock" if simulated(journal) else ""
-    account = journal.account or "not seen yet"
-    return f"{journal.name}, account {account}, strategy {strategy}; {age}{clock}; {journal.path}"
+    clock = ", simulated clock" if is_simulated(journal) else ""
+    return (
+        f"{journal.name}, account {journal.account or 'unknown'}, strategy {strategy}; {entry}{clock}; {journal.path}"
+    )
 
 
-def commands(journal: Journal) -> pd.DataFrame:
-    """Commands, the newest first: at, name, user, address, outcome (the words "waiting" while nobody took it)."""
+def commands_table(journal: Journal) -> pd.DataFrame:
+    """Commands, newest first: at, name, user, address, answered, outcome ("pending" without one), pending."""
     frame = journal.commands.iloc[::-1].reset_index(drop=True)
-    frame["waiting"] = frame.outcome.isna()
-    frame["outcome"] = frame.outcome.fillna("waiting for the daemon")
+    frame["pending"] = frame.outcome.isna()
+    frame["outcome"] = frame.outcome.fillna("pending")
     for column in ("user", "address"):
         frame[column] = frame[column].fillna("")
-    return frame[["at", "name", "user", "address", "answered", "outcome", "waiting"]]
+    return frame[["at", "name", "user", "address", "answered", "outcome", "pending"]]
 
 
-def decisions(journal: Journal) -> pd.DataFrame:
-    """Decisions, the newest first, with what was left alone in words."""
+def decisions_table(journal: Journal) -> pd.DataFrame:
+    """Decisions, newest first, with reasons by symbol written as text."""
     frame = journal.decisions.iloc[::-1].reset_index(drop=True)
-    frame["detail"] = [_in_words(text) for text in frame.detail]
+    frame["detail"] = [_detail_text(text) for text in frame.detail]
     return frame
 
 
-def _in_words(detail: str) -> str:
-    """A sentence as it is; an object of reasons by symbol as a list."""
+def _detail_text(detail: str) -> str:
+    """A decision's detail: a JSON object of reasons by symbol becomes a list, a sentence stays as it is."""
     try:
         reasons = json.loads(detail)
     except ValueError:
@@ -222,21 +241,13 @@ def _in_words(detail: str) -> str:
     return "; ".join(f"{symbol}: {why}" for symbol, why in reasons.items()) if isinstance(reasons, dict) else detail
 
 
-def spoken(seconds: float) -> str:
-    """A length of time in the largest unit that fits: 42 s, 5 min, 3 h, 2 days."""
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def now() -> datetime:
-    """The world's time."""
+def utc_now() -> datetime:
+    """The current time, UTC."""
     return datetime.now(UTC)
 
 
-def _ended(pid: int) -> bool:
-    """Whether no such process runs on this machine; one that ended but was not waited for runs no more."""
+def _has_ended(pid: int) -> bool:
+    """Whether no such process runs on this machine; zombies count as ended."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

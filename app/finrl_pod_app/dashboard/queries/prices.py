@@ -1,4 +1,4 @@
-"""Stored prices as the data page shows them: the catalogue, gaps, jumps, correlations, and a file that is imported."""
+"""Stored prices for the data page: catalogue, gaps, jumps, correlations, and the import of files."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
 
-ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
-PREVIEW = 200  # rows
-_SIGNS = re.compile(r"[^A-Za-z0-9._ -]")
+FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
+PREVIEW_ROWS = 200
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 def catalogue_table(panels: Sequence[Manifest]) -> pd.DataFrame:
-    """A row for each panel: name, source, bar, tickers, bars, start, end, columns, adjusted, number of flaws, fault."""
+    """One row per panel: name, source, bar, tickers, bars, start, end, columns, adjusted, number of flaws, fault."""
     rows = [
         {
-            "name": one.name,
-            "source": "built-in" if one.builtin else one.source,
-            "bar": one.bar,
-            "tickers": len(one.symbols),
-            "bars": one.bars,
-            "start": one.start[:10],
-            "end": one.end[:10],
-            "columns": ", ".join(one.columns),
-            "adjusted": "yes" if one.adjusted else "no",
-            "flaws": len(one.flaws),
-            "fault": one.fault,
+            "name": manifest.name,
+            "source": "built-in" if manifest.builtin else manifest.source,
+            "bar": manifest.bar,
+            "tickers": len(manifest.symbols),
+            "bars": manifest.bars,
+            "start": manifest.start[:10],
+            "end": manifest.end[:10],
+            "columns": ", ".join(manifest.columns),
+            "adjusted": "yes" if manifest.adjusted else "no",
+            "flaws": len(manifest.flaws),
+            "fault": manifest.fault,
         }
-        for one in panels
+        for manifest in panels
     ]
     return pd.DataFrame(rows)
 
 
-def missing(panel: Panel) -> pd.DataFrame:
-    """A row for each ticker: symbol, first and last day with a bar, bars, missing (inside its life) and share of them.
+def missing_bars(panel: Panel) -> pd.DataFrame:
+    """One row per ticker: symbol, first and last (days with a bar), bars, missing (between them), share (missing).
 
-    A ticker without any bar has no days (NaT) and no missing ones.
+    A ticker without bars has NaT as its days and none missing.
     """
     rows = []
     for n, symbol in enumerate(panel.symbols):
@@ -62,15 +62,17 @@ def missing(panel: Panel) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["symbol", "first", "last", "bars", "missing", "share"])
 
 
-def jumps(panel: Panel, least: float = JUMP) -> pd.DataFrame:
-    """Moves from one known close to the next of at least `least`, the largest first: time, symbol, before, after,
-    move (simple return), bars (between the two closes; 1 where none is missing)."""
+def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
+    """Returns from one close to the next of at least `min_move` in absolute value, largest first.
+
+    Columns: time, symbol, before, after, move (simple return), bars (between the two closes, 1 if none is missing).
+    """
     rows = []
     for n, symbol in enumerate(panel.symbols):
         known = np.flatnonzero(panel.tradable[:, n])
         close = panel.close[known, n]
         moves = close[1:] / close[:-1] - 1
-        for place in np.flatnonzero(np.abs(moves) >= least):
+        for place in np.flatnonzero(np.abs(moves) >= min_move):
             at, before = known[place + 1], known[place]
             rows.append((panel.times[at], symbol, close[place], close[place + 1], moves[place], int(at - before)))
     frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars"])
@@ -79,8 +81,10 @@ def jumps(panel: Panel, least: float = JUMP) -> pd.DataFrame:
 
 
 def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
-    """Correlation of the log returns a bar of `symbols`, over the bars that each pair has; NaN where they share too few
-    or one does not move."""
+    """Correlation matrix of log returns per bar, over the bars that each pair shares.
+
+    NaN for pairs with fewer than 3 shared returns or a constant price.
+    """
     columns = [panel.symbols.index(symbol) for symbol in symbols]
     close = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
     returns = pd.DataFrame(np.diff(np.log(close), axis=0), columns=list(symbols))
@@ -88,14 +92,14 @@ def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
 
 
 def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
-    """Closes as a multiple of the first one of each: a column a symbol, indexed by time; NaN where there is no bar."""
+    """Growth of 1: closes over the first close of each symbol, one column per symbol, NaN without a bar."""
     columns = [panel.symbols.index(symbol) for symbol in symbols]
     close = pd.DataFrame(panel.close[:, columns], index=panel.times, columns=list(symbols))
     return close / close.bfill().iloc[0]
 
 
-def flaw_table(panel: Panel) -> pd.DataFrame:
-    """What the checks find: kind, symbol, day, and the sentence. Hard faults first."""
+def issues_table(panel: Panel) -> pd.DataFrame:
+    """One row per issue found by the data checks, errors first: kind, symbol, day, message."""
     rows = [
         (
             flaw.kind,
@@ -108,45 +112,46 @@ def flaw_table(panel: Panel) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "symbol", "day", "message"])
 
 
-def preview(panel: Panel, rows: int = PREVIEW) -> pd.DataFrame:
-    """The last rows of the closes, the latest first: time, then a column for each ticker."""
+def preview(panel: Panel, rows: int = PREVIEW_ROWS) -> pd.DataFrame:
+    """The last closes, latest first: time, then a column per ticker."""
     closes = pd.DataFrame(panel.close[-rows:], columns=list(panel.symbols))
     closes.insert(0, "time", panel.times[-rows:])
     return closes.iloc[::-1]
 
 
 def read_upload(name: str, content: bytes, *, bar: str, adjusted: bool, allow_gaps: bool) -> Panel:
-    """Check an uploaded file. `name` is the browser's word: it names the file in messages, and of it only the ending is
-    used on disk. Raises DataError naming the line at fault."""
-    ending = next((one for one in ENDINGS if name.lower().endswith(one)), None)
+    """Read and check an uploaded file. Raises DataError naming the file and the line of the first error.
+
+    name: reported by the browser and not trusted; used in messages, and only its ending on disk.
+    """
+    ending = next((ending for ending in FILE_ENDINGS if name.lower().endswith(ending)), None)
     if ending is None:
-        raise DataError(f"{plain_name(name)} must end in {', '.join(ENDINGS)}")
+        raise DataError(f"{safe_file_name(name)} must end in {', '.join(FILE_ENDINGS)}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(content)
         try:
             panel = read_file(path, bar=bar, adjusted=adjusted, allow_gaps=allow_gaps)
         except DataError as error:
-            raise DataError(_renamed(str(error), path, name)) from None
-    return dataclasses.replace(panel, source=f"file {plain_name(name)}")
+            raise DataError(_with_uploaded_name(str(error), path, name)) from None
+    return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")
 
 
 def store_upload(panel: Panel, name: str, allow_gaps: bool) -> Manifest:
-    """Store a checked panel under a name. Raises DataError for a name that cannot be used, or one that is taken: a page
-    replaces nothing that is stored."""
+    """Store a checked panel under a new name. Raises DataError for an invalid name or one that is taken."""
     store = Store()
     store.check_name(name)
-    if any(one.name == name for one in store.list()):
-        raise DataError(f"there is a panel {name!r} already: choose another name, or replace it from a terminal")
+    if any(manifest.name == name for manifest in store.list()):
+        raise DataError(f"panel {name!r} already exists: choose another name, or replace it from a terminal")
     query = {"file": panel.source.removeprefix("file "), "bar": panel.bar, "allow_gaps": allow_gaps}
     return store.save(dataclasses.replace(panel, name=name), query)
 
 
-def plain_name(name: str) -> str:
-    """A file's name from a browser without folders and odd signs, at most 80 long."""
-    return _SIGNS.sub("_", name.replace("\\", "/").rsplit("/", 1)[-1])[-80:] or "file"
+def safe_file_name(name: str) -> str:
+    """A file name from a browser without folders and unusual characters, at most 80 characters long."""
+    return _UNSAFE_CHARACTERS.sub("_", name.replace("\\", "/").rsplit("/", 1)[-1])[-80:] or "file"
 
 
-def _renamed(message: str, path: Path, name: str) -> str:
-    """A message about the temporary file, told of the one that was uploaded."""
-    return message.replace(str(path), plain_name(name)).replace(path.name, plain_name(name))
+def _with_uploaded_name(message: str, path: Path, name: str) -> str:
+    """A message with the temporary file's name replaced by that of the uploaded file."""
+    return message.replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))

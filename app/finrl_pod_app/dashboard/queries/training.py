@@ -1,4 +1,4 @@
-"""What a tournament has learnt so far: curves over its pods, scores, lineage, and how settings drift."""
+"""Learning curves, scores, lineage and hyperparameter drift of a tournament, from its files."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from finrl_pod_app.dashboard.queries.runs import STATE, RunFiles
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
-LOW, HIGH = 0.1, 0.9  # quantiles over the pods: the band around a curve
+LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
 
 
 def generation_files(run: RunFiles) -> tuple[tuple[Path, int], ...]:
-    """The file of each finished generation with the ns of its last change, the first one first."""
+    """The file of each finished generation, in order, with its modification time in ns."""
     return tuple((file, file.stat().st_mtime_ns) for file in sorted((run.path / "metrics").glob("[0-9]*.json")))
 
 
 def read_generation(file: Path) -> dict[str, Any]:
-    """A generation's curves and agents as they are on disk. Raises RunError."""
+    """The metrics and agents of a generation's file. Raises RunError if it cannot be read."""
     return read_json(file)
 
 
-def curve_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What there are curves of, `reward` first."""
-    names = {name for one in generations for row in one["rows"] for name in row if name != SAMPLES}
+def metric_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the recorded metrics, `reward` first."""
+    names = {name for generation in generations for row in generation["rows"] for name in row if name != SAMPLES}
     return sorted(names, key=lambda name: (name != "reward", name))
 
 
-def curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
-    """How a quantity of the learners went: samples (of one pod, from the run's beginning), middle, low, high, pods.
+def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """A metric of the learners over the run: samples (per pod, from the start of the run), middle, low, high, pods.
 
-    middle: the median over the pods; low and high: their quantiles 0.1 and 0.9. Pods whose value is no number are left
-    out, and points where there is none. Agents change their slots' lines between generations, so the samples are
-    counted over the generations and not by what an agent has inherited.
+    middle is the median over the pods, low and high are the 10% and 90% quantiles, pods is their number. Missing values
+    are skipped, and so are points without any. Samples are counted over generations, not by lineage, because a slot
+    may continue another agent in the next generation.
     """
     points: dict[int, list[float]] = {}
     base = 0
     for generation in generations:
         first: dict[int, int] = {}
-        steps = [_step(generation, slot) for slot in range(len(generation["slots"]))]
+        steps = [_samples_per_iteration(generation, slot) for slot in range(len(generation["slots"]))]
         reached = 0
         for row in generation["rows"]:
             for slot, (samples, value) in enumerate(zip(row[SAMPLES], row.get(name, ()), strict=False)):
@@ -63,19 +63,19 @@ def curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
     return frame
 
 
-def _step(generation: Mapping[str, Any], slot: int) -> int:
-    """Samples of one iteration of a slot: the distance of its first two points, or all of a single one; 0 without."""
-    seen = [row[SAMPLES][slot] for row in generation["rows"] if row[SAMPLES][slot] is not None]
-    return int(seen[1] - seen[0]) if len(seen) > 1 else int(sum(seen))
+def _samples_per_iteration(generation: Mapping[str, Any], slot: int) -> int:
+    """Samples per iteration of a slot: the distance of its first two points, a single point's samples, or 0."""
+    counts = [row[SAMPLES][slot] for row in generation["rows"] if row[SAMPLES][slot] is not None]
+    return int(counts[1] - counts[0]) if len(counts) > 1 else int(sum(counts))
 
 
-def agents(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Every agent that is known, a row each in the order of their birth: id, parent, generation, slot, samples, score
-    (on validation, NaN where there is none), and its settings under their own names.
+def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per agent, by generation and slot: id, parent, generation, slot, samples, score, hyperparameters.
 
-    Runs of older versions kept the last generation and the leaderboard alone: then those are what is known.
+    score is on validation, NaN if there is none. Runs of older versions recorded only the last generation and the
+    leaderboard.
     """
-    rows = [row for one in generations for row in one.get("agents", ())]
+    rows = [row for generation in generations for row in generation.get("agents", ())]
     if (run.path / STATE).exists():
         state = read_json(run.path / STATE)
         rows += [*state["leaderboard"], *state["current"]]
@@ -87,9 +87,9 @@ def agents(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFr
     return ordered
 
 
-def board(known: pd.DataFrame, size: int) -> pd.DataFrame:
-    """The best `size` agents, best first; ties as the tournament's: fewer samples, then the smaller id."""
-    scored = known[np.isfinite(known["score"])]
+def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
+    """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id."""
+    scored = agents[np.isfinite(agents["score"])]
     best: pd.DataFrame = scored.sort_values(
         ["score", SAMPLES, "id"], ascending=[False, True, True], ignore_index=True
     ).head(size)
@@ -97,17 +97,20 @@ def board(known: pd.DataFrame, size: int) -> pd.DataFrame:
     return best
 
 
-def settings_of(known: pd.DataFrame) -> list[str]:
-    """The settings in which agents differ, by name."""
-    names = [name for name in known.columns if name not in AGENT_COLUMNS]
-    return [name for name in names if known[name].nunique(dropna=True) > 1]
+def varied_hyperparameters(agents: pd.DataFrame) -> list[str]:
+    """Names of the hyperparameters in which agents differ."""
+    names = [name for name in agents.columns if name not in AGENT_COLUMNS]
+    return [name for name in names if agents[name].nunique(dropna=True) > 1]
 
 
-def drift(known: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A setting over the generations: generation, middle, low, high (median and quantiles 0.1 and 0.9 over the pods)
-    and best, the setting of the agent that scored best."""
+def hyperparameter_drift(agents: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A hyperparameter by generation: generation, middle, low, high, best.
+
+    middle, low and high are the median and the 10% and 90% quantiles over the pods; best is the value of the agent with
+    the best score.
+    """
     rows = []
-    for generation, group in known.dropna(subset=[name]).groupby("generation"):
+    for generation, group in agents.dropna(subset=[name]).groupby("generation"):
         middle, low, high = np.quantile(group[name], (0.5, LOW, HIGH))
         scored = group[np.isfinite(group["score"])]
         best = scored.loc[scored["score"].idxmax(), name] if len(scored) else np.nan
@@ -115,16 +118,16 @@ def drift(known: pd.DataFrame, name: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["generation", "middle", "low", "high", "best"])
 
 
-def ancestors(known: pd.DataFrame, members: Collection[str]) -> set[str]:
-    """The members and all that they descend from, as far as they are known."""
-    parents = dict(zip(known["id"], known["parent"], strict=True))
-    line: set[str] = set()
+def ancestors(agents: pd.DataFrame, members: Collection[str]) -> set[str]:
+    """The members and all their known ancestors."""
+    parents = dict(zip(agents["id"], agents["parent"], strict=True))
+    found: set[str] = set()
     waiting = [member for member in members if member in parents]
     while waiting:
         agent = waiting.pop()
-        if agent in line or agent not in parents:
+        if agent in found or agent not in parents:
             continue
-        line.add(agent)
+        found.add(agent)
         if isinstance(parents[agent], str):
             waiting.append(parents[agent])
-    return line
+    return found

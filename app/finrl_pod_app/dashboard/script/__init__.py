@@ -1,1 +1,1 @@
-"""The script alone in a folder: Streamlit would take a folder `pages` beside it for pages of its own making."""
+"""The Streamlit script, in a separate folder: Streamlit would serve a folder `pages` beside it as extra pages."""

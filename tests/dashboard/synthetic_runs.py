@@ -1,4 +1,4 @@
-"""A folder of many large runs, made of one: for measurements of speed."""
+"""Many large runs copied from one, for tests of size and speed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 def make_runs(
     root: Path, finished: Path, runs: int = 200, pods: int = 50, generations: int = 4, rows: int = 12
 ) -> None:
-    """`runs` copies of a finished run below `root`, each with `pods` agents a generation in its files. The agents share
-    the snapshots of the run that they are made of: nobody asks for more than the champion's."""
+    """Write `runs` copies of a finished run below `root`, each with `pods` agents per generation in its files.
+
+    The agents share the snapshots of the finished run, since only the champion's are loaded.
+    """
     state = json.loads((finished / "state.json").read_text())
     agents = [_agent(state["current"][0], g, slot) for g in range(generations) for slot in range(pods)]
     current = agents[-pods:]
-    parents = {one["id"]: one["parent"] for one in agents}
-    whole = {**state, "generation": generations - 1, "current": current, "parents": parents}
+    parents = {agent["id"]: agent["parent"] for agent in agents}
+    state = {**state, "generation": generations - 1, "current": current, "parents": parents}
     row = {name: [0.1 * slot for slot in range(pods)] for name in ("reward", "entropy", "approx_kl", "value_loss")}
     metrics = [
         {
@@ -31,14 +33,14 @@ def make_runs(
         folder = root / f"run-{number:03d}"
         shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("report.html", "tensorboard", "metrics"))
         (folder / "metrics").mkdir()
-        (folder / "state.json").write_text(json.dumps(whole))
-        (folder / "verdict.json").touch()  # it was judged as it stands
-        for g, one in enumerate(metrics):
-            (folder / "metrics" / f"{g:04d}.json").write_text(json.dumps(one))
+        (folder / "state.json").write_text(json.dumps(state))
+        (folder / "verdict.json").touch()  # newer than the state
+        for g, generation in enumerate(metrics):
+            (folder / "metrics" / f"{g:04d}.json").write_text(json.dumps(generation))
 
 
-def _agent(like: dict[str, Any], generation: int, slot: int) -> dict[str, Any]:
+def _agent(template: dict[str, Any], generation: int, slot: int) -> dict[str, Any]:
     parent = f"g{generation - 1:02d}s{slot:02d}" if generation else None
-    score = float(like["score"]) + 0.01 * ((slot * 7 + generation * 3) % 11)
+    score = float(template["score"]) + 0.01 * ((slot * 7 + generation * 3) % 11)
     agent = {"id": f"g{generation:02d}s{slot:02d}", "parent": parent, "generation": generation, "slot": slot}
-    return {**like, **agent, "score": score}
+    return {**template, **agent, "score": score}

@@ -1,4 +1,4 @@
-"""The dashboard as a process, for tests that look at it from outside."""
+"""The dashboard as a separate process, for tests over HTTP and in a browser."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0  # seconds for a server to come up
+START_TIMEOUT = 60.0  # seconds
 
 
-class Dashboard:
-    """`finrl-pod dashboard` as a process."""
+class DashboardProcess:
+    """`finrl-pod dashboard` on a free port, with folders of its own below `folder`. Fails if its log has an error."""
 
     def __init__(self, folder: Path, *arguments: str, journal: Path | None = None) -> None:
         self.folder = folder
@@ -27,15 +27,15 @@ class Dashboard:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
-        named = [] if journal is None else ["--journal", str(journal)]
+        journal_option = [] if journal is None else ["--journal", str(journal)]
         self._command = [
             *(sys.executable, "-m", "finrl_pod_app.cli.main", "dashboard", "--port", str(self.port)),
-            *("--runs", str(self.runs), *named, *arguments),
+            *("--runs", str(self.runs), *journal_option, *arguments),
         ]
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """Process id of the server."""
         return self._process.pid
 
     @property
@@ -43,13 +43,13 @@ class Dashboard:
         roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
         return {**os.environ, "FINRL_POD_HOME": str(self.home), "FINRL_POD_DATA": str(self.store), "PYTHONPATH": roots}
 
-    def __enter__(self) -> Dashboard:
+    def __enter__(self) -> DashboardProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "dashboard.log").open("w") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + START_TIMEOUT
         while time.monotonic() < end and self._process.poll() is None:
             try:
                 with urllib.request.urlopen(f"{self.url}/_stcore/health", timeout=2):

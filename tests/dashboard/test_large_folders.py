@@ -1,4 +1,4 @@
-"""Two hundred runs of fifty pods: found, summarised and drawn from what is needed alone."""
+"""Folders of many large runs: search, summary, and pages that load no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 
 from tests.dashboard.conftest import SCRIPT
-from tests.dashboard.many import make_runs
+from tests.dashboard.synthetic_runs import make_runs
 
 DRAW = """
 import sys
@@ -29,27 +29,27 @@ print([name for name in ("torch", "sqlalchemy") if name in sys.modules])
 
 
 @pytest.fixture(scope="module")
-def many(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_runs(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("many")
     make_runs(root, finished, runs=20)
     return root
 
 
-def test_a_run_of_many_pods_is_read_whole(many: Path) -> None:
-    found = runs.find_runs(many)
+def test_large_run_is_read_completely(many_runs: Path) -> None:
+    found = runs.find_runs(many_runs)
     assert len(found) == 20
     summary = runs.summarise(found[0])
-    assert (summary.fault, summary.generation) == ("", 4)
+    assert (summary.error, summary.generation) == ("", 4)
     generations = [training.read_generation(file) for file, _ in training.generation_files(found[0])]
-    known = training.agents(found[0], generations)
-    assert len(known) == 200
-    assert len(training.curve(generations, "reward")) == 4 * 12
-    assert training.board(known, 3)["score"].iloc[0] == known["score"].max()
+    agents = training.agents_table(found[0], generations)
+    assert len(agents) == 200
+    assert len(training.learning_curve(generations, "reward")) == 4 * 12
+    assert training.leaderboard(agents, 3)["score"].iloc[0] == agents["score"].max()
 
 
-def test_pages_of_files_load_no_torch(many: Path, tmp_path: Path) -> None:
-    """It takes seconds, which a first visitor would wait for."""
-    environment = {**os.environ, RUNS_VARIABLE: str(many), "FINRL_POD_HOME": str(tmp_path)}
+def test_pages_of_files_load_no_torch(many_runs: Path, tmp_path: Path) -> None:
+    """Loading torch takes seconds, for which the first visitor would wait."""
+    environment = {**os.environ, RUNS_VARIABLE: str(many_runs), "FINRL_POD_HOME": str(tmp_path)}
     command = [sys.executable, "-c", DRAW, SCRIPT]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

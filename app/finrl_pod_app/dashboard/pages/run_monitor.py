@@ -1,0 +1,172 @@
+"""Monitoring of runs: progress and controls of a training, then curves, leaderboard and lineage of its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from finrl_pod.errors import FinrlPodError, RunError
+from finrl_pod.settings.run import describe_setting
+from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard.figures import training as figures
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_table
+from finrl_pod_app.dashboard.queries import runs, training
+from finrl_pod_app.dashboard.settings import Settings
+
+PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
+LEADERBOARD_ROWS = 20
+
+
+def show_run(settings: Settings) -> None:
+    """Draw the choice of a run, its progress or outcome, and its figures."""
+    found = cached.found_runs(settings)
+    if not found:
+        st.info("No runs yet. Configure a training, or start the demo run on the overview page.")
+        return
+    names = [run.name for run in found]
+    requested = st.query_params.get("run")
+    place = names.index(requested) if requested in names else 0
+    run = found[names.index(st.selectbox("Run", names, index=place, help="Latest change first."))]
+    st.query_params["run"] = run.name
+    status = runs.status_of(run)
+    if status in ("running", "paused"):
+        show_progress(run)
+    else:
+        _show_outcome(run, status)
+    st.fragment(show_errors(_show_figures), run_every=FIGURES_INTERVAL if status == "running" else None)(
+        settings, run.name
+    )
+
+
+def show_progress(run: runs.RunFiles) -> None:
+    """Draw progress and controls of a training, refreshed until it ends; then the page is drawn again."""
+    st.fragment(show_errors(_draw_progress), run_every=PROGRESS_INTERVAL)(run)
+
+
+def _draw_progress(run: runs.RunFiles) -> None:
+    status = runs.status_of(run)
+    if status not in ("running", "paused"):
+        st.rerun()
+    progress = runs.progress_of(run) or {}
+    with st.container(border=True):
+        left, right = st.columns([3, 2], vertical_alignment="center")
+        left.markdown(f"**{theme.escape_markdown(run.name)}** · {_stage_text(progress, status)}")
+        with right.container(horizontal=True, horizontal_alignment="right"):
+            _draw_controls(run, status)
+        total, done = progress.get("total_samples") or 0, progress.get("samples") or 0
+        st.progress(min(done / total, 1.0) if total else 0.0)
+        cells = st.columns(4)
+        cells[0].metric("Samples", theme.count(done) if total else theme.MISSING, border=False)
+        rate = progress.get("samples_per_second") or None
+        cells[1].metric("Samples/s", theme.count(rate), help=definition("samples_per_second"))
+        cells[2].metric(
+            "Best validation Sharpe", theme.ratio(progress.get("best")), help=definition("validation_score")
+        )
+        cells[3].metric("Time left", theme.duration(progress.get("seconds_left")))
+
+
+def _stage_text(progress: Mapping[str, object], status: str) -> str:
+    return "paused" if status == "paused" else theme.escape_markdown(progress.get("stage") or "starting")
+
+
+def _draw_controls(run: runs.RunFiles, status: str) -> None:
+    try:
+        if status == "paused":
+            if st.button("Resume", icon=":material/play_arrow:", key=f"resume {run.name}"):
+                jobs.resume(run)
+                st.rerun(scope="fragment")
+        elif st.button("Pause", icon=":material/pause:", key=f"pause {run.name}", help="Suspend the process."):
+            jobs.pause(run)
+            st.rerun(scope="fragment")
+        help_text = "End the training. Finished generations are kept, and it can be resumed."
+        if st.button("Stop", icon=":material/stop:", key=f"stop {run.name}", help=help_text):
+            jobs.stop(run)
+            st.toast(f"Stopping {theme.escape_markdown(run.name)}.")
+    except RunError as error:
+        st.error(theme.escape_markdown(error))
+
+
+def _show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
+    summary = cached.summary(run)
+    walkforward = runs.walkforward_of(run)
+    if status == "finished" and walkforward is not None:
+        st.success("Finished. It is one run of a walk-forward, evaluated as a whole.", icon=":material/check_circle:")
+        return
+    if status == "finished":
+        promotion = {True: "promoted", False: "not promoted", None: "not evaluated"}[summary.promoted]
+        st.success(f"Finished. Champion: {promotion}.", icon=":material/check_circle:")
+        return
+    completed = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
+    st.warning(f"Not running.{completed}", icon=":material/pause_circle:")
+    if log := runs.log_tail(run):
+        st.code(log, language=None, wrap_lines=True)
+    if walkforward is not None:
+        st.caption("It is one run of a walk-forward, which is resumed as a whole from a terminal:")
+        st.code(runs.walkforward_resume_command(walkforward), language="bash", wrap_lines=True)
+        return
+    if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
+        try:
+            jobs.resume(run)
+        except FinrlPodError as error:
+            st.error(theme.escape_markdown(error))
+            return
+        cached.found_runs.clear()
+        st.rerun()
+
+
+def _show_figures(settings: Settings, name: str) -> None:
+    run = runs.open_run(settings.runs, name)  # opened again: its files changed since the page was drawn
+    generations = [cached.generation(file, modified) for file, modified in training.generation_files(run)]
+    if not generations:
+        st.caption("Learning curves appear after the first generation.")
+        return
+    agents = training.agents_table(run, generations)
+    left, right = st.columns(2)
+    with left:
+        metric = st.selectbox("Learning curve", training.metric_names(generations), format_func=_label)
+        figure = figures.learning_curve(training.learning_curve(generations, metric), metric)
+        show_figure(figure, "learning curve", alt="Learning curve: median over the pods, with a band.")
+    with right:
+        st.markdown("Validation scores", help=definition("validation_score"))
+        show_figure(figures.scores(agents), "scores", alt="Validation scores by generation.", height=420)
+    st.subheader("Leaderboard")
+    hyperparameters = training.varied_hyperparameters(agents)
+    leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS)
+    leaderboard["generation"] += 1  # numbered from one, as in the figures
+    column = st.column_config.NumberColumn
+    columns = {
+        "rank": column("#"),
+        "id": st.column_config.TextColumn("Agent"),
+        "score": column("Score", format="%.3f", help=definition("validation_score")),
+        "parent": st.column_config.TextColumn("Parent", help="The agent it continues or copies."),
+        "generation": column("Generation", format="%d"),
+        "slot": column("Slot", format="%d", help="Position in the population."),
+        "samples": column("Samples", format="localized"),
+        **{
+            name: column(_label(name), format="%.4g", help=describe_setting(f"agent.{name}").comment)
+            for name in hyperparameters
+        },
+    }
+    alt = "The best agents by validation score, with their hyperparameters."
+    show_table(leaderboard, columns, "leaderboard", alt=alt)
+    champions = cached.champions(run) or tuple(leaderboard["id"].head(cached.config(run).tournament.champion))
+    st.subheader("Lineage")
+    st.caption("One column per generation, one row per slot. Rings mark the members of the champion.")
+    show_figure(
+        figures.lineage(agents, champions, training.ancestors(agents, champions)),
+        "lineage",
+        alt="Lineage of the agents.",
+        height=320 + 10 * cached.summary(run).pods,
+    )
+    if hyperparameters:
+        st.subheader("Hyperparameters over generations")
+        name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label)
+        figure = figures.hyperparameter_drift(training.hyperparameter_drift(agents, name), name)
+        show_figure(figure, "drift", alt="A hyperparameter over the generations.")
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").capitalize()

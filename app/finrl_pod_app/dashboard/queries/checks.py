@@ -1,0 +1,82 @@
+"""Results of the audit, the doctor and the promotion rules as tables, failures first where order is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+_AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
+AUDIT_LABELS = {
+    "fail": "✗\N{NO-BREAK SPACE}failed",
+    "warn": "⚠\N{NO-BREAK SPACE}warning",
+    "pass": "✓\N{NO-BREAK SPACE}passed",
+}
+_DOCTOR_ORDER = {"broken": 0, "missing": 1, "ok": 2}
+DOCTOR_LABELS = {
+    "broken": "✗\N{NO-BREAK SPACE}broken",
+    "missing": "⚠\N{NO-BREAK SPACE}missing",
+    "ok": "✓\N{NO-BREAK SPACE}ok",
+}
+RULE_PASSED, RULE_FAILED = "✓\N{NO-BREAK SPACE}passed", "✗\N{NO-BREAK SPACE}failed"
+
+
+def audit_table(audit: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per finding of `Audit.plain`, failures first, then warnings, in the order of the checks.
+
+    Columns: status (a label), check, explanation (the message with part and first bar, where it does not name them),
+    part, bar (first bar affected, or empty), message, value.
+    """
+    findings = sorted(audit["findings"], key=lambda finding: _AUDIT_ORDER[finding["status"]])
+    rows = [
+        {
+            **finding,
+            "status": AUDIT_LABELS[finding["status"]],
+            "bar": finding["bar"] or "",
+            "explanation": _explanation(finding),
+        }
+        for finding in findings
+    ]
+    return pd.DataFrame(rows, columns=["status", "check", "explanation", "part", "bar", "message", "value"])
+
+
+def audit_counts(audit: Mapping[str, Any]) -> dict[str, int]:
+    """Number of findings by status: fail, warn, pass."""
+    statuses = [finding["status"] for finding in audit["findings"]]
+    return {status: statuses.count(status) for status in _AUDIT_ORDER}
+
+
+def doctor_table(findings: Sequence[Any]) -> pd.DataFrame:
+    """One row per `doctor.Finding`, broken ones first: status (a label), group, name, value, fix."""
+    ordered = sorted(findings, key=lambda finding: _DOCTOR_ORDER[finding.status])
+    rows = [{**vars(finding), "status": DOCTOR_LABELS[finding.status]} for finding in ordered]
+    return pd.DataFrame(rows, columns=["status", "group", "name", "value", "fix"])
+
+
+def rules_table(verdict: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per promotion rule of a verdict: passed (a label), rule, value, limit, sentence."""
+    rows = [
+        {
+            "passed": RULE_PASSED if rule["passed"] else RULE_FAILED,
+            "rule": str(rule["name"]).replace("_", " "),
+            "value": rule.get("value"),
+            "limit": rule.get("limit"),
+            "sentence": rule["sentence"][:1].upper() + rule["sentence"][1:],
+        }
+        for rule in verdict["rules"]
+    ]
+    return pd.DataFrame(rows, columns=["passed", "rule", "value", "limit", "sentence"])
+
+
+def pbo_logits(verdict: Mapping[str, Any]) -> Mapping[str, Sequence[float]] | None:
+    """The histogram of PBO logits in a verdict, {"counts": [B], "edges": [B + 1]}, or None."""
+    logits = (verdict["statistics"].get("overfitting") or {}).get("logits")
+    return logits if isinstance(logits, dict) else None
+
+
+def _explanation(finding: Mapping[str, Any]) -> str:
+    message, part = str(finding["message"]), finding["part"]
+    prefix = "" if part.lower() in message.lower() else f"{part[:1].upper()}{part[1:]}: "
+    suffix = f" First at {finding['bar']}." if finding["bar"] and finding["bar"] not in message else ""
+    return f"{prefix}{message if prefix else message[:1].upper() + message[1:]}{suffix}"

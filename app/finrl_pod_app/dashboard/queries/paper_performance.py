@@ -1,0 +1,164 @@
+"""Performance of the paper account against expectations: slippage against the modelled cost, and tracking difference
+against the replayed backtest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json
+from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
+from finrl_pod_app.paper.tracking_error import track_file
+
+BASIS_POINTS = 10_000.0
+BARS_PER_YEAR = 252
+
+
+@dataclass(frozen=True)
+class Slippage:
+    """Slippage of all fills against the prices at the decision, in basis points of value; positive is a cost.
+
+    realised includes the market's move from decision to fill, which averages out over time. error: its standard error
+    over sessions. modelled: the cost in the settings, None if unknown. fees: charged by the broker.
+    """
+
+    realised: float
+    error: float
+    modelled: float | None
+    fees: float
+    fills: int
+
+
+def slippage(journal: Journal) -> Slippage:
+    """Slippage over all fills except those of a flatten, which has no decision price."""
+    sessions = slippage_by_session(journal)
+    value, cost = float(sessions.value.sum()), float(sessions.cost.sum())
+    realised = cost / value * BASIS_POINTS if value else float("nan")
+    error = float("nan")
+    if len(sessions) > 1 and value:
+        # Standard error of a ratio of sums over independent sessions.
+        residuals = (sessions.cost - sessions.value * cost / value).to_numpy()
+        n = len(residuals)
+        error = float(np.sqrt(n / (n - 1) * np.sum(residuals**2)) / value * BASIS_POINTS)
+    fees = float(sessions.fees.sum()) / value * BASIS_POINTS if value else float("nan")
+    modelled = journal.config.broker.cost_bps if journal.config else None
+    return Slippage(realised, error, modelled, fees, int(sessions.fills.sum()))
+
+
+def slippage_summary(costs: Slippage) -> str:
+    """Realised against modelled slippage in one sentence each."""
+    error = f" ± {costs.error:.1f}" if np.isfinite(costs.error) else ""
+    realised = (
+        f"Slippage of {costs.fills:,} fills: {costs.realised:+.1f}{error} bp against the prices at the decision, "
+        "market moves until the fill included"
+    )
+    if costs.modelled is None:
+        return f"{realised}. The modelled cost is not recorded in the journal."
+    distance = abs(costs.realised - costs.modelled)
+    verdict = "within" if np.isfinite(costs.error) and distance <= 2 * costs.error else "outside"
+    return (
+        f"{realised}. Modelled: {costs.modelled:+.1f} bp, {verdict} two standard errors. "
+        f"Broker fees: {costs.fees:.1f} bp."
+    )
+
+
+@lru_cache(maxsize=CACHED_JOURNALS)
+def slippage_by_session(journal: Journal) -> pd.DataFrame:
+    """One row per decision: bar, value (traded, at its prices), cost (dollars), fees, fills, bp, cumulative_bp.
+
+    The cached frame is shared; do not modify it.
+    """
+    frame = _decision_fills(journal)
+    rows = frame.groupby("bar", sort=True)[["value", "cost", "fee", "count"]].sum().reset_index()
+    rows = rows.rename(columns={"fee": "fees", "count": "fills"})
+    rows["bp"] = rows.cost / rows.value * BASIS_POINTS
+    rows["cumulative_bp"] = rows.cost.cumsum() / rows.value.cumsum() * BASIS_POINTS
+    return rows
+
+
+def slippage_by_symbol(journal: Journal) -> pd.DataFrame:
+    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp."""
+    frame = _decision_fills(journal)
+    rows = frame.groupby("symbol")[["count", "value", "cost"]].sum().reset_index().rename(columns={"count": "fills"})
+    rows["bp"] = rows.cost / rows.value * BASIS_POINTS
+    return rows.sort_values(["cost", "symbol"], ascending=[False, True]).reset_index(drop=True)
+
+
+def _decision_fills(journal: Journal) -> pd.DataFrame:
+    frame = journal.fills[~journal.fills.bar.str.startswith("flatten")]
+    sign = frame.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
+    return pd.DataFrame(
+        {
+            "bar": frame.bar,
+            "symbol": frame.symbol,
+            "value": frame.quantity * frame.reference_price,
+            "cost": sign * frame.quantity * (frame.price - frame.reference_price),
+            "fee": frame.fee,
+            "count": 1,
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Tracking:
+    """Equity of the paper account beside that of the replayed backtest.
+
+    curve: session, equity, backtest (NaN where the replay has none), difference (of growth, in basis points).
+    end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
+    points. behind: sessions of the account that the replay does not cover. made: time of the replay, empty without one.
+    """
+
+    curve: pd.DataFrame
+    end: float
+    error: float
+    behind: int
+    made: str
+    strategy: str
+    differences: tuple[str, ...]
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a replay exists."""
+        return bool(self.made)
+
+
+def tracking(journal: Journal) -> Tracking:
+    """The journal's equity beside the result of `paper track`. Raises RunError if that is damaged."""
+    curve = journal.equity[["session", "equity"]].copy()
+    document = _tracking_document(journal.path)
+    replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))
+    curve["backtest"] = curve.session.map(replayed).astype(float)
+    both = curve.dropna(subset=["backtest"])
+    curve["difference"] = float("nan")
+    if len(both) > 1:
+        account, backtest = (both[name] / both[name].iloc[0] for name in ("equity", "backtest"))
+        curve.loc[both.index, "difference"] = (account - backtest) * BASIS_POINTS
+        daily = (both.equity.pct_change() - both.backtest.pct_change()).dropna()
+        error = float(daily.std() * BARS_PER_YEAR**0.5 * BASIS_POINTS) if len(daily) > 1 else float("nan")
+        end = float(curve.difference.dropna().iloc[-1])
+    else:
+        error = end = float("nan")
+    return Tracking(
+        curve=curve,
+        end=end,
+        error=error,
+        behind=len(curve) - len(both),
+        made=str(document.get("made", "")),
+        strategy=str(document.get("strategy", "")),
+        differences=tuple(document.get("differences", [])),
+    )
+
+
+def _tracking_document(journal: Path) -> dict[str, list[str]]:
+    file = track_file(journal)
+    if not file.is_file():
+        return {}
+    document = read_json(file)
+    if len(document.get("sessions", [])) != len(document.get("backtest", [])):
+        raise RunError(f"{file} is damaged: sessions and values differ in number; run finrl-pod paper track again")
+    return document
