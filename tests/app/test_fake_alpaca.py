@@ -1,4 +1,4 @@
-"""`finrl-pod paper fake-alpaca` as a process: it serves, it says where, it ends when told, and it refuses nonsense."""
+"""`finrl-pod paper fake-alpaca` as a process: serving, stopping, and errors of its options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from finrl_pod_app.cli.main import run
 
 from tests.app import command
 
 
-def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_it_serves_until_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     faults = tmp_path / "faults.json"
     faults.write_text('[{"kind": "answer", "path": "/v2/account", "status": 503}]')
@@ -41,15 +42,22 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (["sample", "--start", "2030-01-02"], "1990-01-02 to"),
         (["nothing"], "nothing"),
         (["sample", "--faults", "missing.json"], "cannot read missing.json"),
     ],
 )
-def test_nonsense_is_one_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
-    code, _, err = command.call(tmp_path, "paper", "fake-alpaca", "--port", "0", *options)
-    assert code == 2
-    assert sentence in err
-    assert "Traceback" not in err
+def test_invalid_options_are_one_line_errors(
+    options: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
+    assert run(["paper", "fake-alpaca", "--port", "0", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

@@ -1,7 +1,7 @@
-"""A fake Alpaca server for the broker contract, in this process or, where torch is missing, in another interpreter's.
+"""A fake Alpaca server for the broker contract, in this process or, without torch, in another interpreter.
 
-As a program (`python tests/contract/fake_server.py`) it reads one JSON object of settings a line and answers with
-the addresses of a new server; an empty line stops the last one.
+As a program (`python tests/contract/fake_server.py`) it reads one JSON object of settings per line and prints the
+addresses of a new server; an empty line stops that server.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-MAIN_PYTHON = "FINRL_POD_MAIN_PYTHON"
+MAIN_PYTHON_VARIABLE = "FINRL_POD_MAIN_PYTHON"
 
 
 @contextmanager
 def serve(**options: Any) -> Iterator[dict[str, str]]:
-    """{"url", "clock"} of a server whose time stands still at 8:00 on 2024-03-01. options: of its Settings."""
+    """{"url", "clock"} of a server with a stopped clock at 8:00 on 2024-03-01. options: its settings."""
     if find_spec("torch") is not None:
-        with tempfile.TemporaryDirectory() as folder, _here(options, Path(folder)) as places:
-            yield places
+        with tempfile.TemporaryDirectory() as folder, _serve_in_process(options, Path(folder)) as addresses:
+            yield addresses
         return
     worker = _worker()
     assert worker.stdin is not None
@@ -40,26 +40,27 @@ def serve(**options: Any) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _here(options: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:
+def _serve_in_process(options: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:
     from finrl_pod.fake_alpaca.server import FakeAlpaca
     from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
-    from tests.fake_alpaca.serving import FIRST, STILL, a_panel
+    from tests.fake_alpaca.server_fixtures import START_DATE, STOPPED, small_panel
 
     actions = tuple(CorporateAction(**action) for action in options.pop("actions", ()))
     settings = Settings(**{"partial": 0.0, **options, "actions": actions})
-    with FakeAlpaca(a_panel(), settings, start=FIRST, pace=STILL, clock=folder / "clock.json") as server:
-        yield {"url": server.url, "clock": str(folder / "clock.json")}
+    clock = folder / "clock.json"
+    with FakeAlpaca(small_panel(), settings, start=START_DATE, pace=STOPPED, clock=clock) as server:
+        yield {"url": server.url, "clock": str(clock)}
 
 
-_kept: list[subprocess.Popen[str]] = []
+_workers: list[subprocess.Popen[str]] = []
 
 
 def _worker() -> subprocess.Popen[str]:
-    """One process serves all tests: it has much to import."""
-    if not _kept:
-        python = os.environ[MAIN_PYTHON]
+    """The process that serves all tests: its imports take long."""
+    if not _workers:
+        python = os.environ[MAIN_PYTHON_VARIABLE]
         roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
-        _kept.append(
+        _workers.append(
             subprocess.Popen(
                 [python, __file__],
                 stdin=subprocess.PIPE,
@@ -68,13 +69,13 @@ def _worker() -> subprocess.Popen[str]:
                 env={**os.environ, "PYTHONPATH": roots},
             )
         )
-    return _kept[0]
+    return _workers[0]
 
 
 def main() -> None:
     for line in sys.stdin:
-        with serve(**json.loads(line)) as places:
-            sys.stdout.write(json.dumps(places) + "\n")
+        with serve(**json.loads(line)) as addresses:
+            sys.stdout.write(json.dumps(addresses) + "\n")
             sys.stdout.flush()
             sys.stdin.readline()
         sys.stdout.write("stopped\n")

@@ -1,3 +1,3 @@
-from tests.fake_alpaca.serving import client, panel, start
+from tests.fake_alpaca.server_fixtures import client, panel, start_server
 
-__all__ = ["client", "panel", "start"]
+__all__ = ["client", "panel", "start_server"]

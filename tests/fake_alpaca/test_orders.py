@@ -1,4 +1,4 @@
-"""The rules of orders: what is refused, when orders fill and at what price, how they end."""
+"""Orders: which are rejected, when and at what price they fill, and how they end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.types import Panel
-from tests.fake_alpaca.serving import Client, Start, new_york
+from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york
 
 
 def bar(panel: Panel, day: str, symbol: str = "AAA") -> dict[str, float]:
@@ -23,7 +23,7 @@ def bar(panel: Panel, day: str, symbol: str = "AAA") -> dict[str, float]:
     return {name: float(values[row, column]) for name, values in fields.items()}
 
 
-def test_an_order_for_the_opening_fills_at_the_open(client: Client, panel: Panel) -> None:
+def test_an_opg_order_fills_at_the_open(client: Client, panel: Panel) -> None:
     order = client.buy(time_in_force="opg")
     assert order["status"] == "accepted"
     client.server.jump(new_york("2024-03-01 09:30"))
@@ -34,7 +34,7 @@ def test_an_order_for_the_opening_fills_at_the_open(client: Client, panel: Panel
     assert Decimal(account["cash"]) == 100_000 - 10 * Decimal(order["filled_avg_price"])
 
 
-def test_an_order_for_the_close_fills_at_the_close(client: Client, panel: Panel) -> None:
+def test_a_cls_order_fills_at_the_close(client: Client, panel: Panel) -> None:
     order = client.buy(time_in_force="cls")
     client.server.jump(new_york("2024-03-01 15:59"))
     assert client.order(order)["status"] == "new"
@@ -65,7 +65,7 @@ def test_a_limit_order_waits_for_its_price_and_expires_with_the_day(client: Clie
     assert missed["expired_at"] == "2024-03-01T21:00:00.000000Z"
 
 
-def test_a_stop_order_fills_where_its_price_is_passed(client: Client, panel: Panel) -> None:
+def test_a_stop_order_fills_at_its_stop_price(client: Client, panel: Panel) -> None:
     high = bar(panel, "2024-03-01")["high"]
     stop = f"{high - 0.01:.2f}"
     order = client.buy(type="stop", stop_price=stop)
@@ -74,7 +74,7 @@ def test_a_stop_order_fills_where_its_price_is_passed(client: Client, panel: Pan
     assert float(client.order(order)["filled_avg_price"]) == pytest.approx(float(stop), abs=1e-6)
 
 
-def test_an_order_that_lives_on_is_tried_every_day(client: Client, panel: Panel) -> None:
+def test_a_gtc_order_is_tried_every_day(client: Client, panel: Panel) -> None:
     days = [str(t)[:10] for t in panel.times if np.datetime64("2024-03-01") <= t < np.datetime64("2024-05-01")]
     lows = [bar(panel, day)["low"] for day in days]
     limit = sorted(lows[:20])[0] + 0.02
@@ -87,7 +87,7 @@ def test_an_order_that_lives_on_is_tried_every_day(client: Client, panel: Panel)
 
 
 @pytest.mark.parametrize(
-    ("moment", "time_in_force", "taken"),
+    ("moment", "time_in_force", "accepted"),
     [
         ("2024-03-01 09:27", "opg", True),
         ("2024-03-01 09:28", "opg", False),
@@ -101,10 +101,12 @@ def test_an_order_that_lives_on_is_tried_every_day(client: Client, panel: Panel)
         ("2024-07-03 12:50", "cls", False),
     ],
 )
-def test_auction_orders_have_their_hours(start: Start, moment: str, time_in_force: str, taken: bool) -> None:
-    client = start(start=new_york(moment))
-    answer = client.buy(time_in_force=time_in_force, status=200 if taken else 422)
-    assert taken or (answer["code"], "not accepted" in answer["message"]) == (42210000, True)
+def test_auction_orders_are_accepted_at_certain_hours_only(
+    start_server: StartServer, moment: str, time_in_force: str, accepted: bool
+) -> None:
+    client = start_server(start=new_york(moment))
+    answer = client.buy(time_in_force=time_in_force, status=200 if accepted else 422)
+    assert accepted or (answer["code"], "not accepted" in answer["message"]) == (42210000, True)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,9 @@ def test_auction_orders_have_their_hours(start: Start, moment: str, time_in_forc
         ({"side": "sell", "qty": "0.5"}, 422, 42210000, "fractional orders cannot be sold short"),
     ],
 )
-def test_what_is_refused(client: Client, order: dict[str, Any], status: int, code: int, message: str) -> None:
+def test_invalid_orders_are_rejected(
+    client: Client, order: dict[str, Any], status: int, code: int, message: str
+) -> None:
     answer = client.buy(**{"status": status, **order})
     assert answer["code"] == code
     assert message in answer["message"]
@@ -142,8 +146,8 @@ def test_a_price_below_a_dollar_has_four_decimals(client: Client) -> None:
 
 
 @pytest.mark.parametrize("code", [40010001, 42210000])
-def test_a_client_order_id_is_unique_even_after_a_cancel(start: Start, code: int) -> None:
-    client = start(Settings(partial=0.0, duplicate_code=code))
+def test_a_client_order_id_is_unique_even_after_a_cancel(start_server: StartServer, code: int) -> None:
+    client = start_server(Settings(partial=0.0, duplicate_code=code))
     order = client.buy(client_order_id="mine")
     client("DELETE", f"/v2/orders/{order['id']}", 204)
     assert client.order(order)["status"] == "canceled"
@@ -151,8 +155,8 @@ def test_a_client_order_id_is_unique_even_after_a_cancel(start: Start, code: int
     assert answer == {"code": code, "message": "client_order_id must be unique"}
 
 
-def test_open_purchases_keep_buying_power_and_give_it_back(start: Start) -> None:
-    client = start(Settings(partial=0.0, multiplier=1))
+def test_open_purchases_reserve_buying_power_until_cancelled(start_server: StartServer) -> None:
+    client = start_server(Settings(partial=0.0, multiplier=1))
     price = Decimal(client("GET", "/v2/stocks/trades/latest?symbols=AAA")["trades"]["AAA"]["p"]).quantize(
         Decimal("0.01")
     )
@@ -166,30 +170,30 @@ def test_open_purchases_keep_buying_power_and_give_it_back(start: Start) -> None
     assert Decimal(client("GET", "/v2/account")["buying_power"]) == 100_000
 
 
-def bought(client: Client, qty: str = "10") -> None:
+def buy_and_fill(client: Client, qty: str = "10") -> None:
     client.buy(qty=qty)
     client.server.jump(new_york("2024-03-01 10:00"))
 
 
-def test_shares_in_an_open_sale_are_held(client: Client) -> None:
-    bought(client)
+def test_shares_of_an_open_sale_are_held_for_it(client: Client) -> None:
+    buy_and_fill(client)
     client.buy(side="sell", qty="7", type="limit", limit_price="900")
     answer = client.buy(side="sell", qty="5", status=403)
     assert (answer["available"], answer["existing_qty"], answer["held_for_orders"]) == ("3", "10", "7")
     assert client("GET", "/v2/positions/AAA")["qty_available"] == "3"
 
 
-def test_an_order_against_an_own_one_is_a_wash_trade(client: Client) -> None:
-    bought(client)
+def test_an_order_against_an_open_order_is_a_wash_trade(client: Client) -> None:
+    buy_and_fill(client)
     sale = client.buy(side="sell", qty="10", type="limit", limit_price="900")
     answer = client.buy(status=403)
     assert "potential wash trade" in answer["message"]
     assert answer["existing_order_id"] == sale["id"]
-    # Two limits that cannot meet are no wash trade.
+    # Two limits that cannot cross are not a wash trade.
     client.buy(type="limit", limit_price="20")
 
 
-def test_short_sales_and_their_cover(client: Client) -> None:
+def test_short_sales_and_covering(client: Client) -> None:
     client.buy(side="sell", qty="10")
     client.server.jump(new_york("2024-03-01 10:00"))
     position = client("GET", "/v2/positions/AAA")
@@ -199,9 +203,9 @@ def test_short_sales_and_their_cover(client: Client) -> None:
     assert client("GET", "/v2/positions") == []
 
 
-def test_parts_of_an_order_add_up_and_do_not_depend_on_other_orders(start: Start) -> None:
+def test_partial_fills_add_up_and_do_not_depend_on_other_orders(start_server: StartServer) -> None:
     def fills(ids: list[str]) -> dict[str, list[str]]:
-        client = start(Settings(partial=0.6, seed=3))
+        client = start_server(Settings(partial=0.6, seed=3))
         for name in ids:
             client.buy(client_order_id=name)
         client.server.jump(new_york("2024-03-01 16:00"))
@@ -218,7 +222,7 @@ def test_parts_of_an_order_add_up_and_do_not_depend_on_other_orders(start: Start
     assert {len(parts) for parts in forward.values()} == {1, 2}
 
 
-def test_a_fill_beats_the_cancel_that_is_on_its_way(client: Client) -> None:
+def test_a_fill_comes_before_a_pending_cancel(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     conditions = client.server.exchange.conditions
     conditions.fill_delay, conditions.cancel_delay = 5.0, 10.0
@@ -233,8 +237,8 @@ def test_a_fill_beats_the_cancel_that_is_on_its_way(client: Client) -> None:
     assert client("GET", "/v2/positions/AAA")["qty"] == "10"
 
 
-def test_a_cancel_leaves_what_was_filled(start: Start) -> None:
-    client = start(Settings(partial=1.0, partial_gap=3600.0, seed=1), start=new_york("2024-03-01 10:00"))
+def test_a_cancel_keeps_the_filled_part(start_server: StartServer) -> None:
+    client = start_server(Settings(partial=1.0, partial_gap=3600.0, seed=1), start=new_york("2024-03-01 10:00"))
     order = client.buy(qty="100")
     client.server.jump(new_york("2024-03-01 10:00:01"))
     filled = client.order(order)["filled_qty"]
@@ -246,7 +250,7 @@ def test_a_cancel_leaves_what_was_filled(start: Start) -> None:
     assert client("GET", "/v2/positions/AAA")["qty"] == filled
 
 
-def test_a_replacement_takes_the_place_of_its_order(client: Client) -> None:
+def test_a_replacement_links_old_and_new_order(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     old = client.buy(type="limit", limit_price="20")
     client.order(old)
@@ -259,7 +263,7 @@ def test_a_replacement_takes_the_place_of_its_order(client: Client) -> None:
     assert (new["status"], new["replaces"], new["qty"], new["limit_price"]) == ("new", old["id"], "4", "21")
 
 
-def test_a_replacement_that_comes_too_late_is_rejected(client: Client) -> None:
+def test_a_replacement_after_the_fill_is_rejected(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     client.server.exchange.conditions.fill_delay = 5.0
     client.server.exchange.conditions.replace_delay = 10.0
@@ -279,7 +283,7 @@ def test_an_accepted_order_cannot_be_replaced(client: Client) -> None:
     assert "accepted" in client("PATCH", f"/v2/orders/{order['id']}", 422, json={"qty": "4"})["message"]
 
 
-def test_cancelling_everything_answers_for_each_order(client: Client) -> None:
+def test_cancel_all_responds_with_one_entry_per_order(client: Client) -> None:
     orders = [client.buy(symbol=s) for s in ("AAA", "BBB")]
     answer = client("DELETE", "/v2/orders", 207)
     assert [(entry["id"], entry["status"]) for entry in answer] == [(o["id"], 200) for o in orders]
@@ -287,7 +291,7 @@ def test_cancelling_everything_answers_for_each_order(client: Client) -> None:
 
 
 def test_positions_are_closed_by_market_orders(client: Client) -> None:
-    bought(client)
+    buy_and_fill(client)
     answer = client("DELETE", "/v2/positions?cancel_orders=true", 207)
     assert [(entry["symbol"], entry["status"]) for entry in answer] == [("AAA", 200)]
     client.server.jump(new_york("2024-03-01 10:01"))
@@ -307,7 +311,7 @@ def test_a_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: 
     assert client.order(order)["status"] == "filled"
 
 
-def test_a_halt_before_the_auction_ends_its_orders_and_a_delay_brings_their_fills_late(client: Client) -> None:
+def test_a_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: Client) -> None:
     halted = client.buy(time_in_force="opg")
     late = client.buy(symbol="BBB", time_in_force="opg")
     client("POST", "/fake/conditions", json={"halted": ["AAA"], "fill_delay": 300})
@@ -321,8 +325,8 @@ def test_a_halt_before_the_auction_ends_its_orders_and_a_delay_brings_their_fill
     assert float(late["filled_avg_price"]) == bar["o"]
 
 
-def test_the_old_day_trading_rule_is_kept_behind_its_setting(start: Start) -> None:
-    client = start(
+def test_the_pattern_day_trading_rule_is_optional(start_server: StartServer) -> None:
+    client = start_server(
         Settings(partial=0.0, cash=Decimal(10_000), day_trading_rule=True), start=new_york("2024-03-01 10:00")
     )
     for i in range(4):
@@ -334,14 +338,14 @@ def test_the_old_day_trading_rule_is_kept_behind_its_setting(start: Start) -> No
     assert answer["code"] == 40310100
 
 
-def test_a_suspended_account_takes_no_orders(client: Client) -> None:
+def test_a_suspended_account_rejects_orders(client: Client) -> None:
     client("PATCH", "/v2/account/configurations", json={"suspend_trade": True})
     assert client.buy(status=403)["message"] == "new orders are rejected by user request"
     assert client("GET", "/v2/account")["trade_suspended_by_user"] is True
 
 
-def test_a_fee_is_booked_beside_the_fill(start: Start) -> None:
-    client = start(Settings(partial=0.0, cost_bps=Decimal(10)))
+def test_fees_are_booked_as_activities(start_server: StartServer) -> None:
+    client = start_server(Settings(partial=0.0, cost_bps=Decimal(10)))
     client.buy(time_in_force="opg")
     client.server.jump(new_york("2024-03-01 09:30"))
     fill, fee = client("GET", "/v2/account/activities", params={"direction": "asc"})

@@ -1,4 +1,4 @@
-"""A world for each broker: its account, its prices and its time. Keys are in the environment."""
+"""Fixtures of the broker contract: a setup for each kind of broker, with API keys in the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.broker_worlds import KINDS, OVER_HTTP, HttpWorld, World, world
+from tests.contract.broker_setups import BROKER_KINDS, HTTP_BROKER_KINDS, BrokerSetup, HttpSetup, broker_setup
 
 
 @pytest.fixture(autouse=True)
@@ -18,16 +18,17 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
+def open_setup() -> Iterator[Callable[..., Any]]:
+    """Function that opens a setup of a kind; all are closed after the test."""
     with ExitStack() as stack:
-        yield lambda kind, **options: stack.enter_context(world(kind, **options))
+        yield lambda kind, **options: stack.enter_context(broker_setup(kind, **options))
 
 
-@pytest.fixture(params=KINDS)
-def here(request: pytest.FixtureRequest, make: Callable[..., Any]) -> World:
-    return make(request.param)  # type: ignore[no-any-return]
+@pytest.fixture(params=BROKER_KINDS)
+def setup(request: pytest.FixtureRequest, open_setup: Callable[..., Any]) -> BrokerSetup:
+    return open_setup(request.param)  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=OVER_HTTP)
-def http(request: pytest.FixtureRequest, make: Callable[..., Any]) -> HttpWorld:
-    return make(request.param)  # type: ignore[no-any-return]
+@pytest.fixture(params=HTTP_BROKER_KINDS)
+def http(request: pytest.FixtureRequest, open_setup: Callable[..., Any]) -> HttpSetup:
+    return open_setup(request.param)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What every broker behind HTTP must do, against the fake server; each client library where it is installed."""
+"""Contract of every broker over HTTP, against the fake server, with each client library that is installed."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from finrl_pod.paper.records import (
     Reason,
     Rejected,
 )
-from tests.contract.broker.wishes import DAY, refused, sent, wish
-from tests.contract.broker_worlds import OVER_HTTP, HttpWorld, opener
+from tests.contract.broker.order_requests import DAY, order_request, rejection_reason, submit
+from tests.contract.broker_setups import HTTP_BROKER_KINDS, HttpSetup, broker_opener
 
-# alpaca-py's own imports, hidden from users as every DeprecationWarning of a library is.
+# Raised by alpaca-py's own imports.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_money_that_is_not_there(http: HttpWorld) -> None:
-    outcome = http.broker.submit(wish(quantity="100000"))
-    assert refused(outcome) is Reason.BUYING_POWER
+def test_an_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:
+    outcome = http.broker.submit(order_request(quantity="100000"))
+    assert rejection_reason(outcome) is Reason.BUYING_POWER
     assert isinstance(outcome, Rejected)
     assert Decimal(outcome.details["cost_basis"]) > Decimal(outcome.details["buying_power"])
 
 
 @pytest.mark.parametrize("code", [40010001, 42210000])
-def test_either_code_of_a_duplicate_is_understood(make: Callable[..., Any], code: int) -> None:
-    http = make(OVER_HTTP[0], duplicate_code=code)
-    sent(http, wish())
-    assert refused(http.broker.submit(wish())) is Reason.DUPLICATE_ID
+def test_both_error_codes_of_a_duplicate_id_are_understood(open_setup: Callable[..., Any], code: int) -> None:
+    http = open_setup(HTTP_BROKER_KINDS[0], duplicate_code=code)
+    submit(http, order_request())
+    assert rejection_reason(http.broker.submit(order_request())) is Reason.DUPLICATE_ID
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "there"),
+    ("kind", "rule", "accepted"),
     [
         ("answer", {"status": 504, "body": "<html>gateway</html>"}, False),
         ("answer_after", {"status": 504}, True),
@@ -57,136 +57,137 @@ def test_either_code_of_a_duplicate_is_understood(make: Callable[..., Any], code
         ("edit", {"body": {"client_order_id": "another"}}, True),
     ],
 )
-def test_an_answer_that_tells_nothing_is_ambiguous_and_asked_once(
-    http: HttpWorld, kind: str, rule: dict[str, Any], there: bool
+def test_a_submit_without_a_clear_response_is_ambiguous_and_sent_once(
+    http: HttpSetup, kind: str, rule: dict[str, Any], accepted: bool
 ) -> None:
-    http.fault(kind, method="POST", **rule)
-    outcome = http.broker.submit(wish())
+    http.add_fault(kind, method="POST", **rule)
+    outcome = http.broker.submit(order_request())
     assert isinstance(outcome, Ambiguous), outcome
     assert "PKTESTKEY123" not in outcome.message
     assert len(http.requests("POST")) == 1
     found = http.broker.order_by_client_id("run-1")
-    assert (found is not None) == there
+    assert (found is not None) == accepted
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_positions_that_cannot_be_read_are_not_none(http: HttpWorld, status: int) -> None:
-    http.fault("answer", path="/v2/positions", status=status, body="<html>", times=1)
+def test_unreadable_positions_are_not_an_empty_portfolio(http: HttpSetup, status: int) -> None:
+    http.add_fault("answer", path="/v2/positions", status=status, body="<html>", times=1)
     with pytest.raises(BrokerUnavailable):
         http.broker.positions()
-    http.fault("answer", path="/v2/positions", status=200, body={"message": "?"})
+    http.add_fault("answer", path="/v2/positions", status=200, body={"message": "?"})
     with pytest.raises(BrokerUnavailable):
         http.broker.positions()
-    http.fault("drop", path="/v2/positions")
+    http.add_fault("drop", path="/v2/positions")
     with pytest.raises(BrokerUnavailable):
         http.broker.positions()
-    http.fault("hang", path="/v2/positions", seconds=5)
+    http.add_fault("hang", path="/v2/positions", seconds=5)
     with pytest.raises(BrokerUnavailable):
         http.broker.positions()
     assert http.broker.positions() == ()
 
 
-def test_a_question_that_is_wrong_is_refused(http: HttpWorld) -> None:
-    http.fault("answer", path="/v2/clock", status=422, body={"code": 40010001, "message": "no"})
+def test_a_rejected_read_raises(http: HttpSetup) -> None:
+    http.add_fault("answer", path="/v2/clock", status=422, body={"code": 40010001, "message": "no"})
     with pytest.raises(BrokerRejected, match="422: no"):
         http.broker.clock()
 
 
 @pytest.mark.parametrize(("status", "body"), [(401, {"message": "unauthorized."}), (403, {"message": "forbidden."})])
-def test_refused_keys_are_told_apart_from_refused_orders(http: HttpWorld, status: int, body: dict[str, str]) -> None:
-    http.fault("answer", status=status, body=body, times=2)
+def test_refused_keys_differ_from_rejected_orders(http: HttpSetup, status: int, body: dict[str, str]) -> None:
+    http.add_fault("answer", status=status, body=body, times=2)
     with pytest.raises(AuthenticationError, match="APCA_API_KEY_ID"):
-        http.broker.submit(wish())
+        http.broker.submit(order_request())
     with pytest.raises(AuthenticationError):
         http.broker.account()
 
 
-def test_keys_that_the_broker_does_not_know(make: Callable[..., Any]) -> None:
-    http = make(OVER_HTTP[0], key="another", secret="key")
+def test_unknown_keys_are_refused(open_setup: Callable[..., Any]) -> None:
+    http = open_setup(HTTP_BROKER_KINDS[0], key="another", secret="key")
     with pytest.raises(AuthenticationError) as caught:
         http.broker.account()
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_a_spent_limit_says_when_to_come_back(make: Callable[..., Any]) -> None:
-    http = make(OVER_HTTP[0], rate_limit=3)
+def test_a_reached_rate_limit_gives_the_time_to_retry(open_setup: Callable[..., Any]) -> None:
+    http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=3)
     for _ in range(3):
         http.broker.clock()
     limit = http.broker.rate_limit()
     assert limit is not None
     assert (limit.limit, limit.remaining) == (3, 0)
-    outcome = http.broker.submit(wish())
-    assert refused(outcome) is Reason.RATE_LIMITED
+    outcome = http.broker.submit(order_request())
+    assert rejection_reason(outcome) is Reason.RATE_LIMITED
     assert isinstance(outcome, Rejected)
     assert outcome.retry_at is not None
     assert 60 <= (outcome.retry_at - http.clock.now()).total_seconds() <= 62
-    # Until then nothing leaves: the next order is held back here.
+    # Until then no request is sent: the limiter rejects the next order.
     before = len(http.requests())
-    assert refused(http.broker.submit(wish("run-2"))) is Reason.RATE_LIMITED
+    assert rejection_reason(http.broker.submit(order_request("run-2"))) is Reason.RATE_LIMITED
     assert len(http.requests()) == before
     http.jump("2024-03-01 08:01:02")
-    assert isinstance(http.broker.submit(wish("run-2")), Confirmed)
+    assert isinstance(http.broker.submit(order_request("run-2")), Confirmed)
 
 
-def test_words_that_nobody_has_heard_and_fields_that_are_gone(http: HttpWorld) -> None:
-    order = sent(http, wish())
-    http.fault("edit", path="/v2/orders/", body={"status": "pondering", "brand_new": {"a": 1}, "replaces": None})
+def test_unknown_statuses_and_missing_fields(http: HttpSetup) -> None:
+    order = submit(http, order_request())
+    http.add_fault("edit", path="/v2/orders/", body={"status": "pondering", "brand_new": {"a": 1}, "replaces": None})
     found = http.broker.order(order.id)
     assert found is not None
     assert (found.status, found.status_word, found.live) == (OrderStatus.UNKNOWN, "pondering", True)
-    http.fault("edit", path="/v2/account", body={"multiplier": None, "status": "NEW", "account_blocked": None})
+    http.add_fault("edit", path="/v2/account", body={"multiplier": None, "status": "NEW", "account_blocked": None})
     assert http.broker.account().cash == 100_000
-    http.fault("edit", path="/v2/account", body={"cash": "NaN"})
+    http.add_fault("edit", path="/v2/account", body={"cash": "NaN"})
     with pytest.raises(BrokerUnavailable, match="cash"):
         http.broker.account()
 
 
-def test_a_blocked_account_says_so(http: HttpWorld) -> None:
+def test_blocked_accounts_and_untradable_symbols(http: HttpSetup) -> None:
     http.control("conditions", {"suspended": True})
     assert http.broker.account().blocked
-    assert refused(http.broker.submit(wish())) is Reason.BLOCKED
+    assert rejection_reason(http.broker.submit(order_request())) is Reason.BLOCKED
     http.control("conditions", {"suspended": False, "untradable": ["AAA"]})
-    assert refused(http.broker.submit(wish())) is Reason.NOT_TRADABLE
+    assert rejection_reason(http.broker.submit(order_request())) is Reason.NOT_TRADABLE
     assert not http.broker.assets(["AAA"])["AAA"].tradable
 
 
-def test_a_short_position_is_below_zero(http: HttpWorld) -> None:
-    sent(http, wish(side="sell"))
+def test_a_short_position_has_a_negative_quantity(http: HttpSetup) -> None:
+    submit(http, order_request(side="sell"))
     http.jump("2024-03-01 16:30")
     (position,) = http.broker.positions()
     assert (position.symbol, position.quantity) == ("AAA", -10)
 
 
-def test_a_replacement(http: HttpWorld) -> None:
+def test_replace(http: HttpSetup) -> None:
     http.jump("2024-03-01 10:00")
-    order = sent(http, wish(limit="20", tif="day"))
+    order = submit(http, order_request(limit="20", tif="day"))
     http.broker.order(order.id)
-    outcome = http.broker.replace(order.id, wish("run-2", quantity="4", limit="21", tif="day"))
+    outcome = http.broker.replace(order.id, order_request("run-2", quantity="4", limit="21", tif="day"))
     assert isinstance(outcome, Confirmed)
     assert outcome.order is not None
     assert (outcome.order.client_order_id, outcome.order.replaces, outcome.order.quantity) == ("run-2", order.id, 4)
     old = http.broker.order(order.id)
     assert old is not None
     assert (old.status, old.replaced_by) == (OrderStatus.REPLACED, outcome.order.id)
-    assert refused(http.broker.replace(order.id, wish("run-3", limit="22", tif="day"))) is Reason.NOT_CANCELABLE
+    outcome = http.broker.replace(order.id, order_request("run-3", limit="22", tif="day"))
+    assert rejection_reason(outcome) is Reason.NOT_CANCELABLE
 
 
-def test_a_cancel_and_a_fill_at_the_same_time(http: HttpWorld) -> None:
+def test_a_fill_during_a_pending_cancel(http: HttpSetup) -> None:
     http.jump("2024-03-01 10:00")
     http.control("conditions", {"fill_delay": 5, "cancel_delay": 10})
-    order = sent(http, wish(tif="day"))
+    order = submit(http, order_request(tif="day"))
     http.broker.order(order.id)
     assert isinstance(http.broker.cancel(order.id), Confirmed)
     http.jump("2024-03-01 10:01")
     found = http.broker.order(order.id)
     assert found is not None
     assert found.status is OrderStatus.FILLED
-    assert refused(http.broker.cancel(order.id)) is Reason.NOT_CANCELABLE
+    assert rejection_reason(http.broker.cancel(order.id)) is Reason.NOT_CANCELABLE
 
 
-def test_parts_of_an_order_are_single_fills(make: Callable[..., Any]) -> None:
-    http = make(OVER_HTTP[0], partial=1.0, seed=4)
-    sent(http, wish(quantity="100"))
+def test_each_partial_fill_is_a_fill(open_setup: Callable[..., Any]) -> None:
+    http = open_setup(HTTP_BROKER_KINDS[0], partial=1.0, seed=4)
+    submit(http, order_request(quantity="100"))
     http.jump("2024-03-01 16:30")
     first, second = http.broker.fills_since(None).fills
     assert (first.cumulative_quantity, second.cumulative_quantity) == (first.quantity, 100)
@@ -194,22 +195,22 @@ def test_parts_of_an_order_are_single_fills(make: Callable[..., Any]) -> None:
     assert http.broker.fills_since(http.broker.fills_since(None).cursor).fills == ()
 
 
-def test_more_orders_and_fills_than_a_page_holds(make: Callable[..., Any]) -> None:
-    """The limit of the broker is out of the way here: the pages are the point."""
-    http = make(OVER_HTTP[0], rate_limit=10_000)
+def test_orders_and_fills_of_several_pages(open_setup: Callable[..., Any]) -> None:
+    """With a high rate limit, so that only paging is tested."""
+    http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=10_000)
     for i in range(510):
-        http.control("orders", _foreign(f"other-{i}"))
+        http.control("orders", foreign_order(f"other-{i}"))
     found = http.broker.orders("all")
     assert [o.client_order_id for o in found] == [f"other-{i}" for i in range(510)]
-    half = http.broker.orders("open", after=found[309].submitted_at)
-    assert [o.id for o in half] == [o.id for o in found[310:]]
+    later = http.broker.orders("open", after=found[309].submitted_at)
+    assert [o.id for o in later] == [o.id for o in found[310:]]
     http.jump("2024-03-01 16:30")
     fills = http.broker.fills_since(None)
     assert len({f.id for f in fills.fills}) == len(fills.fills) == 510
     assert len(http.broker.fills_since(fills.fills[399].id).fills) == 110
 
 
-def _foreign(name: str) -> dict[str, str]:
+def foreign_order(name: str) -> dict[str, str]:
     return {
         "symbol": "AAA",
         "qty": "1",
@@ -220,14 +221,14 @@ def _foreign(name: str) -> dict[str, str]:
     }
 
 
-def test_corporate_actions_are_read_with_their_dates(make: Callable[..., Any]) -> None:
+def test_corporate_actions_are_filtered_by_ex_date(open_setup: Callable[..., Any]) -> None:
     actions = [
         {"symbol": "AAA", "ex_date": "2024-03-05", "new": 4, "old": 1},
         {"symbol": "BBB", "ex_date": "2024-03-06", "new": 1, "old": 10},
         {"symbol": "CCC", "ex_date": "2024-03-07", "kind": "dividend", "cash": 1.5},
         {"symbol": "AAA", "ex_date": "2024-03-20", "kind": "dividend", "cash": 0.5},
     ]
-    http = make(OVER_HTTP[0], actions=actions)
+    http = open_setup(HTTP_BROKER_KINDS[0], actions=actions)
     found = http.broker.corporate_actions(["AAA", "BBB", "CCC"], date(2024, 3, 5), date(2024, 3, 7))
     assert [(a.kind, a.symbol, a.ex_date.day, a.ratio, a.cash) for a in found] == [
         (ActionKind.SPLIT, "AAA", 5, 4, 0),
@@ -240,7 +241,7 @@ def test_corporate_actions_are_read_with_their_dates(make: Callable[..., Any]) -
     assert raw == pytest.approx(4 * adjusted)
 
 
-def test_bars_that_are_missing_or_damaged_come_as_they_are(http: HttpWorld) -> None:
+def test_missing_and_faulty_bars_are_passed_on(http: HttpSetup) -> None:
     edits = [
         {"symbol": "AAA", "date": "2024-02-29", "fields": {"c": None, "o": 0}},
         {"symbol": "BBB", "date": "2024-02-28", "fields": {}},
@@ -252,28 +253,28 @@ def test_bars_that_are_missing_or_damaged_come_as_they_are(http: HttpWorld) -> N
     assert table.open[1, 0] == 0
     assert table.close[0, 1] != table.close[0, 1]
     assert table.close[0, 0] > 0
-    http.fault("answer", path="/v2/stocks/bars", status=200, body={"bars": {"AAA": 7}, "next_page_token": None})
+    http.add_fault("answer", path="/v2/stocks/bars", status=200, body={"bars": {"AAA": 7}, "next_page_token": None})
     with pytest.raises(BrokerUnavailable):
         http.feed.bars(["AAA"], date(2024, 2, 28), date(2024, 2, 29), "all")
 
 
-def test_a_feed_without_a_subscription_is_no_refused_key(make: Callable[..., Any]) -> None:
-    http = make(OVER_HTTP[0], sip=False)
+def test_a_feed_without_subscription_does_not_count_as_refused_keys(open_setup: Callable[..., Any]) -> None:
+    http = open_setup(HTTP_BROKER_KINDS[0], sip=False)
     http.jump("2024-03-01 16:05")
-    account, feed = opener(OVER_HTTP[0])(http.clock, http.url, feed="sip")
+    account, feed = broker_opener(HTTP_BROKER_KINDS[0])(http.clock, http.url, feed="sip")
     with pytest.raises(BrokerRejected, match="subscription"):
         feed.bars(["AAA"], DAY, DAY, "all")
     account.close()
     assert len(http.feed.bars(["AAA"], DAY, DAY, "all").times) == 1
 
 
-def test_the_keys_are_nowhere_to_be_seen(http: HttpWorld) -> None:
-    shown = repr(vars(http.broker)) + repr(http.broker) + repr(vars(http.feed))
-    assert "PKTESTKEY123" not in shown
-    assert "s3cr3t" not in shown
+def test_the_keys_are_hidden_in_repr(http: HttpSetup) -> None:
+    text = repr(vars(http.broker)) + repr(http.broker) + repr(vars(http.feed))
+    assert "PKTESTKEY123" not in text
+    assert "s3cr3t" not in text
 
 
-def test_moments_are_utc(http: HttpWorld) -> None:
-    order = sent(http, wish())
+def test_times_are_utc(http: HttpSetup) -> None:
+    order = submit(http, order_request())
     assert order.submitted_at.tzinfo is UTC
     assert order.submitted_at.replace(microsecond=0) == datetime(2024, 3, 1, 13, 0, tzinfo=UTC)

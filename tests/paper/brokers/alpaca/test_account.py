@@ -1,4 +1,4 @@
-"""Answers of another form than ours: what others trade on the account, and actions that name two companies."""
+"""Unusual responses: orders of other clients, and corporate actions that name two companies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from finrl_pod.paper.runtime.clocks import SystemClock
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-OURS = {
+OWN = {
     "id": "o1", "client_order_id": "fp1.mine.20240108.AA.b0", "symbol": "AA", "side": "buy", "qty": "10",
     "filled_qty": "0", "status": "accepted", "type": "limit", "limit_price": "12", "time_in_force": "opg",
     "submitted_at": "2024-01-09T13:00:00Z",
 }  # fmt: skip
-LEGS = {
+MULTI_LEG = {
     "id": "o2", "client_order_id": "5f0c-theirs", "symbol": "", "side": "", "qty": "1", "filled_qty": "0",
     "status": "accepted", "type": "limit", "limit_price": "1.2", "time_in_force": "day", "order_class": "mleg",
     "submitted_at": "2024-01-09T13:00:01Z",
@@ -33,34 +33,36 @@ LEGS = {
 def broker(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> AlpacaAccount:
     monkeypatch.setenv("APCA_API_KEY_ID", "PKTESTKEY123")
     monkeypatch.setenv("APCA_API_SECRET_KEY", "s3cr3t")
-    made, _ = open_alpaca(SystemClock(), httpserver.url_for("").rstrip("/"), listen=False)
-    return made
+    account, _ = open_alpaca(SystemClock(), httpserver.url_for("").rstrip("/"), listen=False)
+    return account
 
 
 @pytest.mark.parametrize(
-    "theirs",
-    [LEGS, {k: v for k, v in LEGS.items() if k not in ("symbol", "side")}, {**LEGS, "symbol": "AA", "side": None}],
-    ids=["empty", "left out", "no side alone"],
+    "foreign",
+    [
+        MULTI_LEG,
+        {k: v for k, v in MULTI_LEG.items() if k not in ("symbol", "side")},
+        {**MULTI_LEG, "symbol": "AA", "side": None},
+    ],
+    ids=["empty", "left out", "no side"],
 )
-def test_an_order_of_others_without_symbol_or_side_is_listed_beside_ours(
-    httpserver: HTTPServer, broker: AlpacaAccount, theirs: dict[str, Any]
+def test_foreign_orders_without_symbol_or_side_are_listed(
+    httpserver: HTTPServer, broker: AlpacaAccount, foreign: dict[str, Any]
 ) -> None:
-    httpserver.expect_request("/v2/orders").respond_with_json([OURS, theirs])
-    mine, other = broker.orders("open")
-    assert (mine.symbol, mine.side) == ("AA", Side.BUY)
+    httpserver.expect_request("/v2/orders").respond_with_json([OWN, foreign])
+    own, other = broker.orders("open")
+    assert (own.symbol, own.side) == ("AA", Side.BUY)
     assert (other.client_order_id, other.quantity, other.symbol) == ("5f0c-theirs", 1, "(mleg)")
 
 
 @pytest.mark.parametrize("missing", ["symbol", "side"])
-def test_an_order_of_ours_must_be_whole(httpserver: HTTPServer, broker: AlpacaAccount, missing: str) -> None:
-    httpserver.expect_request("/v2/orders").respond_with_json([{**OURS, missing: ""}, LEGS])
+def test_own_orders_must_have_symbol_and_side(httpserver: HTTPServer, broker: AlpacaAccount, missing: str) -> None:
+    httpserver.expect_request("/v2/orders").respond_with_json([{**OWN, missing: ""}, MULTI_LEG])
     with pytest.raises(BrokerUnavailable, match=f"{missing} is missing"):
         broker.orders("open")
 
 
-def test_a_stock_dividend_gives_its_rate_for_each_share_in_addition(
-    httpserver: HTTPServer, broker: AlpacaAccount
-) -> None:
+def test_the_rate_of_a_stock_dividend_adds_to_each_share(httpserver: HTTPServer, broker: AlpacaAccount) -> None:
     entry = {"id": "d1", "symbol": "AA", "rate": 0.05, "ex_date": "2024-01-09", "process_date": "2024-01-09"}
     page = {"corporate_actions": {"stock_dividends": [entry]}, "next_page_token": None}
     httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
@@ -74,20 +76,20 @@ def merger(**symbols: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("symbols", "told"),
+    ("symbols", "expected"),
     [
         ({"acquirer_symbol": "ZZ", "acquiree_symbol": "AA"}, "AA"),
-        ({"acquiree_symbol": "AA"}, "AA"),  # taken over by one that is not listed
+        ({"acquiree_symbol": "AA"}, "AA"),  # acquired by a company that is not listed
         ({"acquirer_symbol": "BB", "acquiree_symbol": "ZZ"}, "BB"),
         ({"acquirer_symbol": "BB", "acquiree_symbol": "AA"}, "AA"),
     ],
 )
-def test_a_merger_is_told_of_whichever_company_was_asked_for(
-    httpserver: HTTPServer, broker: AlpacaAccount, symbols: dict[str, str], told: str
+def test_a_merger_is_an_action_of_the_requested_company(
+    httpserver: HTTPServer, broker: AlpacaAccount, symbols: dict[str, str], expected: str
 ) -> None:
     page = {"corporate_actions": {"cash_mergers": [merger(**symbols)]}, "next_page_token": None}
     httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
     (found,) = broker.corporate_actions(["AA", "BB"], date(2024, 1, 1), date(2024, 1, 10))
-    assert (found.symbol, found.kind, found.ex_date) == (told, ActionKind.OTHER, date(2024, 1, 9))
+    assert (found.symbol, found.kind, found.ex_date) == (expected, ActionKind.OTHER, date(2024, 1, 9))
     assert all(symbol in found.detail for symbol in symbols.values())
     assert broker.corporate_actions(["CC"], date(2024, 1, 1), date(2024, 1, 10)) == ()

@@ -1,4 +1,4 @@
-"""Where keys may go: the whole address is compared, and looking alike is not enough."""
+"""API keys, and the allow-list of addresses: look-alikes are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
 )
 from finrl_pod.paper.runtime.clocks import SystemClock
 
-TRICKS = (
+REFUSED_URLS = (
     "https://api.alpaca.markets",
     "http://paper-api.alpaca.markets",
     "https://paper-api.alpaca.markets.example.com",
@@ -51,7 +51,7 @@ TRICKS = (
 )
 
 
-@pytest.mark.parametrize("url", TRICKS)
+@pytest.mark.parametrize("url", REFUSED_URLS)
 def test_other_addresses_are_refused_before_keys_are_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
     with pytest.raises(AddressNotAllowed, match="not allowed"):
@@ -59,7 +59,7 @@ def test_other_addresses_are_refused_before_keys_are_read(url: str, monkeypatch:
     with pytest.raises(AddressNotAllowed):
         data_address(url)
     if url:
-        # Without keys in the environment it would fail otherwise: the address is looked at first.
+        # No keys are set: a SetupError would show that they were read first.
         with pytest.raises(AddressNotAllowed):
             open_alpaca(SystemClock(), url)
 
@@ -70,7 +70,7 @@ def test_orders_do_not_go_to_the_data_host(url: str) -> None:
         trading_address(url)
 
 
-def test_the_message_hides_what_stands_before_the_host() -> None:
+def test_the_message_hides_user_name_and_password() -> None:
     with pytest.raises(AddressNotAllowed) as caught:
         trading_address("https://me:hunter2@example.com")
     assert "hunter2" not in str(caught.value)
@@ -104,7 +104,7 @@ def test_allowed_addresses(url: str, base: str, stream: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/v2", "https://127.0.0.1:8123/v2", "http://127.0.0.1:8123@example.com/"]
 )
-def test_a_request_stays_with_its_base(url: str) -> None:
+def test_requests_must_stay_under_their_base(url: str) -> None:
     assert not within(url, "http://127.0.0.1:8123")
 
 

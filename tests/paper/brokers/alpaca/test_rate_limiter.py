@@ -1,4 +1,4 @@
-"""The limit of requests: counted by somebody else, under load, in time that runs fast."""
+"""Rate limiter: compliance with the broker's limit under load, and priority of cancels."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from datetime import UTC, datetime
 import pytest
 
 from finrl_pod.paper.brokers.alpaca.rate_limiter import URGENT_RESERVE, RateLimiter, RateLimitReached
+from tests.fake_alpaca.server_fixtures import wait_until
 
 
-class Steps:
-    """A clock that passes only when told to."""
+class TestClock:
+    """A clock that a test moves by `offset`, or that runs at a speed."""
+
+    __test__ = False
 
     def __init__(self, speed: float = 0.0) -> None:
-        self.at = 0.0
+        self.offset = 0.0
         self._speed = speed
         self._began = time.monotonic()
 
     def monotonic(self) -> float:
-        return self.at + self._speed * (time.monotonic() - self._began)
+        return self.offset + self._speed * (time.monotonic() - self._began)
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.monotonic(), UTC)
@@ -32,9 +35,9 @@ class Steps:
         return seconds / self._speed if self._speed else seconds
 
 
-def test_no_minute_holds_more_than_the_limit_wherever_the_broker_counts() -> None:
-    """The broker may count a request anywhere between its sending and its answer: take the worst of both."""
-    clock = Steps(speed=600.0)
+def test_no_window_exceeds_the_limit_wherever_the_broker_counts() -> None:
+    """The broker may count a request at any time between sending and response: check the worst case."""
+    clock = TestClock(speed=600.0)
     limiter = RateLimiter(clock, limit=20)
     sent: list[float] = []
     answered: list[float] = []
@@ -52,15 +55,15 @@ def test_no_minute_holds_more_than_the_limit_wherever_the_broker_counts() -> Non
     for thread in threads:
         thread.join(timeout=60)
     assert len(sent) == 60
-    # An earliest moment of counting for one end of the window, a latest one for the other.
+    # Worst case: the earliest possible time at one end of the window, the latest at the other.
     for end in sent:
         assert sum(end - 60.0 < moment <= end for moment in answered) <= 20
-    # And it was no crawl: 60 requests at 18 a minute (two are kept for cancels) need three minutes and a bit.
+    # Not too slow either: 60 requests at 18 per minute (two are reserved for cancels) need just over three minutes.
     assert max(sent) < 6 * 60
 
 
-def test_cancels_go_first_and_have_room_of_their_own() -> None:
-    clock = Steps()
+def test_a_part_of_the_limit_is_reserved_for_cancels() -> None:
+    clock = TestClock()
     limiter = RateLimiter(clock)
     for _ in range(200 - URGENT_RESERVE):
         with limiter.request(max_wait=0.0):
@@ -73,44 +76,44 @@ def test_cancels_go_first_and_have_room_of_their_own() -> None:
             pass
     with pytest.raises(RateLimitReached), limiter.request(urgent=True, max_wait=2.0):
         pass
-    clock.at += 61.0
+    clock.offset += 61.0
     with limiter.request(max_wait=0.0):
         pass
 
 
-def test_a_waiting_cancel_overtakes() -> None:
-    clock = Steps()
+def test_a_waiting_cancel_goes_first() -> None:
+    clock = TestClock()
     limiter = RateLimiter(clock, limit=1)
     order: list[str] = []
 
-    def ask(name: str, urgent: bool) -> None:
+    def send(name: str, urgent: bool) -> None:
         with limiter.request(urgent=urgent):
             order.append(name)
 
     with limiter.request():
-        plain = [threading.Thread(target=ask, args=("order", False)) for _ in range(3)]
+        plain = [threading.Thread(target=send, args=("order", False)) for _ in range(3)]
         for thread in plain:
             thread.start()
         time.sleep(0.05)
-        cancel = threading.Thread(target=ask, args=("cancel", True))
+        cancel = threading.Thread(target=send, args=("cancel", True))
         cancel.start()
         time.sleep(0.05)
-    for _ in range(4):
-        clock.at += 61.0
-        time.sleep(0.15)
+    for sent in range(1, 5):
+        clock.offset += 61.0
+        wait_until(lambda sent=sent: len(order) == sent)
     for thread in (*plain, cancel):
         thread.join(timeout=10)
     assert order == ["cancel", "order", "order", "order"]
 
 
-def test_the_brokers_word_holds_everything_back() -> None:
-    clock = Steps()
+def test_a_wait_demanded_by_the_broker_holds_all_requests() -> None:
+    clock = TestClock()
     limiter = RateLimiter(clock)
     limiter.hold(30.0)
     for urgent in (False, True):
         with pytest.raises(RateLimitReached) as caught, limiter.request(urgent=urgent, max_wait=1.0):
             pass
         assert caught.value.seconds == pytest.approx(30.0)
-    clock.at += 30.0
+    clock.offset += 30.0
     with limiter.request(max_wait=0.0):
         pass

@@ -1,10 +1,10 @@
-"""What leaves this machine: no redirect, proxy, other host, other method or second attempt."""
+"""Transport and stream: no redirects, proxies, other hosts or methods, no retries, and bounded responses."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.stream import UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
 from finrl_pod.paper.runtime.clocks import SystemClock
-from tests.contract.broker_worlds import Impatient
-from tests.fake_alpaca.serving import Client, new_york
+from tests.contract.broker_setups import ShortTimeoutClock
+from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-CLOCK = Impatient(SystemClock())
+CLOCK = ShortTimeoutClock(SystemClock())
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +40,17 @@ def base(server: HTTPServer) -> str:
 
 
 def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
-    asked: list[Request] = []
+    received: list[Request] = []
 
     def answer(request: Request) -> Response:
-        asked.append(request)
+        received.append(request)
         return Response(status=302, headers={"Location": "/v2/elsewhere"})
 
     httpserver.expect_request("/v2/account").respond_with_handler(answer)
     broker, _ = open_alpaca(SystemClock(), base(httpserver), listen=False)
     with pytest.raises(BrokerUnavailable, match="redirect"):
         broker.account()
-    assert len(asked) == 1
+    assert len(received) == 1
 
 
 def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeyp
     assert broker.clock().is_open is False
 
 
-def test_the_data_host_is_reached_by_get_alone(httpserver: HTTPServer) -> None:
+def test_the_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
     session = bounded_session(RequestContext(CLOCK), base(httpserver), ("GET",))
     for method in ("POST", "DELETE", "PATCH"):
         with pytest.raises(AddressNotAllowed, match="only GET"):
@@ -74,8 +74,8 @@ def test_the_data_host_is_reached_by_get_alone(httpserver: HTTPServer) -> None:
     assert httpserver.log == []
 
 
-def test_an_answer_that_does_not_end_is_given_up(httpserver: HTTPServer) -> None:
-    """Each piece comes in time: it is the whole that has a limit."""
+def test_an_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
+    """Each chunk arrives in time: the time of the whole response is limited."""
 
     def drip() -> Iterator[bytes]:
         for _ in range(200):
@@ -90,20 +90,20 @@ def test_an_answer_that_does_not_end_is_given_up(httpserver: HTTPServer) -> None
     assert time.monotonic() - began < 8.0
 
 
-def test_the_server_never_sees_more_than_the_limit(start: Callable[..., Client], tmp_path: Path) -> None:
-    """Everybody wants everything at once; the server counts, on the clock that it shares with its client."""
-    client = start(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
+def test_the_server_never_receives_more_than_the_limit(start_server: StartServer, tmp_path: Path) -> None:
+    """Eight threads send at once; the server counts on the clock that it shares with its client."""
+    client = start_server(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
     broker, _ = open_alpaca(ClockClient(tmp_path / "clock.json"), client.server.url, listen=False)
     errors: list[Exception] = []
 
-    def ask() -> None:
+    def send_requests() -> None:
         try:
             for _ in range(50):
                 broker.clock()
-        except Exception as error:  # noqa: BLE001 - it is told by the test
+        except Exception as error:  # noqa: BLE001 - asserted below
             errors.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=send_requests) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,28 +116,21 @@ def test_the_server_never_sees_more_than_the_limit(start: Callable[..., Client],
     assert all(later - earlier >= 60.0 for earlier, later in zip(arrived, arrived[200:], strict=False))
 
 
-def wait(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 @pytest.fixture
-def listening(start: Callable[..., Client]) -> Iterator[tuple[Client, UpdateStream]]:
-    client = start(Settings(partial=0.0))
+def connected(start_server: StartServer) -> Iterator[tuple[Client, UpdateStream]]:
+    client = start_server(Settings(partial=0.0))
     stream = UpdateStream(client.server.url, Keys("key", "secret"), CLOCK).start()
-    wait(lambda: stream.state().connected)
+    wait_until(lambda: stream.state().connected)
     yield client, stream
     stream.close()
 
 
-def test_updates_are_handed_over_once(listening: tuple[Client, UpdateStream]) -> None:
-    client, stream = listening
+def test_updates_are_returned_once(connected: tuple[Client, UpdateStream]) -> None:
+    client, stream = connected
     client.buy(client_order_id="mine")
     client.server.jump(new_york("2024-03-01 10:00"))
     found: list[Any] = []
-    wait(lambda: found.extend(stream.updates()) or len(found) == 3)
+    wait_until(lambda: found.extend(stream.updates()) or len(found) == 3)
     assert [u.event for u in found] == ["pending_new", "new", "fill"]
     assert found[-1].fill is not None
     assert (found[-1].fill.quantity, found[-1].fill.cumulative_quantity) == (10, 10)
@@ -145,36 +138,36 @@ def test_updates_are_handed_over_once(listening: tuple[Client, UpdateStream]) ->
     assert stream.updates() == ()
 
 
-def test_a_lost_connection_is_made_again(listening: tuple[Client, UpdateStream]) -> None:
-    client, stream = listening
+def test_a_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -> None:
+    client, stream = connected
     client.server.faults.add([Fault("disconnect", event="pending_new")])
     client.buy()
     connections = lambda: [r for r in client.server.log.records if r.get("what") == "listening"]  # noqa: E731
-    wait(lambda: len(connections()) == 2 and stream.state().connected)
+    wait_until(lambda: len(connections()) == 2 and stream.state().connected)
     client.server.jump(new_york("2024-03-01 10:00"))
-    wait(lambda: [u.event for u in stream.updates()][-1:] == ["fill"])
+    wait_until(lambda: [u.event for u in stream.updates()][-1:] == ["fill"])
 
 
-def test_a_refused_connection_is_no_storm(start: Callable[..., Client]) -> None:
-    client = start(Settings(partial=0.0), faults=[Fault("refuse", times=0)])
+def test_a_refused_connection_is_retried_with_long_pauses(start_server: StartServer) -> None:
+    client = start_server(Settings(partial=0.0), faults=[Fault("refuse", times=0)])
 
-    class Patient(Impatient):
+    class HundredfoldClock(ShortTimeoutClock):
         def real_seconds(self, seconds: float) -> float:
-            return seconds / 100  # thirty seconds of patience pass in 0.3
+            return seconds / 100
 
-    stream = UpdateStream(client.server.url, Keys("key", "secret"), Patient(SystemClock())).start()
-    wait(lambda: stream.state().refusals >= 2)
+    stream = UpdateStream(client.server.url, Keys("key", "secret"), HundredfoldClock(SystemClock())).start()
+    wait_until(lambda: stream.state().refusals >= 2)
     time.sleep(0.5)
     stream.close()
     state = stream.state()
     assert not state.connected
     assert "the stream was" in state.detail
-    # Pauses of 15 to 30 seconds, then twice as long: three attempts in these two seconds, not hundreds.
+    # The pauses are 0.15 to 0.3 real seconds, then twice as long: a few attempts, not hundreds.
     assert len([r for r in client.server.log.records if r.get("what") == "refused"]) <= 5
 
 
-def test_silence_can_be_told_from_life(listening: tuple[Client, UpdateStream]) -> None:
-    client, stream = listening
+def test_a_silent_stream_shows_in_its_last_message(connected: tuple[Client, UpdateStream]) -> None:
+    client, stream = connected
     client.server.faults.add([Fault("silence", event="pending_new", seconds=60.0)])
     before = stream.state().last_message
     client.buy()
@@ -185,10 +178,10 @@ def test_silence_can_be_told_from_life(listening: tuple[Client, UpdateStream]) -
     assert stream.updates() == ()
 
 
-def test_wrong_keys_are_no_connection(start: Callable[..., Client]) -> None:
-    client = start(Settings(key="right", secret="right"))
+def test_the_stream_does_not_connect_with_wrong_keys(start_server: StartServer) -> None:
+    client = start_server(Settings(key="right", secret="right"))
     stream = UpdateStream(client.server.url, Keys("wrong-key", "wrong-secret"), CLOCK).start()
-    wait(lambda: stream.state().refusals >= 1)
+    wait_until(lambda: stream.state().refusals >= 1)
     stream.close()
     assert not stream.state().connected
     assert "wrong-secret" not in stream.state().detail

@@ -1,29 +1,43 @@
-"""The server's answers against Alpaca's own OpenAPI files."""
+"""Responses of the server validated against Alpaca's own OpenAPI files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
 from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
-from tests.fake_alpaca.serving import Client, Start, new_york
-from tests.fake_alpaca.specification import check, check_schema, properties
+from tests.fake_alpaca.openapi import check, check_schema, properties
+from tests.fake_alpaca.server_fixtures import Client, new_york, running_server
 
 ACTIONS = (
     CorporateAction("AAA", "2024-03-05", new=4, old=1),
     CorporateAction("BBB", "2024-03-05", new=1, old=10),
     CorporateAction("CCC", "2024-03-05", kind="dividend", cash=1.0),
 )
+SETTINGS = Settings(partial=1.0, seed=2, actions=ACTIONS)
 RANGE = "symbols=AAA,BBB,CCC&start=2024-02-01&end=2024-03-31"
 BARS = "symbols=AAA,BBB&timeframe=1Day&start=2024-02-01&limit=10"
 
 
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Client]:
+    """A busy account that tests only read."""
+    with running_server(SETTINGS) as client:
+        yield trade(client)
+
+
 @pytest.fixture
-def busy(start: Start) -> Client:
-    """An account with filled, open, cancelled, replaced and notional orders, a long and a short position."""
-    client = start(Settings(partial=1.0, seed=2, actions=ACTIONS))
+def busy_to_change() -> Iterator[Client]:
+    """A busy account for one test, which may change it."""
+    with running_server(SETTINGS) as client:
+        yield trade(client)
+
+
+def trade(client: Client) -> Client:
+    """Give an account filled, open, cancelled, replaced and notional orders, a long and a short position."""
     client.buy(qty="20")
     client.buy(symbol="BBB", side="sell", qty="5")
     client.buy(symbol="CCC", qty=None, notional="250.5")
@@ -52,7 +66,7 @@ def busy(start: Start) -> Client:
         ("/v2/corporate_actions/announcements", "ca_types=Split,Dividend"),
     ],
 )
-def test_trading_answers(busy: Client, path: str, query: str) -> None:
+def test_trading_responses(busy: Client, path: str, query: str) -> None:
     answer = busy("GET", f"{path}?{query}")
     assert answer
     check("trading", "GET", path, 200, answer)
@@ -65,30 +79,30 @@ def test_trading_answers(busy: Client, path: str, query: str) -> None:
         ("/v2/assets/{symbol_or_asset_id}", "/v2/assets/AAA"),
     ],
 )
-def test_trading_answers_about_one(busy: Client, template: str, path: str) -> None:
+def test_trading_responses_about_one_symbol(busy: Client, template: str, path: str) -> None:
     check("trading", "GET", template, 200, busy("GET", path))
 
 
-def test_activities_of_one_kind(busy: Client) -> None:
-    """By the schema of the kind: the file lets an answer fit either of two that overlap."""
+def test_activities_of_one_type(busy: Client) -> None:
+    """Against the schema of each type: the path's schema accepts either of two that overlap."""
     for fill in busy("GET", "/v2/account/activities/FILL"):
         check_schema("trading", "TradingActivities", fill)
     for split in busy("GET", "/v2/account/activities/SPLIT"):
         check_schema("trading", "NonTradeActivities", split)
 
 
-def test_answers_to_orders(busy: Client) -> None:
-    order = busy.buy(symbol="CCC", qty="1", client_order_id="spec")
+def test_responses_to_orders(busy_to_change: Client) -> None:
+    order = busy_to_change.buy(symbol="CCC", qty="1", client_order_id="spec")
     check("trading", "POST", "/v2/orders", 200, order)
-    check("trading", "GET", "/v2/orders/{order_id}", 200, busy.order(order))
-    found = busy("GET", "/v2/orders:by_client_order_id?client_order_id=spec")
+    check("trading", "GET", "/v2/orders/{order_id}", 200, busy_to_change.order(order))
+    found = busy_to_change("GET", "/v2/orders:by_client_order_id?client_order_id=spec")
     check("trading", "GET", "/v2/orders:by_client_order_id", 200, found)
-    waiting = busy.buy(type="limit", limit_price="5")
-    busy.order(waiting)
-    changed = busy("PATCH", f"/v2/orders/{waiting['id']}", json={"limit_price": "6"})
+    waiting = busy_to_change.buy(type="limit", limit_price="5")
+    busy_to_change.order(waiting)
+    changed = busy_to_change("PATCH", f"/v2/orders/{waiting['id']}", json={"limit_price": "6"})
     check("trading", "PATCH", "/v2/orders/{order_id}", 200, changed)
-    check("trading", "DELETE", "/v2/orders", 207, busy("DELETE", "/v2/orders", 207))
-    check("trading", "DELETE", "/v2/positions", 207, busy("DELETE", "/v2/positions?cancel_orders=true", 207))
+    check("trading", "DELETE", "/v2/orders", 207, busy_to_change("DELETE", "/v2/orders", 207))
+    check("trading", "DELETE", "/v2/positions", 207, busy_to_change("DELETE", "/v2/positions?cancel_orders=true", 207))
 
 
 @pytest.mark.parametrize(
@@ -107,15 +121,15 @@ def test_answers_to_orders(busy: Client) -> None:
         ("/v1/corporate-actions", f"/v1/corporate-actions?{RANGE}"),
     ],
 )
-def test_market_data_answers(busy: Client, template: str, path: str) -> None:
+def test_market_data_responses(busy: Client, template: str, path: str) -> None:
     answer = busy("GET", path)
     assert answer
     check("market-data", "GET", template, 200, answer)
 
 
-def test_the_check_would_see_a_fault(busy: Client) -> None:
-    """Of the checks above: they are worth something only when they can fail."""
-    order = busy.buy(symbol="CCC", qty="1")
+def test_the_validation_finds_errors(busy_to_change: Client) -> None:
+    """The validation above must fail on faulty responses."""
+    order = busy_to_change.buy(symbol="CCC", qty="1")
     broken: list[dict[str, Any]] = [{**order, "status": "paused"}, {**order, "id": "7"}, {**order, "qty": 1}]
     for answer in broken:
         with pytest.raises(jsonschema.ValidationError):
@@ -124,9 +138,9 @@ def test_the_check_would_see_a_fault(busy: Client) -> None:
         check("trading", "GET", "/v2/account", 200, {"status": "ACTIVE"})
 
 
-def test_no_field_is_made_up(busy: Client) -> None:
-    """Beyond what the files name, only fields that the client library or live answers are known to have."""
-    assert set(busy.buy(symbol="CCC", qty="1")) <= properties("trading", "Order")
-    assert set(busy("GET", "/v2/account")) - properties("trading", "Account") <= {"position_market_value"}
-    assert set(busy("GET", "/v2/positions")[0]) <= properties("trading", "Position")
-    assert set(busy("GET", "/v2/assets")[0]) - properties("trading", "Assets") <= {"easy_to_borrow"}
+def test_responses_have_documented_fields_only(busy_to_change: Client) -> None:
+    """Beyond those of the files, only fields that the client library or live responses have."""
+    assert set(busy_to_change.buy(symbol="CCC", qty="1")) <= properties("trading", "Order")
+    assert set(busy_to_change("GET", "/v2/account")) - properties("trading", "Account") <= {"position_market_value"}
+    assert set(busy_to_change("GET", "/v2/positions")[0]) <= properties("trading", "Position")
+    assert set(busy_to_change("GET", "/v2/assets")[0]) - properties("trading", "Assets") <= {"easy_to_borrow"}

@@ -1,4 +1,4 @@
-"""Market data: pages, adjustments as of the present, feeds, the latest of everything, and bars with faults."""
+"""Market data API: pages, adjustments as of the simulated time, feeds, latest prices, and faulty bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
 from finrl_pod.types import Panel
-from tests.fake_alpaca.serving import Client, Start, new_york
+from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york
 
 DAILY = {"timeframe": "1Day", "start": "2024-01-02T00:00:00Z"}
 SPLIT = CorporateAction("AAA", "2024-03-05", new=4, old=1)
@@ -18,23 +18,23 @@ DIVIDEND = CorporateAction("AAA", "2024-03-07", kind="dividend", cash=2.5)
 
 
 def bars(client: Client, **query: Any) -> dict[str, list[dict[str, Any]]]:
-    """Every page."""
+    """Bars of all pages, by symbol."""
     found: dict[str, list[dict[str, Any]]] = {}
-    wanted = {**DAILY, "symbols": "AAA,BBB,CCC", **query}
+    parameters = {**DAILY, "symbols": "AAA,BBB,CCC", **query}
     while True:
-        answer = client("GET", "/v2/stocks/bars", params=wanted)
+        answer = client("GET", "/v2/stocks/bars", params=parameters)
         for symbol, page in answer["bars"].items():
             found.setdefault(symbol, []).extend(page)
         if answer["next_page_token"] is None:
             return found
-        wanted["page_token"] = answer["next_page_token"]
+        parameters["page_token"] = answer["next_page_token"]
 
 
 def closes(client: Client, **query: Any) -> dict[str, float]:
     return {bar["t"][:10]: bar["c"] for bar in bars(client, symbols="AAA", **query)["AAA"]}
 
 
-def test_bars_are_the_panels_up_to_the_last_session(client: Client, panel: Panel) -> None:
+def test_bars_equal_the_panel_up_to_the_last_session(client: Client, panel: Panel) -> None:
     found = bars(client)
     rows = int((panel.times < np.datetime64("2024-03-01")).sum())
     assert list(found) == ["AAA", "BBB", "CCC"]
@@ -55,19 +55,19 @@ def test_the_bar_of_an_open_session_grows(client: Client, panel: Panel) -> None:
     client.server.jump(new_york("2024-03-01 12:00"))
     partial = bars(client)["AAA"][-1]
     client.server.jump(new_york("2024-03-01 16:00"))
-    whole = bars(client)["AAA"][-1]
-    assert partial["t"] == whole["t"] == "2024-03-01T05:00:00Z"
-    assert partial["o"] == whole["o"]
-    assert partial["h"] <= whole["h"]
-    assert partial["v"] < whole["v"]
+    complete = bars(client)["AAA"][-1]
+    assert partial["t"] == complete["t"] == "2024-03-01T05:00:00Z"
+    assert partial["o"] == complete["o"]
+    assert partial["h"] <= complete["h"]
+    assert partial["v"] < complete["v"]
 
 
-def test_a_split_changes_raw_prices_adjusted_bars_and_positions(start: Start, panel: Panel) -> None:
-    client = start(Settings(partial=0.0, actions=(SPLIT,)))
+def test_a_split_changes_raw_prices_adjusted_bars_and_positions(start_server: StartServer, panel: Panel) -> None:
+    client = start_server(Settings(partial=0.0, actions=(SPLIT,)))
     row = int(np.flatnonzero(panel.times == np.datetime64("2024-03-01"))[0])
     client.buy(time_in_force="opg", qty="10")
     client.server.jump(new_york("2024-03-01 16:00"))
-    # Before the ex-date nobody knows of it: raw and adjusted prices are four times the panel's.
+    # Before the ex-date bars are not adjusted: raw and adjusted prices are four times the panel's.
     assert closes(client)["2024-03-01"] == pytest.approx(4 * panel.close[row, 0])
     assert closes(client, adjustment="all") == pytest.approx(closes(client))
     before = client("GET", "/v2/positions/AAA")
@@ -81,20 +81,20 @@ def test_a_split_changes_raw_prices_adjusted_bars_and_positions(start: Start, pa
     assert activity["qty"] == "30"
 
 
-def test_adjusted_returns_are_the_panels_whatever_has_happened(start: Start, panel: Panel) -> None:
-    client = start(Settings(partial=0.0, actions=(SPLIT, DIVIDEND)), start=new_york("2024-03-08 18:00"))
+def test_adjusted_bars_equal_the_panel_after_all_actions(start_server: StartServer, panel: Panel) -> None:
+    client = start_server(Settings(partial=0.0, actions=(SPLIT, DIVIDEND)), start=new_york("2024-03-08 18:00"))
     found = closes(client, adjustment="all")
     rows = len(found)
     np.testing.assert_allclose(list(found.values()), panel.close[:rows, 0], rtol=1e-12)
     raw, split = closes(client), closes(client, adjustment="split")
     row = list(raw).index("2024-03-06")
-    # The day before the dividend: its adjusted price is raw * (1 - cash / raw).
+    # On the day before the ex-date: adjusted = raw * (1 - cash / raw).
     assert panel.close[row, 0] == pytest.approx(raw["2024-03-06"] - DIVIDEND.cash)
     assert split["2024-03-01"] == pytest.approx(raw["2024-03-01"] / 4)
 
 
-def test_corporate_actions_are_told_by_their_date(start: Start) -> None:
-    client = start(Settings(actions=(SPLIT, DIVIDEND)))
+def test_corporate_actions_are_filtered_by_ex_date_and_paged(start_server: StartServer) -> None:
+    client = start_server(Settings(actions=(SPLIT, DIVIDEND)))
     query = {"symbols": "AAA", "start": "2024-03-01", "end": "2024-03-31"}
     found = client("GET", "/v1/corporate-actions", params=query)["corporate_actions"]
     assert [(a["new_rate"], a["old_rate"], a["ex_date"]) for a in found["forward_splits"]] == [(4, 1, "2024-03-05")]
@@ -107,26 +107,26 @@ def test_corporate_actions_are_told_by_their_date(start: Start) -> None:
         ["forward_splits"],
         ["cash_dividends"],
     ]
-    told = client("GET", "/v2/corporate_actions/announcements", params={"ca_types": "Split"})
-    assert [(a["ca_sub_type"], a["new_rate"]) for a in told] == [("stock_split", "4")]
+    announced = client("GET", "/v2/corporate_actions/announcements", params={"ca_types": "Split"})
+    assert [(a["ca_sub_type"], a["new_rate"]) for a in announced] == [("stock_split", "4")]
 
 
-def test_a_split_cancels_the_symbols_open_orders(start: Start) -> None:
-    client = start(Settings(partial=0.0, actions=(SPLIT,)))
+def test_a_split_cancels_the_symbols_open_orders(start_server: StartServer) -> None:
+    client = start_server(Settings(partial=0.0, actions=(SPLIT,)))
     order = client.buy(type="limit", limit_price="20", time_in_force="gtc")
     other = client.buy(symbol="BBB", type="limit", limit_price="20", time_in_force="gtc")
     client.server.jump(new_york("2024-03-05 08:00"))
     assert (client.order(order)["status"], client.order(other)["status"]) == ("canceled", "new")
 
 
-def test_an_account_without_the_feed_cannot_read_its_last_minutes(start: Start) -> None:
-    client = start(Settings(sip=False))
+def test_recent_sip_data_needs_a_subscription(start_server: StartServer) -> None:
+    client = start_server(Settings(sip=False))
     query = {**DAILY, "symbols": "AAA"}
     assert client("GET", "/v2/stocks/bars", params={**query, "feed": "iex"})["bars"]
     assert "SIP" in client("GET", "/v2/stocks/bars", 403, params={**query, "feed": "sip"})["message"]
 
 
-def test_the_latest_of_everything(client: Client, panel: Panel) -> None:
+def test_latest_trades_quotes_and_snapshots(client: Client, panel: Panel) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     trade = client("GET", "/v2/stocks/AAA/trades/latest")["trade"]
     quote = client("GET", "/v2/stocks/quotes/latest?symbols=AAA,ZZZ")["quotes"]
@@ -140,7 +140,7 @@ def test_the_latest_of_everything(client: Client, panel: Panel) -> None:
     assert float(client.order(order)["filled_avg_price"]) == pytest.approx(trade["p"], rel=1e-4)
 
 
-def test_stale_and_damaged_bars(client: Client) -> None:
+def test_stale_and_faulty_bars(client: Client) -> None:
     edits = [{"symbol": "AAA", "date": "2024-02-28", "fields": {"c": 0}}, {"symbol": "BBB", "fields": {}}]
     client("POST", "/fake/conditions", json={"stale_after": "2024-02-28", "edits": edits})
     found = bars(client)
@@ -148,11 +148,11 @@ def test_stale_and_damaged_bars(client: Client) -> None:
     assert (found["AAA"][-1]["t"][:10], found["AAA"][-1]["c"]) == ("2024-02-28", 0)
 
 
-def test_a_panel_of_closes_trades_at_its_close_all_day(start: Start, panel: Panel) -> None:
+def test_small_panel_of_closes_trades_at_its_close_all_day(start_server: StartServer, panel: Panel) -> None:
     from finrl_pod.data.panel import make_panel
 
-    bare = make_panel(panel.times, panel.symbols, {"close": panel.close})
-    client = start(panel=bare)
+    closes_only = make_panel(panel.times, panel.symbols, {"close": panel.close})
+    client = start_server(panel=closes_only)
     row = int(np.flatnonzero(panel.times == np.datetime64("2024-03-01"))[0])
     order = client.buy(time_in_force="opg")
     client.server.jump(new_york("2024-03-01 09:30"))
@@ -171,5 +171,5 @@ def test_a_panel_of_closes_trades_at_its_close_all_day(start: Start, panel: Pane
         ({"feed": "mine"}, "invalid feed"),
     ],
 )
-def test_bad_questions(client: Client, query: dict[str, str], message: str) -> None:
+def test_invalid_parameters_are_rejected(client: Client, query: dict[str, str], message: str) -> None:
     assert message in client("GET", "/v2/stocks/bars", 400, params={**DAILY, "symbols": "AAA", **query})["message"]

@@ -1,4 +1,4 @@
-"""Alpaca's own OpenAPI files, out of the installed package alpaca-mcp-server, as validators of answers."""
+"""Validation of responses against Alpaca's own OpenAPI files, from the installed package alpaca-mcp-server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _URI = "urn:alpaca"
 def _document(name: str) -> dict[str, Any]:
     spec = find_spec("alpaca_mcp_server")
     if spec is None or spec.origin is None:
-        pytest.fail("alpaca-mcp-server is not installed: make setup installs it (without its dependencies)")
+        pytest.fail("alpaca-mcp-server is not installed; run `make setup` (which installs it without dependencies)")
     text = (Path(spec.origin).parent / "specs" / f"{name}-api.json").read_text(encoding="utf-8")
     return json.loads(text)  # type: ignore[no-any-return]
 
 
-def _checker() -> jsonschema.FormatChecker:
+def _format_checker() -> jsonschema.FormatChecker:
     checker = jsonschema.FormatChecker(formats=())
 
-    def strict(name: str, parse: Any, errors: tuple[type[Exception], ...]) -> None:
+    def add_format(name: str, parse: Any, errors: tuple[type[Exception], ...]) -> None:
         def check(value: object) -> bool:
             if isinstance(value, str):
                 parse(value)
@@ -39,38 +39,40 @@ def _checker() -> jsonschema.FormatChecker:
 
         checker.checks(name, raises=errors)(check)
 
-    strict("uuid", uuid.UUID, (ValueError,))
-    strict("date", date.fromisoformat, (ValueError,))
-    strict("date-time", datetime.fromisoformat, (ValueError,))
-    strict("decimal", Decimal, (InvalidOperation,))
+    add_format("uuid", uuid.UUID, (ValueError,))
+    add_format("date", date.fromisoformat, (ValueError,))
+    add_format("date-time", datetime.fromisoformat, (ValueError,))
+    add_format("decimal", Decimal, (InvalidOperation,))
     return checker
 
 
-def check(name: str, method: str, path: str, status: int, answer: Any) -> None:
-    """Raises jsonschema.ValidationError unless an answer has the form that Alpaca's file gives for it.
+def check(name: str, method: str, path: str, status: int, response: Any) -> None:
+    """Validate the response to a request. Raises jsonschema.ValidationError if it does not match the schema.
 
-    name: "trading" or "market-data". path: as the file writes it, with {placeholders}.
+    name: "trading" or "market-data". path: as in the file, with {placeholders}.
     """
     responses = _document(name)["paths"][path][method.lower()]["responses"]
     assert "schema" in responses[str(status)]["content"]["application/json"]
     place = ("paths", _escaped(path), method.lower(), "responses", str(status))
-    _validate(name, f"{_URI}#/{'/'.join(place)}/content/{_escaped('application/json')}/schema", answer)
+    _validate(name, f"{_URI}#/{'/'.join(place)}/content/{_escaped('application/json')}/schema", response)
 
 
 def _validate(name: str, pointer: str, value: Any) -> None:
     document = _document(name)
     resource = referencing.Resource.from_contents(document, default_specification=referencing.jsonschema.DRAFT202012)
     registry: Any = referencing.Registry().with_resource(_URI, resource)
-    jsonschema.Draft202012Validator({"$ref": pointer}, registry=registry, format_checker=_checker()).validate(value)
+    jsonschema.Draft202012Validator({"$ref": pointer}, registry=registry, format_checker=_format_checker()).validate(
+        value
+    )
 
 
 def check_schema(name: str, schema: str, value: Any) -> None:
-    """The same for one of the file's named schemas."""
+    """Validate a value against a named schema of the file. Raises jsonschema.ValidationError if it does not match."""
     _validate(name, f"{_URI}#/components/schemas/{schema}", value)
 
 
 def properties(name: str, schema: str) -> set[str]:
-    """The fields that a schema of the file knows."""
+    """Names of the fields of a schema of the file."""
     return set(_document(name)["components"]["schemas"][schema]["properties"])
 
 

@@ -1,4 +1,4 @@
-"""Orders and activities in lists and pages, the calendar and the clock."""
+"""Queries of the trading API: clock, calendar, order list, activities, portfolio history."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from finrl_pod.fake_alpaca.settings import Settings
-from tests.fake_alpaca.serving import Client, Start, new_york
+from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york
 
 
-def test_the_clock_and_the_calendar_follow_the_exchange(start: Start) -> None:
-    client = start(start=new_york("2024-03-08 12:00"))  # a Friday, the clocks change on Sunday
+def test_the_clock_and_the_calendar_follow_the_exchange(start_server: StartServer) -> None:
+    client = start_server(start=new_york("2024-03-08 12:00"))  # a Friday, the clocks change on Sunday
     clock = client("GET", "/v2/clock")
     assert clock["is_open"] is True
     assert clock["next_close"] == "2024-03-08T21:00:00.000000Z"
@@ -25,21 +25,28 @@ def test_the_clock_and_the_calendar_follow_the_exchange(start: Start) -> None:
     ]
 
 
-def many(client: Client, count: int) -> list[str]:
-    return [client.buy(qty="1", type="limit", limit_price="5", client_order_id=f"o{i}")["id"] for i in range(count)]
+def submit_many(client: Client, count: int) -> list[str]:
+    """Ids of that many open orders, submitted without HTTP."""
+    exchange = client.server.exchange
+    order = {"symbol": "AAA", "qty": "1", "side": "buy", "type": "limit", "limit_price": "5", "time_in_force": "day"}
+
+    def submit() -> list[str]:
+        return [exchange.submit({**order, "client_order_id": f"o{i}"}, exchange.now).id for i in range(count)]
+
+    return client.server.call(submit)
 
 
-def test_every_order_is_found_by_paging_over_its_moment(start: Start) -> None:
-    client = start(Settings(rate_limit=10_000))
-    placed = many(client, 520)
+def test_paging_by_submission_time_finds_every_order(start_server: StartServer) -> None:
+    client = start_server(Settings(rate_limit=10_000))
+    submitted = submit_many(client, 520)
     found: list[str] = []
     query: dict[str, Any] = {"status": "all", "limit": 500, "direction": "asc"}
     while page := client("GET", "/v2/orders", params=query):
         found += [order["id"] for order in page]
         query["after"] = page[-1]["submitted_at"]
-    assert found == placed
+    assert found == submitted
     assert len(client("GET", "/v2/orders")) == 50
-    assert client("GET", "/v2/orders", params={"limit": 500})[0]["id"] == placed[-1]
+    assert client("GET", "/v2/orders", params={"limit": 500})[0]["id"] == submitted[-1]
     assert "invalid limit" in client("GET", "/v2/orders", 422, params={"limit": 501})["message"]
 
 
@@ -63,24 +70,24 @@ def test_filters_of_the_order_list(client: Client) -> None:
 
 
 @pytest.mark.parametrize("direction", ["asc", "desc"])
-def test_activities_are_paged_by_the_last_id(start: Start, direction: str) -> None:
-    client = start(Settings(partial=0.5, rate_limit=10_000))
+def test_activities_are_paged_by_the_id_of_the_last_entry(start_server: StartServer, direction: str) -> None:
+    client = start_server(Settings(partial=0.5, rate_limit=10_000))
     for i in range(40):
         client.buy(qty="10", client_order_id=f"o{i}")
     client.server.jump(new_york("2024-03-01 12:00"))
-    whole = client("GET", "/v2/account/activities", params={"direction": direction})
-    assert 40 < len(whole) < 80
-    assert sum(int(fill["qty"]) for fill in whole) == 400
+    unpaged = client("GET", "/v2/account/activities", params={"direction": direction})
+    assert 40 < len(unpaged) < 80
+    assert sum(int(fill["qty"]) for fill in unpaged) == 400
     found: list[dict[str, Any]] = []
     query = {"direction": direction, "page_size": "7", "activity_types": "FILL"}
     while page := client("GET", "/v2/account/activities", params=query):
         found += page
         query["page_token"] = page[-1]["id"]
-    assert found == whole
-    assert len({fill["id"] for fill in whole}) == len(whole)
+    assert found == unpaged
+    assert len({fill["id"] for fill in unpaged}) == len(unpaged)
 
 
-def test_the_history_has_the_equity_at_each_close(client: Client) -> None:
+def test_portfolio_history_has_the_equity_at_each_close(client: Client) -> None:
     client.buy(qty="100", time_in_force="opg")
     client.server.jump(new_york("2024-03-04 17:00"))
     history = client("GET", "/v2/account/portfolio/history")
@@ -91,7 +98,7 @@ def test_the_history_has_the_equity_at_each_close(client: Client) -> None:
     assert history["profit_loss"][-1] == pytest.approx(float(account["equity"]) - 100_000)
 
 
-def test_removed_fields_are_there_only_when_asked_for(start: Start) -> None:
+def test_removed_day_trading_fields_are_served_on_request_only(start_server: StartServer) -> None:
     removed = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
-    assert not removed & set(start()("GET", "/v2/account"))
-    assert removed <= set(start(Settings(day_trading_fields=True))("GET", "/v2/account"))
+    assert not removed & set(start_server()("GET", "/v2/account"))
+    assert removed <= set(start_server(Settings(day_trading_fields=True))("GET", "/v2/account"))
