@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
@@ -172,6 +171,25 @@ def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
 SOURCE = Path(__file__).with_name("variations.cpp")
 
 
+class _ReplayMarket(ctypes.Structure):
+    """`struct ReplayMarket` of the kernel."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("close", "inverse", "fill", "fillable", "ended", "all_fillable")),
+        *((name, ctypes.c_int64) for name in ("bars", "assets", "same_close")),
+    ]
+
+
+class _ReplayJobs(ctypes.Structure):
+    """`struct ReplayJobs` of the kernel."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("tables", "spans", "rates", "equity", "turnover", "costs")),
+        *((name, ctypes.c_int64) for name in ("single", "count", "marks", "threads")),
+        *((name, ctypes.c_double) for name in ("cash", "tolerance")),
+    ]
+
+
 def proportional_rate(rules: ExecutionRules) -> float | None:
     """Proportional cost rate of a rule set if the kernel supports it (long-only, fractions, scaled buys), else None."""
     if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
@@ -189,7 +207,7 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
 
 def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
     """The compiled kernel, or None without a compiler or for a market that is not on the CPU."""
-    return load(SOURCE) if market.close.device.type == "cpu" else None
+    return load(SOURCE, _ReplayMarket, _ReplayJobs) if market.close.device.type == "cpu" else None
 
 
 def replay_native(
@@ -214,25 +232,22 @@ def replay_native(
     for v in np.flatnonzero(spans[:, 2] - spans[:, 1] + 1 < marks):
         equity[v, spans[v, 2] - spans[v, 1] + 1 :] = np.nan
     turnover, costs = np.empty(len(jobs)), np.empty(len(jobs))
-    function = kernel.replay
-    function.restype = ctypes.c_int64
-    size = ctypes.c_int64
-    broken = function(
-        *(_at(array) for array in (close, inverse, fill, fillable, ended, every)),
-        *(size(bars), size(assets), ctypes.c_int(market.fill_rule == "same_close")),
-        *(ctypes.c_void_p(targets.data_ptr()), ctypes.c_int(targets.dtype == torch.float32), _at(spans), _at(rate)),
-        *(size(len(jobs)), ctypes.c_double(cash), ctypes.c_double(WEIGHT_TOLERANCE), _at(equity), size(marks)),
-        *(_at(turnover), _at(costs), ctypes.c_int(torch.get_num_threads())),
+    replay_market = _ReplayMarket(
+        *(array.ctypes.data for array in (close, inverse, fill, fillable, ended, every)),
+        *(bars, assets, market.fill_rule == "same_close"),
     )
+    replay_jobs = _ReplayJobs(
+        *(targets.data_ptr(), *(array.ctypes.data for array in (spans, rate, equity, turnover, costs))),
+        *(targets.dtype == torch.float32, len(jobs), marks, torch.get_num_threads()),
+        *(cash, WEIGHT_TOLERANCE),
+    )
+    kernel.replay.restype = ctypes.c_int64
+    broken = kernel.replay(ctypes.byref(replay_market), ctypes.byref(replay_jobs))
     return None if broken >= 0 else (equity, turnover, costs)
 
 
 def _doubles(prices: Tensor) -> Floats:
     return np.ascontiguousarray(prices.double().numpy())
-
-
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 COSTS_BPS = (0.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)

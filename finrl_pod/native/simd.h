@@ -1,5 +1,5 @@
 // Short vectors, by the vector extension of GCC and Clang, and functions of them. A vec<T, W> holds W numbers of type
-// T; every operation works number by number. NaN propagates through all functions here.
+// T; every operation works number by number. NaN propagates, except in max and min.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -45,6 +45,16 @@ static inline void store(T* to, vec<T, W> x) {
 template <class T, int W>
 static inline vec<T, W> broadcast(T value) {
   return vec<T, W>{} + value;
+}
+
+// The second number where either is NaN.
+template <class V>
+static inline V max(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+static inline V min(V a, V b) {
+  return a < b ? a : b;
 }
 
 // max(x, lower) and min(x, upper). NaN in x stays, as in the AVX instructions, which return their second operand.

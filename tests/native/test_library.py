@@ -1,9 +1,11 @@
-"""Kernels are built once, kept, and never needed."""
+"""Compiling, caching and loading of kernels, the check of argument structs, and warnings in all sources."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,68 +13,131 @@ import pytest
 from finrl_pod.native import library
 
 needs_compiler = pytest.mark.skipif(library.find_compiler() is None, reason="needs a C++ compiler")
-TWICE = 'extern "C" double twice(double x) { return 2 * x; }\n'
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for folder in ("finrl_pod", "envs") for path in (ROOT / folder).rglob("*.cpp"))
+DOUBLE = 'extern "C" double twice(double x) { return 2 * x; }\n'
+STRUCTS = """#include "layout.h"
+struct Sizes {
+  int64_t rows, columns[3];  // a comment, with a comma
+};
+struct Values : Sizes {
+  double scale;
+  const float *data, *weights;
+};
+EXPORT_SIZE(Sizes)
+EXPORT_SIZE(Values)
+"""
+Writer = Callable[[str], Path]
 
 
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """Writes a C++ source; kernels are cached in a folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(library.SWITCH, "1")
 
+    def write(text: str) -> Path:
+        path = tmp_path / "source.cpp"
+        path.write_text(text)
+        library.load.cache_clear()
+        return path
 
-def source(folder: Path, text: str = TWICE) -> Path:
-    path = folder / "twice.cpp"
-    path.write_text(text)
-    library.load.cache_clear()
-    return path
+    return write
 
 
-def twice(of: ctypes.CDLL) -> float:
-    of.twice.restype, of.twice.argtypes = ctypes.c_double, [ctypes.c_double]
-    return float(of.twice(21.0))
+def call_twice(loaded: ctypes.CDLL | None) -> float:
+    assert loaded is not None
+    loaded.twice.restype, loaded.twice.argtypes = ctypes.c_double, [ctypes.c_double]
+    return float(loaded.twice(21.0))
 
 
 @needs_compiler
-def test_a_source_is_compiled_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = source(tmp_path)
-    first = library.load(path)
-    assert first is not None
-    assert twice(first) == 42.0
-    (kept,) = library.cache_folder().iterdir()
-    written = kept.stat().st_mtime_ns
+def test_source_is_compiled_once_and_then_loaded_from_the_cache(write_source: Writer) -> None:
+    path = write_source(DOUBLE)
+    assert call_twice(library.load(path)) == 42.0
+    (cached,) = library.cache_folder().iterdir()
+    written = cached.stat().st_mtime_ns
     library.load.cache_clear()
     assert library.load(path) is not None
-    assert kept.stat().st_mtime_ns == written
-    source(tmp_path, TWICE.replace("2 * x", "x + x"))
-    library.load(path)
-    assert len(list(library.cache_folder().iterdir())) == 2  # another source is another library
+    assert cached.stat().st_mtime_ns == written
+    library.load(write_source(DOUBLE.replace("2 * x", "x + x")))
+    assert len(list(library.cache_folder().iterdir())) == 2  # a changed source is another library
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_not_needed(write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
-    loaded = library.load(source(tmp_path))
-    assert loaded is not None
-    assert twice(loaded) == 42.0
+    assert call_twice(library.load(write_source(DOUBLE))) == 42.0
 
 
 @needs_compiler
-def test_what_does_not_compile_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_compilation_is_a_warning(write_source: Writer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert library.load(source(tmp_path, "this is not C++\n")) is None
-    assert "twice.cpp could not be compiled" in caplog.text
+        assert library.load(write_source("this is not C++\n")) is None
+    assert "source.cpp could not be compiled" in caplog.text
     assert not library.cache_folder().exists()
 
 
-def test_switched_off_or_without_a_compiler_there_is_no_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_library_when_switched_off_or_without_a_compiler(
+    write_source: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = source(tmp_path)
+    path = write_source(DOUBLE)
     monkeypatch.setenv(library.SWITCH, "0")
     assert library.load(path) is None
     monkeypatch.setenv(library.SWITCH, "1")
     monkeypatch.setattr(library, "find_compiler", lambda: None)
     library.load.cache_clear()
     assert library.load(path) is None
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [("rows", ctypes.c_int64), ("columns", ctypes.c_int64 * 3)]
+
+
+class _Values(_Sizes):
+    _fields_ = [("scale", ctypes.c_double), ("data", ctypes.c_void_p), ("weights", ctypes.c_void_p)]
+
+
+def structure(name: str, **fields: type) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
+
+
+@needs_compiler
+def test_structs_with_the_same_fields_are_accepted(write_source: Writer) -> None:
+    assert library.load(write_source(STRUCTS), _Sizes, _Values) is not None
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (structure("Sizes", columns=ctypes.c_int64 * 3, rows=ctypes.c_int64), "rows"),  # order
+        (structure("Sizes", rows=ctypes.c_int64, columns=ctypes.c_double * 3), "columns"),  # type
+        (structure("Sizes", rows=ctypes.c_int64), "Sizes"),  # a field too few
+        (structure("Sizes", rows=ctypes.c_int64, columns=ctypes.c_int64 * 2), "24 in Python"),  # length of an array
+        (structure("Other", rows=ctypes.c_int64), "EXPORT_SIZE"),  # not exported
+    ],
+)
+def test_struct_that_differs_from_the_source_is_refused(
+    write_source: Writer, wrong: type[ctypes.Structure], named: str
+) -> None:
+    with pytest.raises(RuntimeError, match=named):
+        library.load(write_source(STRUCTS), wrong)
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
+def test_all_sources_compile_without_warnings(source: Path) -> None:
+    """The front end and templates only: warnings of the optimiser depend on the compiler's version."""
+    compiler = library.find_compiler()
+    assert compiler is not None
+    flags = [flag for flag in library.FLAGS if flag != "-O3"]
+    command = [compiler, *flags, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{library.INCLUDE}", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sources_were_found() -> None:
+    assert len(SOURCES) >= 8
