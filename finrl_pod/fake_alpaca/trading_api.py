@@ -30,6 +30,7 @@ from finrl_pod.fake_alpaca.wire_format import (
 
 _DEFAULT_ORDERS, _MAX_ORDERS = 50, 500
 _MAX_ACTIVITIES_PER_PAGE = 100
+_DIRECTIONS = ("desc", "asc")
 _INITIAL_MARGIN = Decimal("0.5")
 _MAINTENANCE_MARGIN = Decimal("0.25")
 _EIGHT_DECIMALS = Decimal("1e-8")
@@ -44,7 +45,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     if settings.multiplier > 1:
         regt = max(2 * balances.equity - gross - balances.reserved, Decimal(0))
     number = f"PA3FAKE{exchange.account_number:05d}"
-    answer: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": str(uuid.uuid5(ID_NAMESPACE, f"{settings.seed}/account/{exchange.account_number}")),
         "account_number": number,
         "status": "ACTIVE",
@@ -75,12 +76,12 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "balance_asof": f"{new_york(moment).date()}",
     }
     if settings.day_trading_fields:
-        answer |= {
+        fields |= {
             "pattern_day_trader": False,
             "daytrade_count": exchange.day_trades.count(moment),
             "daytrading_buying_power": decimal_text(balances.buying_power * 2),
         }
-    return answer
+    return fields
 
 
 def positions(exchange: Exchange, moment: float) -> list[dict[str, Any]]:
@@ -124,13 +125,9 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET orders. `after` and `until` compare the submission time and are exclusive."""
-    status = query.get("status") or "open"
-    if status not in ("open", "closed", "all"):
-        raise ApiError(422, INVALID_PARAMETER, f"invalid status: {status}")
-    direction = query.get("direction") or "desc"
-    if direction not in ("asc", "desc"):
-        raise ApiError(422, INVALID_PARAMETER, f"invalid direction: {direction}")
     parameters = QueryParameters(query)
+    status = parameters.choice("status", ("open", "closed", "all"))
+    direction = parameters.choice("direction", _DIRECTIONS)
     limit = parameters.integer("limit", _DEFAULT_ORDERS, _MAX_ORDERS)
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
@@ -160,10 +157,8 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
     category = query.get("category")
     if kinds and category:
         raise ApiError(422, INVALID_PARAMETER, "category cannot be used with activity_types")
-    direction = query.get("direction") or "desc"
-    if direction not in ("asc", "desc"):
-        raise ApiError(422, INVALID_PARAMETER, f"invalid direction: {direction}")
     parameters = QueryParameters(query)
+    direction = parameters.choice("direction", _DIRECTIONS)
     size = parameters.integer("page_size", _MAX_ACTIVITIES_PER_PAGE, _MAX_ACTIVITIES_PER_PAGE)
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     day = query.get("date")

@@ -83,6 +83,13 @@ class QueryParameters:
         self._status = status
         self._code = code
 
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of the allowed values; the first one if missing."""
+        value = self._values.get(name) or allowed[0]
+        if value not in allowed:
+            raise self._error(f"invalid {name}: {value}")
+        return value
+
     def integer(self, name: str, default: int, maximum: int) -> int:
         """A number of entries between 1 and `maximum`."""
         value = self._values.get(name) or str(default)

@@ -112,21 +112,17 @@ class SimulatedBroker:
 
     def cancel(self, order_id: str) -> Outcome:
         self._advance()
-        order = self._orders.get(order_id)
-        if order is None:
-            return Rejected(Reason.NOT_FOUND, "order not found")
-        if not order.live:
-            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
+        order = self._find_live(order_id)
+        if isinstance(order, Rejected):
+            return order
         self._close_order(order, OrderStatus.CANCELED)
         return Confirmed()
 
     def replace(self, order_id: str, request: OrderRequest) -> Outcome:
         self._advance()
-        order = self._orders.get(order_id)
-        if order is None:
-            return Rejected(Reason.NOT_FOUND, "order not found")
-        if not order.live:
-            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
+        order = self._find_live(order_id)
+        if isinstance(order, Rejected):
+            return order
         outcome = self.submit(request)
         if not isinstance(outcome, Confirmed) or outcome.order is None:
             return outcome
@@ -202,9 +198,10 @@ class SimulatedBroker:
         self._advance()
         return self._prices.latest(symbols)
 
-    # ------------------------------------------------------------------ auctions
+    # ------------------------------------------------------------------ checks of orders
 
     def _check(self, request: OrderRequest) -> Rejected | None:
+        """Rejection of a new order, or None if it is accepted."""
         if request.symbol not in self._shares:
             return Rejected(Reason.INVALID, f"asset {request.symbol} not found")
         if request.quantity <= 0:
@@ -231,6 +228,8 @@ class SimulatedBroker:
         elif session is not None and request.time_in_force is TimeInForce.CLS and now >= session.close - CLOSE_CUTOFF:
             return Rejected(Reason.INVALID, "cls orders are not accepted from 10 minutes before the close")
         return None
+
+    # ------------------------------------------------------------------ auctions
 
     def _advance(self) -> None:
         """Process the auctions up to the current time."""
@@ -320,6 +319,15 @@ class SimulatedBroker:
 
     def _publish(self, event: str, order: Order) -> None:
         self._updates.append(OrderUpdate(event, order, order.updated_at))
+
+    def _find_live(self, order_id: str) -> Order | Rejected:
+        """Live order with an id, or the rejection of a request to change it."""
+        order = self._orders.get(order_id)
+        if order is None:
+            return Rejected(Reason.NOT_FOUND, "order not found")
+        if not order.live:
+            return Rejected(Reason.NOT_CANCELABLE, f"order is {order.status.value}")
+        return order
 
     def _live_orders(self, symbol: str, side: Side) -> list[Order]:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]

@@ -10,20 +10,17 @@ from typing import Any
 from finrl_pod.errors import SetupError
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.alpaca.credentials import (
-    DATA_URL,
     PAPER_URL,
     Keys,
     data_address,
+    default_data_url,
     keys_from_environment,
     trading_address,
 )
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
+from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Clock
-
-TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
-DATA_METHODS = ("GET",)
 
 
 class AlpacaPyLibrary:
@@ -49,10 +46,12 @@ class AlpacaPyLibrary:
         self._stocks = _bounded(stocks, context, data_base, DATA_METHODS)
 
     def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
+        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
         call = getattr(self._trading, method.lower())
         return call(path, None if data is None else dict(data))
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
+        """Corporate actions by group, all pages."""
         from alpaca.data.requests import CorporateActionsRequest
 
         # The default limit of the library is for all pages together; None reads every page.
@@ -108,12 +107,8 @@ def open_alpaca(
     return account, AlpacaFeed(account, library, clock, feed)
 
 
-def default_data_url(url: str) -> str:
-    """Data URL for a trading URL: Alpaca's data host for Alpaca's, else the same server."""
-    return DATA_URL if not url or trading_address(url) == PAPER_URL else url
-
-
 def _bounded(client: Any, context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:
+    """A client of alpaca-py with a bounded session and without retries."""
     client._session = bounded_session(context, base, methods)
     client._retry = 0
     return client

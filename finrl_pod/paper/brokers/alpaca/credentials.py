@@ -61,6 +61,11 @@ def data_address(url: str) -> str:
     return _checked_base(url, DATA_URL, "data address")
 
 
+def default_data_url(url: str) -> str:
+    """Data URL that belongs to a trading URL: Alpaca's data host for Alpaca's own, else the same server."""
+    return DATA_URL if not url or trading_address(url) == PAPER_URL else url
+
+
 def stream_address(base: str) -> str:
     """URL of the trade-updates stream that belongs to a trading address."""
     return trading_address(base).replace("http", "ws", 1) + "/stream"

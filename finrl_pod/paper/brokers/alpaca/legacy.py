@@ -13,16 +13,16 @@ from typing import Any
 from finrl_pod.errors import SetupError
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.alpaca.credentials import (
-    DATA_URL,
     PAPER_URL,
     Keys,
     data_address,
+    default_data_url,
     keys_from_environment,
     trading_address,
 )
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
 from finrl_pod.paper.brokers.alpaca.stream import NoStream
-from finrl_pod.paper.brokers.alpaca.transport import RequestContext, bounded_session
+from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Clock
 
 _BARS_PER_PAGE = 10_000
@@ -42,16 +42,18 @@ class TradeApiLibrary:
                 "alpaca-trade-api is not installed; it needs a separate virtual environment (see `make test-legacy`)"
             ) from None
         self._trading = _client(REST, keys, trading_base)
-        self._trading._session = bounded_session(context, trading_base, ("GET", "POST", "PATCH", "DELETE"))
+        self._trading._session = bounded_session(context, trading_base, TRADING_METHODS)
         self._data = _client(REST, keys, data_base)
-        self._data._session = bounded_session(context, data_base, ("GET",))
+        self._data._session = bounded_session(context, data_base, DATA_METHODS)
         self._data_base = URL(data_base)
 
     def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
+        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
         call = getattr(self._trading, method.lower())
         return call(path, None if data is None else dict(data))
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
+        """Corporate actions by group, all pages."""
         query: dict[str, Any] = {
             "symbols": ",".join(symbols),
             "start": start.isoformat(),
@@ -100,7 +102,7 @@ def open_trade_api(
 ) -> tuple[AlpacaAccount, AlpacaFeed]:
     """Open a paper account and its data feed like `open_alpaca`, through alpaca-trade-api and without a stream."""
     trading_base = trading_address(url or PAPER_URL)
-    data_base = data_address(data_url or (DATA_URL if trading_base == PAPER_URL else url))
+    data_base = data_address(data_url or default_data_url(url))
     keys, context = keys_from_environment(), RequestContext(clock)
     library = TradeApiLibrary(trading_base, data_base, keys, context)
     account = AlpacaAccount(library, context, keys, NoStream())

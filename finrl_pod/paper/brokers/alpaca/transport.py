@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from requests import Session
 
 CONNECT, ANSWER = 5.0, 15.0  # time limits to connect and to receive the whole response, in the clock's seconds
+TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
+DATA_METHODS = ("GET",)
 MAX_SUBMIT_WAIT = 2.0  # the clock's seconds that an order waits for the rate limiter before it is rejected
 _MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
