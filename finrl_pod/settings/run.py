@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import RENAMED_KEYS as AGENT_RENAMED_KEYS
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
@@ -49,9 +50,11 @@ __all__ = [
     "RunConfig",
     "SplitConfig",
     "TournamentConfig",
+    "check_current",
     "describe_setting",
     "load",
     "parse",
+    "rename_former_keys",
 ]
 
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
@@ -333,6 +336,34 @@ def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
     given = {**values, "algorithm": name}
     agent: AgentConfig = build_record(record, given, where, place=place, renamed={place: AGENT_RENAMED_KEYS})
     return agent
+
+
+def rename_former_keys(value: Any) -> Any:
+    """Copy of a JSON or TOML document with former setting names replaced: in sections, cohorts and hyperparameters."""
+    if isinstance(value, list):
+        return [rename_former_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    document = {}
+    for key, item in value.items():
+        item = rename_former_keys(item)
+        names = AGENT_RENAMED_KEYS if key in ("hyperparameters", "cohorts") else RENAMED_KEYS.get(key, {})
+        if key == "cohorts" and isinstance(item, list):
+            item = [_renamed(cohort, names) for cohort in item]
+        document[key] = _renamed(item, names)
+    return document
+
+
+def check_current(document: Mapping[str, Any], path: Path) -> None:
+    """Raises RunError if a document of a run has setting names of an earlier version. path: to convert."""
+    if rename_former_keys(document) != document:
+        raise RunError(
+            f"{path} was written by an earlier version; convert it with: finrl-pod migrate {shlex.quote(str(path))}"
+        )
+
+
+def _renamed(table: Any, names: Mapping[str, str]) -> Any:
+    return {names.get(key, key): item for key, item in table.items()} if isinstance(table, dict) else table
 
 
 def load(path: Path) -> RunConfig:

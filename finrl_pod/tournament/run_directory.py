@@ -26,7 +26,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
-from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.settings.run import RunConfig, check_current, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Tensor
@@ -74,6 +74,7 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists():
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
+        check_current({"config": run._fact("config", dict)}, path)
         if run._fact("config_sha256", str) != config.sha256:
             raise RunError(
                 f"the run in {path} was made with another config or seed; resume it with the one it began with"
@@ -88,6 +89,7 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists() or not run._state_file.exists():
             raise RunError(f"{path} holds no run with a finished generation; name the folder that --out named")
+        check_current({"config": run._fact("config", dict)}, path)
         return run
 
     # ------------------------------------------------------------------ reading

@@ -10,6 +10,7 @@ from typing import Any
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.settings.run import check_current
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 
@@ -60,6 +61,7 @@ def load(path: Path) -> AgentSnapshot:
     from safetensors.torch import load as from_bytes
 
     facts = read_json(path)
+    check_current(facts, path)
     weights_file = path.with_suffix(".safetensors")
     try:
         data = weights_file.read_bytes()

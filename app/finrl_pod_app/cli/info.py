@@ -1,4 +1,4 @@
-"""`finrl-pod init`, `algorithms` and `doctor`."""
+"""`finrl-pod init`, `migrate`, `algorithms` and `doctor`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from finrl_pod_app.cli.options import Json
 
 
 def init(
@@ -21,10 +23,40 @@ def init(
     typer.echo(f"wrote {file}: run it with finrl-pod tournament {shlex.quote(str(file))}")
 
 
+def migrate(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Run folders, agents, configs, trial registers or journals."),
+    ],
+    backup: Annotated[
+        Path | None, typer.Option(help="Folder for the former files; default: PATH.bak-YYYYMMDD beside each path.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Convert files of earlier versions to the current format.
+
+    Converts setting names in configs (comments are kept), runs, agents saved by the API, trial registers and journals
+    of paper trading. Former files are backed up first; converting again changes nothing.
+    """
+    from finrl_pod_app.cli.options import print_json
+    from finrl_pod_app.services.migrate import migrate as convert
+
+    result = convert(paths, backup)
+    converted = [file for file in result.files if file.status == "converted"]
+    if as_json:
+        rows = [{"path": str(file.path), "kind": file.kind, "status": file.status} for file in result.files]
+        print_json({"files": rows, "backups": [str(path) for path in result.backups]})
+        return
+    for file in converted:
+        typer.echo(f"converted {file.kind} {file.path}")
+    if not converted:
+        typer.echo(f"already current: {len(result.files)} files")
+    for path in result.backups:
+        typer.echo(f"backup: {path}")
+
+
 def algorithms(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """List the algorithms: what each is, the actions it drives, and the paper it follows."""
     import dataclasses
@@ -56,9 +88,7 @@ def algorithms(
 
 
 def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the installation and suggest fixes."""
     import dataclasses

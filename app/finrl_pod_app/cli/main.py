@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
 app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(info.init)
+app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(info.migrate)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(

@@ -15,6 +15,7 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.settings.run import check_current
 from finrl_pod.types import Tensor
 
 CONFIG, STATE, RESULT, WEIGHTS = "config.json", "state.json", "result.json", "weights.safetensors"
@@ -39,7 +40,9 @@ class RunFolder:
         """What the run was begun with. Raises RunError where there is none."""
         if not (self.path / CONFIG).exists():
             raise RunError(f"{self.path} holds no run to resume; leave --resume out to begin one")
-        return read_json(self.path / CONFIG)
+        values = read_json(self.path / CONFIG)
+        check_current(values, self.path)
+        return values
 
     def result(self) -> dict[str, Any] | None:
         """Of a run that is finished, else None."""

@@ -268,7 +268,7 @@ def _prepared_run(
     own = panel.sha256 == run.data_sha256
     first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
     members = saved_members(run)
-    champion, subject = load_champion(run, members), champion_identity(run.config, run, members)
+    champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)
     market, known = (
         champion_market(champion, panel, config),
         in_sample(run.config.splits, panel.times[first : last + 1]),

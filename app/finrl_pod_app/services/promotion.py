@@ -100,7 +100,8 @@ def evaluate_champion(
     }
     log.champion(validation[CHAMPION])
     first, last = dates(panel, splits.test)
-    look = Look(panel.sha256, champion_identity(config, run, members), first, last, f"champion of seed {config.seed}")
+    subject = champion_identity(config.sha256, run, members)
+    look = Look(panel.sha256, subject, first, last, f"champion of seed {config.seed}")
     kept = registry.verdict(look)
     audit = None
     if kept is None:

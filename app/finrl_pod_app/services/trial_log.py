@@ -119,9 +119,9 @@ def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialR
     return (registry or TrialRegistry()).look(Look(panel.sha256, subject, first, last, what), panel)
 
 
-def champion_identity(config: RunConfig, run: RunDirectory, members: ChampionMembers) -> str:
+def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:
     """What names a champion: its config, its version, and its very weights."""
-    digest = hashlib.sha256(repr((config.sha256, __version__, members.shares)).encode())
+    digest = hashlib.sha256(repr((config_sha256, __version__, members.shares)).encode())
     for agent in members.ids:
         weights = run.snapshot(agent).weights
         for name in sorted(weights):
