@@ -1,4 +1,4 @@
-"""The paper page beside a daemon that really runs: a halt, a resume, a flatten, and the daemon's death."""
+"""The paper page in a browser with a running daemon: halt, resume, flatten, and a killed daemon."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def dashboard(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
-    with DashboardProcess(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as made:
-        made.set_password(PASSWORD)
-        yield made
+    with DashboardProcess(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as process:
+        process.set_password(PASSWORD)
+        yield process
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def commands(journal: Path) -> list[tuple[str, str, str, str | None]]:
         return base.execute(query).fetchall()
 
 
-def sign(page: Page, name: str) -> Locator:
-    return page.locator(f".st-key-sign-{name}")
+def badge(page: Page, name: str) -> Locator:
+    return page.locator(f".st-key-status-{name}")
 
 
 def open_form(page: Page, button: str, *, name: str, word: str, password: str) -> Locator:
-    """Open a dialog and fill its form in; returns the dialog."""
+    """Open a dialog and fill in its form; returns the dialog."""
     page.get_by_role("button", name=button).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox", name="Your name").fill(name)
@@ -68,17 +68,22 @@ def open_form(page: Page, button: str, *, name: str, word: str, password: str) -
     return dialog
 
 
-def fill_in(page: Page, button: str, *, name: str, word: str, password: str) -> Locator:
-    """Open a dialog and send its form; returns the dialog."""
+def submit_form(page: Page, button: str, *, name: str, word: str, password: str) -> Locator:
+    """Open a dialog, fill in its form and submit it; returns the dialog."""
     dialog = open_form(page, button, name=name, word=word, password=password)
     dialog.get_by_role("button", name=word.capitalize()).click()
     return dialog
 
 
-def test_what_the_account_holds_and_did_is_shown(page: Page, rig: Rig) -> None:
-    expect(sign(page, "trading")).to_contain_text("active")
-    expect(sign(page, "daemon")).to_contain_text("alive and trading")
-    expect(sign(page, "books")).to_contain_text("agree")
+def wait_for_retry(page: Page, seconds: float) -> None:
+    """Wait until the next password is accepted: the server's rate limit runs in real time."""
+    page.wait_for_timeout(1_000 * seconds + 500)
+
+
+def test_account_status_orders_and_risk_are_shown(page: Page, rig: Rig) -> None:
+    expect(badge(page, "trading")).to_contain_text("active")
+    expect(badge(page, "daemon")).to_contain_text("Daemon: running")
+    expect(badge(page, "reconciliation")).to_contain_text("Reconciled")
     equity = rig.rows("SELECT equity FROM equity ORDER BY id DESC LIMIT 1")[0][0]
     expect(page.get_by_test_id("stMetricValue").first).to_have_text(f"${float(equity):,.0f}")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
@@ -87,46 +92,46 @@ def test_what_the_account_holds_and_did_is_shown(page: Page, rig: Rig) -> None:
     assert fills > 0
     expect(page.get_by_role("heading", name=f"Fills: {fills}")).to_be_visible()
     page.get_by_role("tab", name="Costs").click()
-    expect(page.get_by_text("fills cost")).to_be_visible()
+    expect(page.get_by_text("Slippage of")).to_be_visible()
     page.get_by_role("tab", name="Risk").click()
-    expect(page.get_by_text("It has been active from the start")).to_be_visible()
+    expect(page.get_by_text("Active since the start")).to_be_visible()
 
 
-def test_a_halt_takes_one_confirmation_and_no_password(page: Page, rig: Rig) -> None:
+def test_halt_needs_one_confirmation_and_no_password(page: Page, rig: Rig) -> None:
     page.get_by_role("button", name="Halt").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("No more orders are sent")
-    assert commands(rig.journal) == []  # opening it has done nothing
+    assert commands(rig.journal) == []  # opening the dialog submits nothing
     dialog.get_by_role("button", name="Halt now").click()
-    expect(sign(page, "trading")).to_contain_text("halted")
+    expect(badge(page, "trading")).to_contain_text("halted")
     expect(page.get_by_text("halt: halted, no own order is live")).to_be_visible()
     name, user, address, outcome = commands(rig.journal)[-1]
     assert (name, address, outcome) == ("halt", "127.0.0.1", "halted, no own order is live")
     assert user
 
 
-def test_a_resume_needs_the_typed_word_and_the_right_password(page: Page, rig: Rig) -> None:
+def test_resume_needs_the_typed_word_and_the_password(page: Page, rig: Rig) -> None:
     before = commands(rig.journal)
-    dialog = fill_in(page, "Resume…", name="Ann", word="RESUME", password="a wrong password")
+    dialog = submit_form(page, "Resume…", name="Ann", word="RESUME", password="a wrong password")
     expect(dialog).to_contain_text("wrong password")
     assert commands(rig.journal) == before
-    expect(sign(page, "trading")).to_contain_text("halted")
-    # Straight away not even the right one is taken, and one session's wait is everybody's.
+    expect(badge(page, "trading")).to_contain_text("halted")
+    # During the wait even the right password is refused.
     dialog.get_by_label("Password", exact=True).and_(dialog.locator("input")).fill(PASSWORD)
     dialog.get_by_role("textbox", name=re.compile("^Type ")).fill("resume, please")
     dialog.get_by_role("button", name="Resume").click()
-    expect(dialog).to_contain_text("Type RESUME into the second field")
-    page.wait_for_timeout(1_500)
+    expect(dialog).to_contain_text("Type RESUME in the second field")
+    wait_for_retry(page, 1)
     dialog.get_by_role("textbox", name=re.compile("^Type ")).fill("RESUME")
     dialog.get_by_role("button", name="Resume").click()
     expect(dialog).to_be_hidden()
-    expect(sign(page, "trading")).to_contain_text("active")
+    expect(badge(page, "trading")).to_contain_text("active")
     assert commands(rig.journal)[-1] == ("resume", "Ann", "127.0.0.1", "active")
     page.get_by_role("tab", name="Log").click()
     expect(page.get_by_role("heading", name=f"Commands: {len(before) + 1}")).to_be_visible()
 
 
-def test_wrong_passwords_are_throttled_across_sessions(
+def test_wrong_passwords_are_rate_limited_across_sessions(
     dashboard: DashboardProcess, open_page: Opener, rig: Rig
 ) -> None:
     before = commands(rig.journal)
@@ -136,27 +141,27 @@ def test_wrong_passwords_are_throttled_across_sessions(
     send = dialog.get_by_role("button", name="Resume")
     for wait in (1, 2, 4, 8):
         send.click()
-        expect(dialog).to_contain_text(f"wrong password: the next try is taken in {wait} s")
+        expect(dialog).to_contain_text(f"wrong password: try again in {wait} s")
         if wait < 8:
-            first.wait_for_timeout(1_000 * wait + 500)
-    # The other visitor has guessed nothing yet, knows the password, and waits all the same.
+            wait_for_retry(first, wait)
+    # The other session has made no guess and has the right password, and must wait all the same.
     other.get_by_role("button", name="Resume").click()
     expect(other).to_contain_text("too soon after a wrong password")
     assert commands(rig.journal) == before
 
 
-def test_a_daemon_that_dies_is_seen_and_what_is_asked_meanwhile_waits_for_it(page: Page, rig: Rig) -> None:
-    expect(sign(page, "daemon")).to_contain_text("alive and trading")
+def test_killed_daemon_is_shown_and_executes_pending_commands_on_restart(page: Page, rig: Rig) -> None:
+    expect(badge(page, "daemon")).to_contain_text("Daemon: running")
     rig.kill()
-    expect(sign(page, "daemon")).to_contain_text("its process ended")  # nobody touched the page
-    page.wait_for_timeout(8_500)  # the throttle's last wait
-    fill_in(page, "Flatten…", name="Ann", word="FLATTEN", password=PASSWORD)
-    expect(page.get_by_text("The daemon is down: it will obey as soon as it runs.")).to_be_visible()
+    expect(badge(page, "daemon")).to_contain_text("Daemon: stopped")  # without interaction
+    wait_for_retry(page, 8)
+    submit_form(page, "Flatten…", name="Ann", word="FLATTEN", password=PASSWORD)
+    expect(page.get_by_text("The daemon is stopped and will execute it when it starts.")).to_be_visible()
     assert commands(rig.journal)[-1] == ("flatten", "Ann", "127.0.0.1", None)
     page.reload()
-    expect(page.get_by_text("The daemon is down: it will obey as soon as it runs.")).to_be_visible()
+    expect(page.get_by_text("The daemon is stopped and will execute it when it starts.")).to_be_visible()
     rig.launch()
-    expect(sign(page, "trading")).to_contain_text("reducing", timeout=60_000)
-    expect(sign(page, "daemon")).to_contain_text("alive")
-    expect(page.get_by_text("it will obey as soon as it runs")).to_be_hidden()
+    expect(badge(page, "trading")).to_contain_text("reducing", timeout=60_000)
+    expect(badge(page, "daemon")).to_contain_text("Daemon: running")
+    expect(page.get_by_text("will execute it when it starts")).to_be_hidden()
     assert re.fullmatch(r"\d+ positions are being sold", commands(rig.journal)[-1][3] or "")

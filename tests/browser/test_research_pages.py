@@ -1,4 +1,4 @@
-"""A first visit: the demo run from the page, a comparison of what came out, its cost, and a file that is no price."""
+"""The research pages in a browser: demo run, comparison under changed costs, invalid uploads, and the keyboard."""
 
 from __future__ import annotations
 
@@ -15,56 +15,54 @@ from tests.dashboard.dashboard_process import DashboardProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-TRAINED = 420_000  # milliseconds that the quick demo may take on a machine that is busy
+TRAINING_TIMEOUT = 420_000  # milliseconds for the quick demo on a busy machine
 Opener = Callable[[str], Page]
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
-    with DashboardProcess(tmp_path_factory.mktemp("first visit")) as made:
-        yield made
+    with DashboardProcess(tmp_path_factory.mktemp("first visit")) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
 def trained(dashboard: DashboardProcess) -> Path:
-    """The folder of runs, which the first test fills."""
-    assert list(dashboard.runs.glob("*/report.json")), "the demo run was not made: see the first test"
+    """The folder of runs, filled by the first test."""
+    assert list(dashboard.runs.glob("*/report.json")), "no demo run: see the first test"
     return dashboard.runs
 
 
-def contents(folder: Path) -> dict[str, str]:
+def file_hashes(folder: Path) -> dict[str, str]:
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def last_value(page: Page) -> float:
-    """The last point of the figure's first curve."""
+    """The last value of the figure's first curve."""
     return float(page.evaluate("[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"))
 
 
-def focused(page: Page) -> str:
-    """The words of what has the keyboard; an icon's name stands in a line before them."""
+def focused_text(page: Page) -> str:
+    """Text of the focused element, without the line of its icon's name."""
     return str(page.evaluate("document.activeElement.innerText || ''")).strip().split("\n")[-1]
 
 
-def test_a_first_visitor_makes_the_demo_run_and_watches_it(dashboard: DashboardProcess, open_page: Opener) -> None:
+def test_demo_run_is_started_and_monitored(dashboard: DashboardProcess, open_page: Opener) -> None:
     page = open_page(dashboard.url)
-    expect(page.get_by_text("There are no runs yet")).to_be_visible()
-    assert not dashboard.runs.exists()  # looking made nothing
-    page.get_by_role("button", name="Make the demo run").click()
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    assert not dashboard.runs.exists()  # opening the page writes nothing
+    page.get_by_role("button", name="Start the demo run").click()
     expect(page.get_by_role("progressbar").first).to_be_visible()
     expect(page.get_by_text("Samples/s").first).to_be_visible()
-    page.reload()  # the training is not the page's
+    page.reload()  # the training does not depend on the page
     stop = page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
-    expect(stop).to_be_hidden(timeout=TRAINED)
-    expect(page.get_by_role("heading", name="Latest runs")).to_have_count(1)  # what was there before has gone
+    expect(stop).to_be_hidden(timeout=TRAINING_TIMEOUT)
+    expect(page.get_by_role("heading", name="Latest runs")).to_have_count(1)  # the welcome is gone
     assert len(list(dashboard.runs.glob("*/report.json"))) == 1
 
 
-def test_runs_and_strategies_are_compared_under_any_cost(
-    dashboard: DashboardProcess, trained: Path, open_page: Opener
-) -> None:
+def test_comparison_under_the_cost_slider(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
     page = open_page(f"{dashboard.url}/compare")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     legend = page.locator(".js-plotly-plot .legendtext")
@@ -72,7 +70,7 @@ def test_runs_and_strategies_are_compared_under_any_cost(
     before = last_value(page)
     thumb = page.get_by_role("slider").first
     thumb.focus()
-    thumb.press("End")  # reachable and moved by keyboard alone
+    thumb.press("End")  # by keyboard
     page.wait_for_function(
         "before => [...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1) < 0.999 * before", arg=before
     )
@@ -80,9 +78,7 @@ def test_runs_and_strategies_are_compared_under_any_cost(
     page.wait_for_function("() => Math.max(...document.querySelector('.js-plotly-plot')._fullData[0].y) <= 1e-9")
 
 
-def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
-    dashboard: DashboardProcess, open_page: Opener
-) -> None:
+def test_invalid_uploads_are_refused_and_not_stored(dashboard: DashboardProcess, open_page: Opener) -> None:
     page = open_page(f"{dashboard.url}/data")
     page.get_by_text("Import a CSV or Parquet file").click()
     rows = b"time,symbol,close\n2024-01-02,AAA,10\n2024-01-03,AAA,ten\n"
@@ -100,29 +96,29 @@ def test_a_file_that_is_no_price_is_refused_by_its_line_and_nothing_is_stored(
     assert not dashboard.store.exists()
 
 
-def test_looking_at_every_page_changes_nothing(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
-    before = contents(dashboard.folder)
+def test_pages_write_nothing(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
+    before = file_hashes(dashboard.folder)
     del before["dashboard.log"]
     for name, (title, _) in PAGES.items():
         page = open_page(dashboard.url if name == "overview" else f"{dashboard.url}/{name}")
         expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)
-    after = contents(dashboard.folder)
+    after = file_hashes(dashboard.folder)
     del after["dashboard.log"]
     assert after == before
 
 
-def test_every_page_is_reached_by_keyboard(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
+def test_keyboard_navigation(dashboard: DashboardProcess, trained: Path, open_page: Opener) -> None:
     page = open_page(dashboard.url)
     expect(page.get_by_role("heading", name="Overview", exact=True)).to_be_visible()
     reached: set[str] = set()
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.add(focused(page))
+        reached.add(focused_text(page))
     assert {title for title, _ in PAGES.values()} <= reached
     for _ in range(40):
         page.keyboard.press("Shift+Tab")
-        if focused(page) == "System":
+        if focused_text(page) == "System":
             break
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="System", exact=True)).to_be_visible()
