@@ -1,12 +1,12 @@
-"""How quick the dashboard is with much to show: 200 runs of 50 pods, and a journal of a year of 30 symbols.
+"""Speed and memory of the dashboard with 200 runs of 50 pods and a journal of one year with 30 symbols.
 
-    python benchmarks/dashboard.py --make /tmp/much              # once: trains one run, copies it, trades the year
-    python benchmarks/dashboard.py --of /tmp/much --out benchmarks/dashboard.json
+    python benchmarks/dashboard.py --make /tmp/large             # once: trains a run, copies it, trades the year
+    python benchmarks/dashboard.py --of /tmp/large --out benchmarks/dashboard.json
 
-A page's time is from the click on its name until its heading stands and the server has drawn the rest, in Chromium;
-each is the median over visits after the first, which is given beside it. The slider's is from the key to the moved
-curve. Memory: the paper page is drawn as often as in a day of refreshes, the journal being written to between two
-drawings. Server: the memory of a server that really runs, while windows that are left open refresh by themselves.
+Page: time in Chromium from the click on its link until the heading is visible and the server has drawn the page; the
+first visit, and the median of the others. Slider: from the key press to the changed curve. Memory: growth of a process
+over as many refreshes of the paper page as in a day, with a write to the journal before each. Server: growth of a
+running server while several open windows refresh by themselves.
 """
 
 from __future__ import annotations
@@ -31,57 +31,59 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 RUNS, PODS, SYMBOLS = 200, 50, 30
 FIRST, LAST = date(2023, 1, 3), date(2023, 12, 29)
-WINDOWS = 8  # left open on the paper page
-REFRESHES_SERVED = 2_200  # of all windows together, about eight minutes
-REFRESHES_A_DAY = 24 * 3600 // 10  # of the paper account, one every 10 s; the status every 2 s reads the same frames
+WINDOWS = 8  # open on the paper page
+SERVER_REFRESHES = 2_200  # over all windows, about eight minutes
+REFRESHES_PER_DAY = 24 * 3600 // 10  # of the account, one every 10 s; the status reads the same frames
 LIMITS = {"first_paint": 2.0, "page": 1.0, "slider": 0.3, "growth_mb": 50.0, "served_growth_mb": 50.0}
 
 
 def main() -> int:
-    """Make what is looked at, or measure; returns the exit code: 1 where a limit was not held."""
+    """Create the data or measure; returns the exit code, 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--make", type=Path, help="make runs and journal in this folder")
-    parser.add_argument("--of", type=Path, help="measure on what was made in this folder")
-    parser.add_argument("--refreshes", type=int, default=REFRESHES_A_DAY, help="of the paper account, for its memory")
-    parser.add_argument("--visits", type=int, default=5, help="of each page, after the first")
-    parser.add_argument("--only", choices=["pages", "memory", "server"], help="one of the parts")
-    parser.add_argument("--out", type=Path, help="where the figures are kept")
-    chosen = parser.parse_args()
-    if chosen.make:
-        make(chosen.make)
-    if not chosen.of:
+    parser.add_argument("--make", type=Path, help="create runs and journal in this folder")
+    parser.add_argument("--of", type=Path, help="measure with the data in this folder")
+    parser.add_argument(
+        "--refreshes", type=int, default=REFRESHES_PER_DAY, help="refreshes of the paper page in the memory test"
+    )
+    parser.add_argument("--visits", type=int, default=5, help="visits of each page after the first")
+    parser.add_argument("--only", choices=["pages", "memory", "server"], help="run one part only")
+    parser.add_argument("--out", type=Path, help="result file, updated")
+    options = parser.parse_args()
+    if options.make:
+        make(options.make)
+    if not options.of:
         return 0
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "pages": lambda: pages(chosen.of, chosen.visits),
-        "memory": lambda: memory(chosen.of / "journal.sqlite", chosen.refreshes),
-        "server": lambda: served(chosen.of, min(chosen.refreshes, REFRESHES_SERVED)),
+        "pages": lambda: pages(options.of, options.visits),
+        "memory": lambda: memory(options.of / "journal.sqlite", options.refreshes),
+        "server": lambda: server_memory(options.of, min(options.refreshes, SERVER_REFRESHES)),
     }
-    known = json.loads(chosen.out.read_text()) if chosen.out and chosen.out.exists() else {}
-    found = known | {name: part() for name, part in parts.items() if chosen.only in (None, name)}
-    found |= {"content": content(chosen.of), "limits": LIMITS, "machine": machine(), "held": held(found)}
-    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    results |= {name: part() for name, part in parts.items() if options.only in (None, name)}
+    results |= {"content": content(options.of), "limits": LIMITS, "machine": machine(), "held": limits_held(results)}
+    text = json.dumps(results, indent=1, sort_keys=True) + "\n"
     sys.stdout.write(text)
-    if chosen.out:
-        chosen.out.write_text(text)
-    return 0 if all(found["held"].values()) else 1
+    if options.out:
+        options.out.write_text(text)
+    return 0 if all(results["held"].values()) else 1
 
 
-def held(found: dict[str, Any]) -> dict[str, bool]:
-    """Which limits were held."""
+def limits_held(results: dict[str, Any]) -> dict[str, bool]:
+    """Whether each limit is held."""
     outcome = {}
-    if "pages" in found:
-        outcome["first_paint"] = found["pages"]["first_paint_seconds"] <= LIMITS["first_paint"]
-        outcome |= {f"page {n}": t["median"] <= LIMITS["page"] for n, t in found["pages"]["page_seconds"].items()}
-        outcome["slider"] = found["pages"]["slider_seconds"] <= LIMITS["slider"]
-    if "memory" in found:
-        outcome["growth_mb"] = found["memory"]["growth_mb"] <= LIMITS["growth_mb"]
-    if "server" in found:
-        outcome["served_growth_mb"] = found["server"]["growth_mb"] <= LIMITS["served_growth_mb"]
+    if "pages" in results:
+        outcome["first_paint"] = results["pages"]["first_paint_seconds"] <= LIMITS["first_paint"]
+        outcome |= {f"page {n}": t["median"] <= LIMITS["page"] for n, t in results["pages"]["page_seconds"].items()}
+        outcome["slider"] = results["pages"]["slider_seconds"] <= LIMITS["slider"]
+    if "memory" in results:
+        outcome["growth_mb"] = results["memory"]["growth_mb"] <= LIMITS["growth_mb"]
+    if "server" in results:
+        outcome["served_growth_mb"] = results["server"]["growth_mb"] <= LIMITS["served_growth_mb"]
     return outcome
 
 
 def content(folder: Path) -> dict[str, int]:
-    """How much there was to show."""
+    """Size of the data."""
     from finrl_pod_app.dashboard.queries import paper_journal
 
     journal = paper_journal.load(folder / "journal.sqlite")
@@ -95,12 +97,12 @@ def content(folder: Path) -> dict[str, int]:
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """The machine and its load."""
     return {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "measured": datetime.now(UTC).isoformat()}
 
 
 def make(folder: Path) -> None:
-    """200 copies of a run of 50 pods, each with its own name and age, and the year's journal."""
+    """Create 200 copies of a run of 50 pods with different names and ages, and the journal of a year."""
     from finrl_pod_app.services.presets import preset
     from finrl_pod_app.services.training import run_tournament
 
@@ -114,23 +116,23 @@ def make(folder: Path) -> None:
     for n in range(1, RUNS):
         copy = folder / "runs" / f"run-{n:03d}"
         if not copy.exists():
-            shutil.copytree(first, copy, copy_function=_light)
+            shutil.copytree(first, copy, copy_function=_hard_link)
             report = json.loads((first / "report.json").read_text())
-            report["test"]["strategies"]["champion"]["sharpe"] += n / 1_000  # no two are the same to a cache
+            report["test"]["strategies"]["champion"]["sharpe"] += n / 1_000  # different contents for caches
             (copy / "report.json").unlink()
             (copy / "report.json").write_text(json.dumps(report))
-            then = time.time() - 3_600 * n
-            os.utime(copy / "report.json", (then, then))
+            modified = time.time() - 3_600 * n
+            os.utime(copy / "report.json", (modified, modified))
     make_journal(folder / "journal.sqlite")
 
 
-def _light(source: str, target: str) -> None:
-    """A second name instead of a copy for what no page changes."""
+def _hard_link(source: str, target: str) -> None:
+    """Link instead of copying: no page changes these files."""
     os.link(source, target)
 
 
 def make_journal(path: Path) -> None:
-    """A year of daily rebalancing over 30 symbols, by the daemon itself on a simulated market."""
+    """Write the journal of a year of daily rebalancing over 30 symbols on a simulated broker."""
     from finrl_pod.data.panel import make_panel
     from finrl_pod.paper.execution.trading_cycle import LoadedStrategy
     from finrl_pod.paper.runtime.replay import replay
@@ -142,8 +144,8 @@ def make_journal(path: Path) -> None:
             return LoadedStrategy(Daily(), "daily")
 
     days = [s.date for s in Calendar().sessions(date(2022, 12, 1), LAST)]
-    draw = np.random.default_rng(0)
-    close = np.round(80 * np.exp(np.cumsum(draw.normal(0.0004, 0.015, (len(days), SYMBOLS)), axis=0)), 2)
+    rng = np.random.default_rng(0)
+    close = np.round(80 * np.exp(np.cumsum(rng.normal(0.0004, 0.015, (len(days), SYMBOLS)), axis=0)), 2)
     symbols = tuple(f"S{n:02d}" for n in range(SYMBOLS))
     panel = make_panel(np.array(days, dtype="datetime64[ns]"), symbols, {"close": close}, name="made", source="made")
     config = PaperConfig(
@@ -157,20 +159,20 @@ def make_journal(path: Path) -> None:
 
 @dataclasses.dataclass
 class Daily:
-    """Weights that sway from day to day: an order for each symbol, every day."""
+    """Weights that change daily, which causes an order per symbol and day."""
 
     name: str = "daily"
     feature_names: tuple[str, ...] = ()
     lookback: int = 2
 
-    def target_weights(self, window: Any, positions: Any) -> Any:  # noqa: ARG002 - as every strategy
+    def target_weights(self, window: Any, positions: Any) -> Any:  # noqa: ARG002 - the interface of strategies
         day = int(window.times[-1].astype("datetime64[D]").astype(int))
         weights = 1 + 0.5 * np.sin(day + np.arange(len(window.symbols)))
         return weights / weights.sum()
 
 
 def pages(folder: Path, visits: int) -> dict[str, Any]:
-    """First paint, each page, and the slider, in a browser."""
+    """First paint, pages and slider in a browser."""
     from finrl_pod_app.dashboard.script.main import PAGES
     from playwright.sync_api import sync_playwright
 
@@ -185,23 +187,23 @@ def pages(folder: Path, visits: int) -> dict[str, Any]:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(120_000)
-        page.goto(board.url)  # once, so that scripts and modules are loaded: a server is started once a day
+        page.goto(board.url)  # once, to load scripts and modules as in a running server
         page.locator("h1").first.wait_for()
         times: dict[str, list[float]] = {name: [] for name in PAGES}
         for _ in range(visits + 1):
             for name, (title, _icon) in PAGES.items():
-                began = time.perf_counter()
+                start = time.perf_counter()
                 page.get_by_role("link", name=title, exact=True).click()
                 page.get_by_role("heading", name=title, exact=True).wait_for()
                 page.wait_for_function(
                     "() => !document.querySelector('[data-testid=stApp][data-test-script-state=running]')"
                 )
-                times[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - start)
                 if name == "compare":
                     page.locator(".js-plotly-plot").first.wait_for()
         page.get_by_role("link", name=PAGES["compare"][0], exact=True).click()
         page.locator(".js-plotly-plot").first.wait_for()
-        slider = [_slide(page, key) for key in ("End", "Home") * 3]
+        slider = [_move_slider(page, key) for key in ("End", "Home") * 3]
         paints = []
         for _ in range(3):
             fresh = browser.new_page()
@@ -219,20 +221,20 @@ def pages(folder: Path, visits: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _slide(page: Any, key: str) -> float:
-    """From a key on the slider to the moved curve."""
+def _move_slider(page: Any, key: str) -> float:
+    """Seconds from a key press on the slider to the changed curve."""
     last = "[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"
     before = page.evaluate(last)
     thumb = page.get_by_role("slider").first
     thumb.focus()
-    began = time.perf_counter()
+    start = time.perf_counter()
     thumb.press(key)
     page.wait_for_function(f"before => {last} !== before", arg=before, polling=10)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def memory(journal: Path, refreshes: int) -> dict[str, Any]:
-    """What the process holds after a tenth of the refreshes, and at their end; the journal grows all the while."""
+    """Memory of the process after a tenth of the refreshes and at the end, while the journal grows."""
     from streamlit.testing.v1 import AppTest
 
     from finrl_pod.paper.journal import schema
@@ -264,9 +266,11 @@ def memory(journal: Path, refreshes: int) -> dict[str, Any]:
             "growth_mb": round(end - after_warm, 1)}  # fmt: skip
 
 
-def served(folder: Path, refreshes: int) -> dict[str, Any]:
-    """What a server holds after a tenth of the refreshes, and at their end. A refresh is counted when the server says
-    that it has drawn one, in any of the windows, which nobody touches; the journal grows all the while."""
+def server_memory(folder: Path, refreshes: int) -> dict[str, Any]:
+    """Memory of a server after a tenth of the refreshes and at the end, while the journal grows.
+
+    A refresh is counted when the server reports a finished script to one of the untouched windows.
+    """
     from playwright.sync_api import WebSocket, sync_playwright
     from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -279,16 +283,16 @@ def served(folder: Path, refreshes: int) -> dict[str, Any]:
     shutil.copy(folder / "journal.sqlite", copy)
     store, drawn, warm, after_warm = Store.open(copy), 0, max(refreshes // 10, 1), 0.0
 
-    def hear(payload: str | bytes) -> None:
+    def count_refresh(payload: str | bytes) -> None:
         nonlocal drawn
         if isinstance(payload, bytes) and ForwardMsg.FromString(payload).WhichOneof("type") == "script_finished":
             drawn += 1
 
     def listen(socket: WebSocket) -> None:
-        socket.on("framereceived", hear)
+        socket.on("framereceived", count_refresh)
 
-    # The server ends before the windows do: one that is closed while it is drawn leaves an error of Streamlit's in the
-    # log, which is held to have none.
+    # The server ends before the windows are closed: closing a window during a refresh logs a Streamlit error, which
+    # fails the run.
     with sync_playwright() as play, DashboardProcess(folder / "server", journal=copy) as board:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         pages = [browser.new_page() for _ in range(WINDOWS)]
