@@ -1,1 +1,1 @@
-"""The accounting of markets."""
+"""Market accounting: execution, costs, frictions, order sizing and target weights."""

@@ -1,4 +1,4 @@
-"""From actions to target weights, for environments and deployed strategies alike."""
+"""Conversion of policy actions to target weights, shared by environments and deployed strategies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from finrl_pod.types import Tensor
 
 
 def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage: float) -> Tensor:
-    """Scores [..., 1 + N] (cash first) -> target weights [..., N] of equity; cash is the rest.
+    """Convert scores [..., 1 + N] (cash first) to target weights [..., N] of equity; cash is the rest.
 
-    Long-only: softmax over cash and the tradable assets, times leverage. With shorts: the assets' scores, scaled down
-    so that the sum of their absolute values is at most `leverage`. Assets not tradable get weight 0.
+    Long-only: softmax over cash and the tradable assets, times leverage. With `short`: the assets' scores, scaled down
+    so that their absolute values add up to at most `leverage`. Untradable assets get weight 0.
     """
     assets = scores[..., 1:]
     if short:
@@ -36,15 +36,15 @@ def trades_as_weights(
     leverage: float,
     rules: ExecutionRules,
 ) -> Tensor:
-    """Share trades, actions [..., N] in [-1, 1] times hmax, as the target weights [..., N] that they lead to.
+    """Convert share trades, actions [..., N] in [-1, 1] times hmax, to the target weights [..., N] they result in.
 
-    held: [..., N] weights; tradable, prices: [..., N]; worth: [...] equity. The trades pass the same limits as in the
-    environment, at these prices: what is not tradable stays, sales come first, and buys beyond the cash or the limit
-    on gross exposure are cut down. An account that the market moved above its limit is scaled down to it.
+    held: [..., N] weights; tradable, prices: [..., N]; worth: [...] equity in currency. The environment's limits apply
+    at these prices: untradable positions stay, sales come first, and buys beyond the cash or the gross-exposure limit
+    are reduced. An account above its limit is scaled down to it.
     """
     actions = actions.clamp(-1, 1)
     wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
-    cash, units = 1 - held.sum(-1), torch.ones_like(held)  # an account of one unit of equity: shares are weights
+    cash, units = 1 - held.sum(-1), torch.ones_like(held)  # for an account of equity 1, shares are weights
     if rules.limited:
         wanted = limit_gross_exposure(wanted, cash, held, units, leverage)
     fractions = replace(rules, whole_shares=False)
@@ -55,12 +55,12 @@ def trades_as_weights(
 
 
 def number_of_choices(assets: int) -> int:
-    """Hold on, buy one of N, sell one of N."""
+    """Number of discrete actions: hold, buy one of N, sell one of N."""
     return 2 * assets + 1
 
 
 def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
-    """Change of the weights of equity [..., N] (float64) that a choice [...] wants.
+    """Change of weights [..., N] (float64) requested by a discrete action [...].
 
     0: none; 1 to N: `trade_fraction` more of asset n; N + 1 to 2 N: `trade_fraction` less of asset n.
     """
@@ -71,9 +71,9 @@ def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
 def choices_as_weights(
     choice: Tensor, held: Tensor, tradable: Tensor, *, trade_fraction: float, rules: ExecutionRules
 ) -> Tensor:
-    """The target weights [..., N] that a choice [...] leads to at today's prices.
+    """Target weights [..., N] after a discrete action [...] at today's prices.
 
-    held: [..., N] weights. No more is sold than is held, no more bought than the cash pays for, costs included.
+    held: [..., N] weights. Sales are limited to the holdings, buys to the cash, costs included.
     """
     change = torch.where(tradable, weight_change(choice, held.shape[-1], trade_fraction), 0.0)
     change = torch.maximum(change, -held)

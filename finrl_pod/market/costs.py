@@ -1,7 +1,7 @@
-"""What a trade costs beyond its proportional rate, and what a position costs overnight: models that compose.
+"""Composable trading-cost models and the friction settings of a market.
 
-Each cost model is convex in the number of shares and looks at one asset alone. `finrl_pod.market.venue` charges them in
-the environments as in the backtest.
+Each model is convex in the number of shares and separable by asset. `finrl_pod.market.venue` charges them in
+environments and backtests.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from finrl_pod.types import Tensor
 
 
 class BarLiquidity(NamedTuple):
-    """What is known of the bar that a trade fills in, [..., N] each.
+    """Liquidity of the bar in which a trade fills, [..., N] each, or None if unknown.
 
-    volume: shares traded in it, infinite where a delisted ticker is paid out. volatility: standard deviation of a
-    bar's log return, as it was known at the decision.
+    volume: shares traded, inf where a delisted ticker is paid out. volatility: standard deviation of one bar's log
+    return, as known at the decision.
     """
 
     volume: Tensor | None = None
@@ -27,30 +27,30 @@ class BarLiquidity(NamedTuple):
 
 @runtime_checkable
 class CostModel(Protocol):
-    """One kind of cost."""
+    """A trading cost, convex in the number of shares."""
 
     @property
     def name(self) -> str:
-        """Names it in the attribution of costs."""
+        """Name in the attribution of costs."""
         ...
 
     @property
     def needs_volume(self) -> bool:
-        """Whether it reads the liquidity."""
+        """Whether it needs the bar's volume and volatility."""
         ...
 
     def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
-        """Currency [..., N] for filling `amount` >= 0 shares [..., N]: zero at zero, convex above."""
+        """Cost in currency [..., N] of filling `amount` >= 0 shares [..., N]; 0 at 0 and convex."""
         ...
 
     def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
-        """The derivative [..., N] of `cost` by `amount`, on the right of zero at zero."""
+        """Derivative [..., N] of `cost` by `amount`; at 0 the right derivative."""
         ...
 
 
 @dataclass(frozen=True)
 class HalfSpread:
-    """Half of the quoted spread as a share of the price (10 basis points = 0.001): every fill is so much worse."""
+    """Half the quoted spread, as a fraction of the price (10 basis points = 0.001)."""
 
     share: float
     name: str = "spread"
@@ -65,7 +65,7 @@ class HalfSpread:
 
 @dataclass(frozen=True)
 class PerShare:
-    """A broker's commission: `rate` currency a share, at least `minimum` currency an order."""
+    """Commission of `rate` currency per share, at least `minimum` per order."""
 
     rate: float
     minimum: float = 0.0
@@ -84,8 +84,8 @@ class SquareRootImpact:
     """The square-root law: filling Q shares in a bar of volume V moves the price by coefficient * volatility *
     sqrt(Q/V).
 
-    Volatility is of one bar. The whole order pays the moved price. With coefficients near 1 the law holds for stocks
-    and futures over many decades of size (Toth et al. 2011; Almgren et al. 2005 fit the power 3/5).
+    Volatility is that of one bar; the whole order pays the moved price. Coefficients near 1 fit stocks and futures over
+    many decades of size (Toth et al. 2011; Almgren et al. 2005 fit a power of 3/5).
     """
 
     coefficient: float
@@ -99,25 +99,25 @@ class SquareRootImpact:
         return self._rate(prices, liquidity) * 1.5 * amount**0.5
 
     def _rate(self, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
-        """Cost over amount ** 1.5. Where nothing was traded the cap lets nothing fill, and the rate is not used."""
+        """Cost divided by amount ** 1.5. Unused at zero volume, where the volume limit prevents any fill."""
         if liquidity.volume is None or liquidity.volatility is None:
-            raise ValueError("square-root impact reads the volume and the volatility of the bar")
+            raise ValueError("square-root impact needs the volume and the volatility of the bar")
         traded = liquidity.volume.clamp(min=torch.finfo(prices.dtype).tiny)
         return self.coefficient * liquidity.volatility * prices / traded**0.5
 
 
 @dataclass(frozen=True)
 class Frictions:
-    """Everything beyond a proportional cost.
+    """Frictions beyond a proportional cost.
 
-    costs: charged on every fill, on top of the proportional rate.
-    participation: a fill is at most this share of its bar's volume, the rest of the order lapses; 0: no limit.
-    borrow_fee: a year, as a share of the value of short positions, charged overnight (actual days over 365).
-    cash_rates: (date, annual rate) in order of date: what cash earns, and borrowed cash pays, from each date on;
-        nothing before the first.
+    costs: models charged on every fill, on top of the proportional rate.
+    participation: maximum fill as a fraction of the bar's volume, the rest of the order is cancelled; 0: no limit.
+    borrow_fee: annual fee on the value of short positions, charged overnight (actual/365).
+    cash_rates: (date, annual rate), sorted by date: interest on cash, and on borrowed cash, from each date on; 0
+        before the first.
     delisting_return: return from the last close of a delisted ticker to what it pays out: 0 pays the last close, -0.3
         thirty percent less.
-    delay: bars from a decision to its fill. With more than one, the target is sized on the close before the fill.
+    delay: bars from a decision to its fill. If above 1, the target is sized at the close before the fill.
     """
 
     costs: tuple[CostModel, ...] = ()
@@ -129,5 +129,5 @@ class Frictions:
 
     @property
     def needs_volume(self) -> bool:
-        """Whether a market without volumes must be refused."""
+        """Whether the market must have volumes."""
         return self.participation > 0 or any(model.needs_volume for model in self.costs)

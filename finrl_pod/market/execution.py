@@ -1,7 +1,7 @@
-"""The one accounting: the only place where cash, shares, fees and fills change.
+"""Order execution: how trades change cash and shares.
 
-Pure and batched over any leading dimensions, in the dtype of its inputs: the environments call it in float32, the
-backtester in float64. With fractional shares and proportional buys it is differentiable.
+Pure functions, batched over any leading dimensions, in the dtype of the inputs: environments use float32, backtests
+float64. Differentiable with fractional shares and proportional buys.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ BuyAllocation = Literal["proportional", "sequential"]
 
 @dataclass(frozen=True)
 class ExecutionRules:
-    """How orders fill.
+    """Rules by which orders fill.
 
-    cost_rate: cost of a trade as a share of its value, each side (10 basis points = 0.001).
-    whole_shares: fills are truncated to whole shares. short: sales may go below zero shares.
+    cost_rate: cost of a trade as a fraction of its value, per side (10 basis points = 0.001).
+    whole_shares: truncate fills to whole shares. short: allow negative positions.
     buy_allocation: "proportional" scales all buys by one factor when cash is short; "sequential" fills buys by
-    descending priority, ties by asset index, each as far as the cash goes (FinRL's rule).
-    leverage: the limit on gross exposure as a multiple of equity; above 1 cash may fall to -borrow * equity.
-    frictions: further models; `execute` leaves them to `finrl_pod.market.venue`, which fills under all of the rules.
+    descending priority, ties by asset index, each as far as the cash goes (as FinRL does).
+    leverage: limit on gross exposure as a multiple of equity; above 1 cash may fall to -borrow * equity.
+    frictions: further costs and limits, applied by `finrl_pod.market.venue` and ignored by `execute`.
     """
 
     cost_rate: float = 0.001
@@ -38,17 +38,17 @@ class ExecutionRules:
 
     @property
     def borrow(self) -> float:
-        """What may be borrowed, as a multiple of equity."""
+        """Maximum loan as a multiple of equity."""
         return max(self.leverage - 1.0, 0.0)
 
     @property
     def limited(self) -> bool:
-        """Whether orders are cut to the limit on gross exposure; else cash alone keeps accounts within it."""
+        """Whether the gross-exposure limit must be enforced; otherwise limited cash already does."""
         return self.short or self.leverage < 1
 
 
 class Fills(NamedTuple):
-    """After the fills: cash [...], shares [..., N], cost [...] currency, traded [...] sum of |value| traded."""
+    """Account after fills: cash [...], shares [..., N]; cost [...] and traded [...] (sum of |value|) in currency."""
 
     cash: Tensor
     shares: Tensor
@@ -57,12 +57,12 @@ class Fills(NamedTuple):
 
 
 def equity(cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
-    """cash [...] + shares [..., N] valued at prices [..., N] -> [...] currency."""
+    """Equity in currency [...]: cash [...] plus shares [..., N] at prices [..., N]."""
     return cash + (shares * prices).sum(-1)
 
 
 def trades_to_weights(weights: Tensor, cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
-    """Share changes [..., N] that move the holdings to `weights` [..., N] of the equity at the decision's prices."""
+    """Trades in shares [..., N] that bring the holdings to `weights` [..., N] of equity at these prices [..., N]."""
     return weights * equity(cash, shares, prices).unsqueeze(-1) / prices - shares
 
 
@@ -74,10 +74,9 @@ def execute(
     rules: ExecutionRules,
     priority: Tensor | None = None,
 ) -> Fills:
-    """Fill wanted share changes at `prices`: sells first, then buys as far as the cash goes, fees included.
+    """Fill trades at `prices`: sells first, then buys as far as the cash goes, fees included.
 
-    Purchases that close shorts come before the others and are always paid for, on credit if need be: an owed share
-    that rises must be bought back.
+    Purchases that cover shorts come before other buys and always fill, on credit if necessary.
 
     cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
     buy_allocation="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be
@@ -103,14 +102,14 @@ def execute(
         buy = buy + cover
     spent = (buy * prices).sum(-1)
     left = funds - spent * (1 + rules.cost_rate)
-    # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
+    # Rounding can leave scaled-down purchases a few ulps below the floor.
     left = torch.maximum(left, torch.minimum(floor, paid))
     traded = proceeds + spent
     return Fills(left, held + buy, traded * rules.cost_rate, traded)
 
 
 def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
-    """Purchases [..., N] that close shorts (None without shorts), and the rest. held: after the sales."""
+    """Split purchases [..., N] into those that cover shorts (None without shorts) and the rest. held: after sales."""
     want = trades.clamp(min=0)
     if not rules.short:
         return None, want
@@ -121,17 +120,17 @@ def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tupl
 
 
 def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:
-    """One factor for all buys, so that their cost with fees is at most `funds`."""
+    """Scale all buys by one factor so that their cost with fees is at most `funds`."""
     need = (want * prices).sum(-1) * (1 + rules.cost_rate)
     funds = funds.clamp(min=0)
-    # Never a quotient above 1: with next to nothing wanted it would overflow, and its gradient be NaN.
+    # Keep the quotient at most 1: for tiny needs it would overflow and its gradient become NaN.
     scale = funds / torch.maximum(need, funds).clamp(min=torch.finfo(need.dtype).tiny)
     buy = want * scale.unsqueeze(-1)
     return torch.floor(buy) if rules.whole_shares else buy
 
 
 def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
-    """Buys one asset after the other, largest priority first, each as far as the remaining funds go."""
+    """Fill buys one asset after the other, highest priority first, each as far as the remaining funds go."""
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
     wants, units = want.gather(-1, order), prices.expand_as(want).gather(-1, order) * (1 + rules.cost_rate)
     funds, fills = funds.clamp(min=0), []
@@ -144,15 +143,15 @@ def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRul
 
 
 def limit_gross_exposure(trades: Tensor, cash: Tensor, shares: Tensor, prices: Tensor, leverage: float) -> Tensor:
-    """Trades [..., N] after the limit on gross exposure: sum |shares * price| <= leverage * equity at these prices.
+    """Limit trades [..., N] so that gross exposure sum |shares * price| <= leverage * equity at these prices.
 
-    What reduces a position is left as it is; what opens or adds to one is scaled down by one factor. An account that
-    the market has moved above the limit can only reduce.
+    Trades that reduce positions are unchanged; those that open or add are scaled by one factor. Accounts above the
+    limit can only reduce.
     """
     closing = torch.where(shares > 0, trades.clamp(min=-shares, max=torch.zeros_like(shares)), 0.0) + torch.where(
         shares < 0, trades.clamp(min=torch.zeros_like(shares), max=-shares), 0.0
     )
     opening = trades - closing
-    room = leverage * equity(cash, shares, prices) - ((shares + closing).abs() * prices).sum(-1)
+    available = leverage * equity(cash, shares, prices) - ((shares + closing).abs() * prices).sum(-1)
     need = (opening.abs() * prices).sum(-1).clamp(min=torch.finfo(prices.dtype).tiny)
-    return closing + opening * (room / need).clamp(0, 1).unsqueeze(-1)
+    return closing + opening * (available / need).clamp(0, 1).unsqueeze(-1)

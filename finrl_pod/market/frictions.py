@@ -1,4 +1,4 @@
-"""Fills under costs that are not proportional, and under a limit on volume: the general case of `execute`."""
+"""Execution with non-proportional costs and volume limits, the general case of `execute`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSprea
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, split_purchases
 from finrl_pod.types import Tensor
 
-NEWTON_STEPS = 6  # quadratic convergence from a start within a few percent: the last steps are rounding
-FIRST_SHARE = 1e-9  # of the wanted purchases: stands for "as little as possible" where a minimum fee makes a step
-DUST = 1e-6  # of the equity: under a minimum fee, smaller changes (the rounding of targets) are not sent
+NEWTON_STEPS = 6  # converges to rounding error from a start within a few percent
+SMALLEST_FRACTION = 1e-9  # of the requested buys: "as little as possible", where a minimum fee makes a step
+DUST = 1e-6  # of equity: with a minimum fee, smaller trades (rounding of targets) are dropped
 
 Total = Callable[[Tensor], Tensor]
 
@@ -26,18 +26,17 @@ def execute_with_frictions(
     frictions: Frictions,
     liquidity: BarLiquidity,
 ) -> Fills:
-    """Fill wanted share changes under every model of `frictions`; shapes and promises are those of `execute`.
+    """Fill trades under all models of `frictions`; shapes and guarantees as in `execute`.
 
-    Orders are cut to the share of the bar's volume first. Sells come before buys; no sale costs more than it brings.
-    Purchases that close shorts are always paid for.
-    Buys that the cash cannot pay for, costs included, are scaled by one factor; where the cash is below the minimum
-    fees of all wanted buys, none is made.
+    Trades are first limited to the bar's volume. Sells come before buys, and no sale costs more than its proceeds.
+    Purchases that cover shorts always fill. Buys beyond the cash, costs included, are scaled by one factor; if the
+    cash is below the minimum fees of all buys, none fills.
     """
     charge = all_cost_models(rules.cost_rate, frictions.costs)
     trades = limit_to_volume(trades, frictions, liquidity)
     if any(isinstance(model, PerShare) and model.minimum > 0 for model in frictions.costs):
         least = DUST * equity(cash, shares, prices).abs().unsqueeze(-1)
-        dust = (trades.abs() * prices < least) & (trades != -shares)  # what closes a position is no rounding
+        dust = (trades.abs() * prices < least) & (trades != -shares)  # closing a position is not rounding
         trades = torch.where(dust, torch.zeros_like(trades), trades)
     if rules.whole_shares:
         trades = torch.trunc(trades)
@@ -60,13 +59,13 @@ def execute_with_frictions(
         paid = funds - (cover * prices + _summed(charge, cover, prices, liquidity)).sum(-1)
     spent, buy_costs = buy * prices, _summed(charge, buy, prices, liquidity)
     left = funds - (spent + buy_costs).sum(-1)
-    # Rounding alone can leave a scaled-down purchase a few units in the last place short of the floor.
+    # Rounding can leave scaled-down purchases a few ulps below the floor.
     left = torch.maximum(left, torch.minimum(floor, paid))
     return Fills(left, held + buy, (sale_costs + buy_costs).sum(-1), (brought + spent).sum(-1))
 
 
 def limit_to_volume(trades: Tensor, frictions: Frictions, liquidity: BarLiquidity) -> Tensor:
-    """Trades [..., N] cut to their share of the bar's volume."""
+    """Limit trades [..., N] to the participation rate times the bar's volume."""
     if frictions.participation == 0 or liquidity.volume is None:
         return trades
     most = frictions.participation * liquidity.volume
@@ -74,16 +73,16 @@ def limit_to_volume(trades: Tensor, frictions: Frictions, liquidity: BarLiquidit
 
 
 def all_cost_models(cost_rate: float, costs: Sequence[CostModel]) -> tuple[CostModel, ...]:
-    """All cost models of a rule set: the proportional rate first, under the name "commission"."""
+    """All cost models: the proportional rate, named "commission", then `costs`."""
     return (HalfSpread(cost_rate, name="commission"), *costs)
 
 
 def costs_by_model(
     change: Tensor, prices: Tensor, models: Sequence[CostModel], liquidity: BarLiquidity
 ) -> dict[str, Tensor]:
-    """What each model charged for fills of `change` shares [..., N]: currency [...] by name.
+    """Attribute the costs of fills of `change` shares [..., N]: currency [...] by model name.
 
-    Where a sale's costs were cut to its proceeds, each model's part is cut in proportion.
+    If a sale's costs were capped at its proceeds, every model's part is reduced in proportion.
     """
     amount = change.abs()
     parts = [model.cost(amount, prices, liquidity) for model in models]
@@ -112,11 +111,11 @@ def _affordable(
     models: Sequence[CostModel],
     liquidity: BarLiquidity,
 ) -> Tensor:
-    """The largest factor [...] in [0, 1] for `want` whose bill, with `cover` and costs, is at most `funds`.
+    """Largest factor [...] in [0, 1] such that `want` times the factor, plus `cover` and costs, is at most `funds`.
 
-    The bill is convex and increasing in the factor. Newton's steps from 1 stay on its right; the chord from there to
-    the smallest purchase lies above the bill, so that the factor read off the chord can be paid for. Its gradient is
-    that of the equation "bill = funds" (implicit function theorem).
+    The bill is convex and increasing in the factor. Newton steps from 1 stay to the right of the root; the chord from
+    there to the smallest purchase lies above the bill, so the factor on the chord is affordable. The gradient is that
+    of the equation "bill = funds" (implicit function theorem).
     """
     funds = funds.clamp(min=0)
 
@@ -137,7 +136,7 @@ def _affordable(
 
     one = torch.ones_like(funds)
     with torch.no_grad():
-        smallest = one * FIRST_SHARE
+        smallest = one * SMALLEST_FRACTION
         whole, least = bill(one), bill(smallest)
         enough = whole <= funds
         if bool(enough.all()):

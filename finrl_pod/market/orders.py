@@ -1,6 +1,6 @@
-"""From target weights to orders in shares as a broker takes them: rounded, and sized before the fill is known.
+"""Sizing of broker orders from target weights, before the fill prices are known.
 
-The paper-trading daemon and the backtest with execution="paper" size their orders here, so they ask for the same.
+Shared by the paper-trading daemon and backtests with execution="paper".
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ ZERO = Decimal(0)
 
 @dataclass(frozen=True)
 class SizingRules:
-    """cash_buffer: share of equity kept in cash at the decision's prices. fractional: nine decimals, else whole shares.
+    """Rules of order sizing.
 
-    min_value: orders below it, in currency, are left out. cost_rate: what a trade costs, as a share of its value.
-    collar: limit prices that far from the decision's price; 0: market orders.
+    cash_buffer: fraction of equity kept in cash at the decision's prices. fractional: nine decimals, else whole shares.
+    min_value: smaller orders, in currency, are dropped. cost_rate: trading cost as a fraction of traded value.
+    collar: distance of limit prices from the decision's price, as a fraction; 0: market orders.
     """
 
     cash_buffer: Decimal = Decimal("0.02")
@@ -33,12 +34,11 @@ def size_orders(
     weights: Sequence[float], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
     fixed: Sequence[bool], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
-    """Signed share quantities [N] that move the holdings to `weights` of the equity less the buffer.
+    """Signed order quantities [N] that bring the holdings to `weights` of equity less the cash buffer.
 
-    cash: currency; shares, prices: [N], prices above zero. fixed: holdings that cannot be traded now; they stay, and
-    their order is zero. Everything is rounded towards zero; only where less than a share is held and none is wanted,
-    that fraction is the order, with whole shares too. When the purchases would cost more, with their fees, than cash
-    and sales bring less the buffer, all are scaled down by one factor.
+    cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now and get no
+    order. Quantities are rounded towards zero; only a remaining fraction of a share that should be closed is sold as
+    such. If purchases and fees exceed cash plus proceeds less the buffer, they are scaled down by one factor.
     """
     equity = cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO)
     investable = max(equity, ZERO) * (1 - rules.cash_buffer)
@@ -51,7 +51,7 @@ def size_orders(
         target = (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)
         change = (target - held).quantize(step, ROUND_DOWN)
         if target == 0 and held > 0:
-            # A position is left wholly: the whole shares join the auction, a fraction that a split left follows alone.
+            # Close the whole position: whole shares in the auction, then a fraction left by a split.
             change = -(held.quantize(step, ROUND_DOWN) or held)
         wanted.append(change if abs(change) * price >= rules.min_value else ZERO)
     sales = sum((-q * p for q, p in zip(wanted, prices, strict=True) if q < 0), ZERO)
@@ -66,9 +66,9 @@ def size_orders(
 
 
 def limit_price(price: Decimal, quantity: Decimal, collar: Decimal) -> Decimal:
-    """The limit of an order of that signed quantity: the collar's edge, rounded to the step that brokers take.
+    """Limit price of an order of that signed quantity: the edge of the collar, rounded to the broker's tick.
 
-    Prices of 1 and more have two decimals, those below have four.
+    Prices of 1 and above have two decimals, lower ones four.
     """
     edge = price * (1 + collar if quantity > 0 else 1 - collar)
     step = Decimal("0.01") if edge >= 1 else Decimal("0.0001")

@@ -1,4 +1,4 @@
-"""From a config to the rules by which orders fill."""
+"""Execution rules from an environment config."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NO_FRICTIONS = Frictions()
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
-    """How orders fill in the environments of `config` and in a backtest of agents trained in them.
+    """Execution rules of environments with this config, and of backtests of agents trained in them.
 
-    Raises ConfigError for costs out of their ranges or that do not go together.
+    Raises ConfigError for settings out of range or in conflict.
     """
     frictions = frictions_of(config)
     return ExecutionRules(
@@ -31,7 +31,7 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
 
 
 def frictions_of(config: EnvironmentConfig) -> Frictions:
-    """The further costs of a config. Raises ConfigError."""
+    """Frictions of a config. Raises ConfigError."""
     _check(config)
     costs: list[CostModel] = []
     if config.half_spread_bps:

@@ -16,22 +16,22 @@ from finrl_pod.market.execution import ExecutionRules, Fills, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
-DAYS_A_YEAR = 365
-SECONDS_A_DAY = 86_400
-WORTHLESS = 1e-6  # of the last close: an exit at nothing still has a price above zero
+DAYS_PER_YEAR = 365
+SECONDS_PER_DAY = 86_400
+MIN_DELISTING_FACTOR = 1e-6  # of the last close: prices must stay above zero
 
 
 class Venue:
-    """Fill prices, the liquidity and the nights of a market under a rule set, in one dtype, on the market's device.
+    """Fills, liquidity and overnight carry of a market under a rule set, in one dtype, on the market's device.
 
-    fill: [T, N], `market.fill` with the exits of delisted tickers at their stated price. delay: bars to a fill.
-    risk_free: [T] what one unit of cash earns from bar t to t+1, zero for the last; None where cash earns nothing.
-    `t` below is a bar, or a tensor of bars whose shape leads that of the accounts: with bars [P, G] and accounts
-    [P, G, A] prices are [P, G, 1, N].
+    fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
+    risk_free: [T], return of cash from bar t to t+1, 0 for the last; None if cash earns nothing.
+    In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and
+    accounts [P, G, A], prices are [P, G, 1, N].
     """
 
     def __init__(self, market: MarketTensor, rules: ExecutionRules, dtype: torch.dtype) -> None:
-        """Raises InputError where the rules read volumes that the market lacks, or delay fills at the same close."""
+        """Raises InputError if the rules need volumes that the market lacks, or delay fills at the same close."""
         frictions = rules.frictions
         self.rules = rules
         self.same_close = market.fill_rule == "same_close"
@@ -47,19 +47,21 @@ class Venue:
             return
         if self.same_close and frictions.delay > 1:
             raise InputError(
-                f'fills at the same close have no delay, got a delay of {frictions.delay} bars; use fill = "next"'
+                f'fills at the same close cannot be delayed, got a delay of {frictions.delay} bars; use fill = "next"'
             )
         if frictions.needs_volume:
             if market.fill_volume is None or market.volatility is None:
                 raise InputError(
-                    "market impact and the limit on a bar's volume need prices with volumes, this data has none: "
+                    "market impact and volume limits need prices with volumes, this data has none: "
                     "import volumes, or set impact and participation to 0"
                 )
             self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
         if frictions.delisting_return:
             exits = (market.ended & ~market.fillable).to(market.fill.device)
-            self.fill = torch.where(exits, self.fill * max(1 + frictions.delisting_return, WORTHLESS), self.fill)
-        self._set_nights(market, dtype)
+            self.fill = torch.where(
+                exits, self.fill * max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR), self.fill
+            )
+        self._set_overnight_rates(market, dtype)
         spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
         self._general = len(spreads) < len(frictions.costs) or frictions.participation > 0
         if not self._general:  # proportional costs add up to one rate
@@ -82,12 +84,12 @@ class Venue:
         return execute_with_frictions(cash, shares, trades, prices, self.rules, frictions, self.liquidity(t))
 
     def limit_to_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
-        """Trades decided at bar t as far as the limit on the volume of the bar that they fill in lets them."""
+        """Limit trades decided at bar t by the volume of the bar in which they fill."""
         frictions = self.rules.frictions
         return trades if frictions is None else limit_to_volume(trades, frictions, self.liquidity(t))
 
     def overnight(self, t: int | Tensor, cash: Tensor, shares: Tensor, close: Tensor) -> Tensor:
-        """Cash [...] at the next bar before its fills: with interest on it, less the fee on shorts at these closes."""
+        """Cash [...] at the next bar before its fills: plus interest, less the borrow fee on shorts at these closes."""
         if self.risk_free is not None:
             cash = cash * (1 + _at(self.risk_free, t))
         if self._fees is not None:
@@ -96,16 +98,16 @@ class Venue:
 
     @property
     def many_costs(self) -> bool:
-        """Whether there are cost models beside the proportional one, so that costs have parts."""
+        """Whether there are cost models besides the proportional one."""
         return self.rules.frictions is not None and bool(self.rules.frictions.costs)
 
     @property
     def carries(self) -> bool:
-        """Whether a night changes the cash at all."""
+        """Whether cash changes overnight."""
         return self.risk_free is not None or self._fees is not None
 
     def liquidity(self, t: int | Tensor) -> BarLiquidity:
-        """The liquidity of the bar in which the decision of t fills."""
+        """Liquidity of the bar in which the decision of t fills."""
         if self._volume is None or self._volatility is None:
             return BarLiquidity()
         if isinstance(t, int):
@@ -113,15 +115,15 @@ class Venue:
         return BarLiquidity(self._volume[t].unsqueeze(-2), self._volatility[t].unsqueeze(-2))
 
     def attribution(self, t: int, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
-        """Costs [...] by the name of their model of fills that changed the holdings by `change` [..., N] at bar t."""
+        """Costs [...] by model name of fills that changed the holdings by `change` [..., N] at bar t."""
         costs = () if self.rules.frictions is None else self.rules.frictions.costs
         return costs_by_model(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
 
-    def _set_nights(self, market: MarketTensor, dtype: torch.dtype) -> None:
+    def _set_overnight_rates(self, market: MarketTensor, dtype: torch.dtype) -> None:
         frictions = self.rules.frictions
         if frictions is None:
             return
-        years, device = nights(market.times), market.close.device
+        years, device = years_between_bars(market.times), market.close.device
         if any(rate for _, rate in frictions.cash_rates):
             rates = rates_at(market.times, frictions.cash_rates)
             self.risk_free = torch.from_numpy(rates * years).to(device, dtype)
@@ -129,19 +131,19 @@ class Venue:
             self._fees = torch.from_numpy(frictions.borrow_fee * years).to(device, dtype)
 
 
-def nights(times: Times) -> Floats:
-    """[T] years of 365 days from each bar to the next, zero for the last."""
+def years_between_bars(times: Times) -> Floats:
+    """[T] years of 365 days from each bar to the next, 0 for the last."""
     seconds = np.diff(times.astype("datetime64[s]").astype(np.int64)).astype(np.float64)
-    return np.append(seconds / (SECONDS_A_DAY * DAYS_A_YEAR), 0.0)
+    return np.append(seconds / (SECONDS_PER_DAY * DAYS_PER_YEAR), 0.0)
 
 
 def rates_at(times: Times, dated: tuple[tuple[str, float], ...]) -> Floats:
-    """[T] the annual rate in force at each bar: that of the last date at or before it, 0 before the first."""
+    """[T] annual rate in force at each bar: that of the last date at or before it, 0 before the first."""
     starts = np.array([np.datetime64(date, "ns") for date, _ in dated])
     known = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
     return np.concatenate([[0.0], [rate for _, rate in dated]])[known]
 
 
 def _at(table: Tensor, t: int | Tensor) -> Tensor:
-    """table[t], with a last dimension of one for the accounts that share a bar."""
+    """table[t], with a last dimension of 1 for the accounts that share a bar."""
     return table[t] if isinstance(t, int) else table[t].unsqueeze(-1)

@@ -67,7 +67,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a panel": (('name = "made"', 'name = "mode"'), "there is no panel 'mode'"),
     "a feature": (('"return_5"', '"retrun_5"'), "unknown feature 'retrun_5'; did you mean return_5"),
     "a feature's column": (('"return_5"', '"cci_30"'), "feature 'cci_30' needs high, low, which panel 'made' lacks"),
-    "a feature twice": (('"return_5"', '"return_1"'), "feature 'return_1' is given twice"),
+    "a feature twice": (('"return_5"', '"return_1"'), "feature 'return_1' is listed twice"),
     "an algorithm": (
         ('algorithm = "ppo"', 'algorithm = "ppp"'),
         "agent.algorithm: there is no algorithm 'ppp'",
@@ -122,7 +122,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "a short test": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01", "2021-07-10"]'), "has 10 bars"),
     "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs 33"),
     "a short training": (('"2021-03-31"]', '"2020-01-09"]'), "an environment needs at least one decision bar"),
-    "a training too short to fit": (('"2021-03-31"]', '"2020-01-05"]'), "is undefined on all of the training bars"),
+    "a training too short to fit": (('"2021-03-31"]', '"2020-01-05"]'), "is undefined on all training bars"),
 }
 
 

@@ -234,7 +234,7 @@ def test_bad_registrations_and_results_are_refused(monkeypatch: pytest.MonkeyPat
     features.register("short")(lambda p: p.close[1:])
     with pytest.raises(FeatureError, match=r"'short' returned shape"):
         value("short")
-    with pytest.raises(FeatureError, match=r"'return_1' is given twice"):
+    with pytest.raises(FeatureError, match=r"'return_1' is listed twice"):
         features.compute(PANEL, ("return_1", "return_1"))
     features.register("infinite")(lambda p: np.where(p.close > 60, np.inf, 1.0))
     assert set(np.unique(value("infinite")[PANEL.tradable & (PANEL.close <= 60)])) == {1.0}

@@ -193,7 +193,7 @@ def test_bad_input_is_one_sentence() -> None:
         build_market(PANEL, NAMES, (50, 420))
     with pytest.raises(FeatureError, match="fitted on bars 0 to 419, got 9 to 8"):
         build_market(PANEL, NAMES, (9, 8))
-    with pytest.raises(FeatureError, match="'return_252' is undefined on all of the training bars 0 to 200"):
+    with pytest.raises(FeatureError, match="'return_252' is undefined on all training bars 0 to 200"):
         build_market(PANEL, ("return_1", "return_252"), (0, 200))
     fitted = dataclasses.replace(build_market(PANEL, NAMES, FIT).normaliser, feature_names=("return_252",))
     with pytest.raises(FeatureError, match="return_252 are never defined together in 100 bars"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_envs.gymnasium_pool.pool import check as check_pool
+from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
 
 from finrl_pod import __version__

@@ -1,69 +1,263 @@
-"""Who steps the lanes: this process, or workers. A driver reads actions from its block and writes outcomes there."""
+"""Drivers that step the lanes of a pool: in this process, or in worker processes that are replaced when they fail.
+
+A driver reads actions from its block and writes outcomes there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+import logging
+import mmap
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.errors import FinrlPodError, RunError
-from finrl_pod_envs.gymnasium_pool.block import Block
-from finrl_pod_envs.gymnasium_pool.lane import Lane, Plan, failure
+from finrl_pod.errors import ConfigError, FinrlPodError, RunError
+from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, block_size, describe_failure
+from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, start_worker
+
+START_SECONDS = 120.0  # to start Python, Gymnasium and a physics engine on a busy machine
+MAX_STEP_SECONDS = 86_400.0
+STOP_SECONDS = 2.0  # for a worker to exit before it is killed
+MAX_FAILURES = 3  # of one worker without a step in between
+MEMORY_FOLDER = Path("/dev/shm")
+_STILL_BUSY = "busy"
+_log = logging.getLogger(__name__)
 
 Actions = Sequence[NDArray[np.float32]]
 
 
 class Driver(Protocol):
-    """block: what it works on. worker_restarts: how many workers have been replaced."""
+    """Steps all lanes of a block.
+
+    worker_restarts: workers replaced so far. pids: process ids of the workers, none without workers.
+    """
 
     block: Block
     worker_restarts: int
 
+    @property
+    def pids(self) -> list[int]: ...
+
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
-        """Lanes by place: the episode, and the actions that have already been taken in it."""
+        """Start episodes by lane: the episode's number and the actions already taken in it."""
         ...
 
     def step(self) -> list[int]:
-        """One step of every lane; returns the places of lanes whose step was lost, which wait for `begin`."""
+        """Step every lane once; returns the lanes whose step was lost, which need `begin`."""
         ...
 
     def close(self) -> None:
-        """Give everything back; nothing is left running."""
+        """Release everything; no process is left running."""
         ...
 
 
 class LocalDriver:
-    """In this process, one lane after the other: the quickest for environments that are themselves quick.
+    """Steps the lanes in this process, one after the other: fastest for cheap environments.
 
-    Raises RunError for what an environment raises.
+    Raises RunError for exceptions of the environment.
     """
 
     worker_restarts = 0
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LanePlan) -> None:
         self.block, self._name = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns), plan.name
         self._lanes = [Lane(plan.name, plan.shapes, stream, self.block, i) for i, stream in enumerate(plan.streams)]
 
+    @property
+    def pids(self) -> list[int]:
+        return []
+
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
         try:
-            for place, (episode, actions) in episodes.items():
-                self._lanes[place].repeat(episode, actions)
+            for lane, (episode, actions) in episodes.items():
+                self._lanes[lane].repeat(episode, actions)
         except Exception as error:
-            raise self._told(error) from error
+            raise self._run_error(error) from error
 
     def step(self) -> list[int]:
         try:
             for lane in self._lanes:
                 lane.step()
         except Exception as error:
-            raise self._told(error) from error
+            raise self._run_error(error) from error
         return []
 
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
 
-    def _told(self, error: Exception) -> Exception:
-        return error if isinstance(error, FinrlPodError) else RunError(f"{self._name} failed: {failure(error)}")
+    def _run_error(self, error: Exception) -> Exception:
+        if isinstance(error, FinrlPodError):
+            return error
+        return RunError(f"{self._name} failed: {describe_failure(error)}")
+
+
+def check_pool(lanes: int, workers: int, seconds: float) -> None:
+    """Raises ConfigError for an invalid number of workers or timeout."""
+    if workers < 1:
+        raise ConfigError(f"--workers must be 1 or more, got {workers}")
+    if lanes % workers:
+        raise ConfigError(f"--workers must divide the {lanes} environments, got {workers}; take a divisor")
+    if not 0 < seconds <= MAX_STEP_SECONDS:
+        raise ConfigError(f"--worker-timeout must be more than 0 and at most {MAX_STEP_SECONDS:g} s, got {seconds:g}")
+
+
+@dataclass
+class _Worker:
+    lanes: range
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    failures: int = 0  # since its last step
+
+
+class PoolDriver:
+    """Steps L lanes in W worker processes, L / W each.
+
+    A worker that fails or hangs is replaced with a warning, and its lanes start new episodes.
+    """
+
+    def __init__(self, plan: LanePlan, workers: int, seconds: float) -> None:
+        """seconds: timeout of one step. See `check_pool` for valid arguments."""
+        lanes = len(plan.streams)
+        self._plan, self._seconds, self.worker_restarts = plan, seconds, 0
+        # An unnamed file whose descriptor the workers inherit: however they exit, nothing is left behind.
+        self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
+        self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
+        self.block = Block(lanes, plan.shapes.row, plan.shapes.columns, mmap.mmap(self._file.fileno(), 0))
+        each = lanes // workers
+        self._workers: list[_Worker] = []
+        try:
+            for i in range(workers):
+                self._workers.append(self._start(range(i * each, (i + 1) * each)))
+            self._wait_for(self._workers, START_SECONDS, starting=True)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
+        workers = [worker for worker in self._workers if any(lane in episodes for lane in worker.lanes)]
+        for worker in workers:
+            each = [
+                [lane, episode, [[float(x) for x in action] for action in actions]]
+                for lane in worker.lanes
+                if lane in episodes
+                for episode, actions in [episodes[lane]]
+            ]
+            self._send(worker, json.dumps({"begin": each}).encode())
+        lost = self._wait_for(workers, START_SECONDS)
+        if lost:
+            # Lanes that have not started an episode cannot be stepped: start their next one.
+            self.begin({lane: (episodes[lane][0] + 1, []) for lane in lost if lane in episodes})
+
+    def step(self) -> list[int]:
+        for worker in self._workers:
+            self._send(worker, STEP)
+        lost = self._wait_for(list(self._workers), self._seconds)
+        for worker in self._workers:
+            if worker.lanes.start not in lost:
+                worker.failures = 0
+        return lost
+
+    def close(self) -> None:
+        """Stop every worker by closing its pipe; kill it if it does not exit."""
+        for worker in self._workers:
+            worker.pipe.close()
+        until = time.monotonic() + STOP_SECONDS
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers = []
+        self._file.close()
+
+    # ------------------------------------------------------------------ one worker
+
+    def _start(self, lanes: range) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = start_worker(self._plan, lanes, theirs.fileno(), self._file.fileno())
+        return _Worker(lanes, process, Connection(ours.detach()))
+
+    def _send(self, worker: _Worker, message: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed when its answer is awaited
+            worker.pipe.send_bytes(message)
+
+    def _wait_for(self, workers: Iterable[_Worker], seconds: float, *, starting: bool = False) -> list[int]:
+        """Wait for answers; replace workers that fail or time out and return their lanes."""
+        waiting = {worker.pipe: worker for worker in workers}
+        until = time.monotonic() + seconds
+        lost: list[int] = []
+        while waiting:
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            if not ready:
+                for worker in waiting.values():
+                    lost += self._replace(worker, f"gave no answer for {seconds:g} s", starting=starting)
+                break
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                worker = waiting[pipe]
+                reason = self._read(worker)
+                if reason == _STILL_BUSY:
+                    until = time.monotonic() + seconds
+                    continue
+                del waiting[pipe]
+                if reason is not None:
+                    lost += self._replace(worker, reason, starting=starting)
+        return lost
+
+    def _read(self, worker: _Worker) -> str | None:
+        """None when done, _STILL_BUSY, or why the worker failed. Raises ConfigError for an invalid environment."""
+        try:
+            answer = worker.pipe.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(STOP_SECONDS)
+            code = worker.process.returncode
+            return f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        if answer in (DONE, BUSY):
+            return None if answer == DONE else _STILL_BUSY
+        error = json.loads(answer)
+        if REFUSED in error:
+            raise ConfigError(error[REFUSED])
+        return f"failed in its environment: {error[RAISED]}"
+
+    def _replace(self, worker: _Worker, reason: str, *, starting: bool) -> list[int]:
+        """Replace a worker by a new process; returns its lanes, which have no episode yet."""
+        index, pid = self._workers.index(worker), worker.process.pid
+        worker.pipe.close()
+        worker.process.kill()
+        worker.process.wait()
+        failures = worker.failures + 1
+        if starting or failures >= MAX_FAILURES:
+            self._workers.remove(worker)
+            raise RunError(
+                f"worker {index} of {self._plan.name} {reason}"
+                + ("" if starting else f", {failures} times in a row")
+                + "; check that the environment runs by itself"
+            )
+        self.worker_restarts += 1
+        _log.warning(
+            "worker %d (process %s) %s; it is replaced, and its environments start new episodes", index, pid, reason
+        )
+        replacement = self._start(worker.lanes)
+        replacement.failures = failures
+        self._workers[index] = replacement
+        self._wait_for([replacement], START_SECONDS, starting=True)
+        return list(worker.lanes)

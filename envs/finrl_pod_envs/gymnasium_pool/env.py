@@ -1,4 +1,4 @@
-"""P x E Gymnasium environments as one batched environment of flat rows."""
+"""P x E Gymnasium environments as one VecEnv of flat observation rows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep, Tensor
-from finrl_pod_envs.gymnasium_pool import pool
-from finrl_pod_envs.gymnasium_pool.drivers import Driver, LocalDriver
-from finrl_pod_envs.gymnasium_pool.lane import Plan
+from finrl_pod_envs.gymnasium_pool.drivers import Driver, LocalDriver, PoolDriver, check_pool
+from finrl_pod_envs.gymnasium_pool.lanes import LanePlan
 from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
 
-WORKER_SECONDS = 60.0  # longest step of a worker
+WORKER_SECONDS = 60.0  # default timeout of a worker's step
 
 
 class Episode(NamedTuple):
-    """One that was played to its end: whose it was, the sum of its rewards, its steps."""
+    """A finished episode: its member, the sum of its rewards, its number of steps."""
 
     member: int
     total: float
@@ -29,13 +28,15 @@ class Episode(NamedTuple):
 
 
 class GymnasiumVecEnv:
-    """Flat rows [P, E, S]; actions [P, E, C] in [-1, 1], stretched to the environment's bounds, or choices [P, E, 1].
+    """Batched Gymnasium environments, stepped in this process or by workers.
 
-    Every lane has a seed stream of its own and every episode a seed by its number, so that what happens does not depend
-    on who steps the lane, and a run is continued exactly: an unfinished episode is begun again and its actions
-    repeated. `action_kind` is "direct" or "discrete".
+    Observations are flat rows [P, E, S]. Actions are [P, E, C] in [-1, 1], rescaled to the environment's bounds, or
+    choices [P, E, 1] (`action_kind` "direct" or "discrete").
 
-    A step that was lost with its worker counts as a truncated one of reward 0 that led nowhere; a new episode begins.
+    Every lane (one environment) has its own seed stream and every episode a seed derived from its number. Results do
+    not depend on the number of workers, and runs continue exactly: an unfinished episode is restarted and its actions
+    are repeated. A step lost with its worker counts as truncated, with reward 0 and an unchanged observation; then a
+    new episode starts.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class GymnasiumVecEnv:
         seconds: float = WORKER_SECONDS,
         device: torch.device | str = "cpu",
     ) -> None:
-        """name: "gym:Hopper-v5". envs: of a member. workers: processes that share all lanes, None for this process.
+        """name: such as "gym:Hopper-v5". envs: per member. workers: processes that share all lanes; None: this process.
 
-        seconds: a worker that takes longer for a step is replaced. device: where its tensors are; it is stepped on the
-        CPU. Raises ConfigError for what cannot be stepped or driven, SetupError for a package that is missing.
+        seconds: timeout of a worker's step. device: of returned tensors; environments run on the CPU.
+        Raises ConfigError for an unsupported environment, SetupError for a missing package.
         """
         if envs < 1:
             raise ConfigError(f"--envs must be 1 or more, got {envs}")
         if workers is not None:
-            pool.check(len(members) * envs, workers, seconds)
+            check_pool(len(members) * envs, workers, seconds)
         self.name, self.members, self.envs, self.member_ids = name, len(members), envs, tuple(members)
         self.device = torch.device(device)
         self._seconds, self._workers = seconds, workers
@@ -69,53 +70,53 @@ class GymnasiumVecEnv:
         self.groups, self.accounts = envs, 1
         lanes = self.members * envs
         self._driver: Driver | None = None
-        self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the running episodes
+        self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the current episodes
         self._total = np.zeros(lanes)
         self._finished: list[Episode] = []
         self._nothing = torch.zeros(self.members, envs, device=self.device)
 
     @property
     def worker_restarts(self) -> int:
-        """Workers that were lost and replaced."""
+        """Workers replaced so far."""
         return 0 if self._driver is None else self._driver.worker_restarts
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the workers; none when this process steps."""
-        return list(getattr(self._driver, "pids", []))
+        """Process ids of the workers; empty without workers."""
+        return [] if self._driver is None else self._driver.pids
 
     def reset(self, seed: int) -> Tensor:
-        """The first episode of every lane. The same seed gives the same episodes."""
+        """Start the first episode of every lane. Equal seeds give equal episodes."""
         self.close()
         self._start(seed)
         lanes = range(len(self._taken))
-        self._begin({place: (0, []) for place in lanes})
-        return self._rows(self._driver_of().block.row)
+        self._begin({lane: (0, []) for lane in lanes})
+        return self._rows(self._running_driver().block.row)
 
     def step(self, action: Tensor) -> EnvStep:
-        """action: [P, E, C]. Raises InputError for another shape and for numbers that are none."""
-        driver, wanted = self._driver_of(), (self.members, self.envs, self.action_size)
+        """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
+        driver, wanted = self._running_driver(), (self.members, self.envs, self.action_size)
         if action.shape != wanted:
             raise InputError(f"an action must have shape {wanted}, got {tuple(action.shape)}")
         block = driver.block
         block.action[:] = action.detach().reshape(len(self._taken), -1).cpu().numpy()
         if not np.isfinite(block.action).all():
-            # A broken member acts by what is no number: it is held still, and its own loss says that it broke.
+            # Actions of a diverged member (its loss is NaN, too): replaced by 0.
             block.action[~np.isfinite(block.action)] = 0
         before = block.row.copy()
         lost = driver.step()
-        for place in lost:
-            block.final[place], block.reward[place] = before[place], 0.0
-            block.terminated[place], block.truncated[place] = False, True
+        for lane in lost:
+            block.final[lane], block.reward[lane] = before[lane], 0.0
+            block.terminated[lane], block.truncated[lane] = False, True
         if lost:
-            self._begin({place: (int(block.episode[place]) + 1, []) for place in lost})
-        self._count(lost)
+            self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost})
+        self._record(lost)
         shape = (self.members, self.envs)
         return EnvStep(
             observation=self._rows(block.row),
-            reward=self._here(block.reward.astype(np.float32)).view(shape),
-            terminated=self._here(block.terminated.copy()).view(shape),
-            truncated=self._here(block.truncated.copy()).view(shape),
+            reward=self._to_device(block.reward.astype(np.float32)).view(shape),
+            terminated=self._to_device(block.terminated.copy()).view(shape),
+            truncated=self._to_device(block.truncated.copy()).view(shape),
             final_observation=self._rows(block.final),
             equity=self._nothing,
             turnover=self._nothing,
@@ -123,12 +124,12 @@ class GymnasiumVecEnv:
         )
 
     def episodes(self) -> list[Episode]:
-        """Those that were finished since the last call; a lost one is in no list."""
+        """Episodes finished since the last call, without those lost with a worker."""
         finished, self._finished = self._finished, []
         return finished
 
     def close(self) -> None:
-        """End the workers; `reset` starts them anew."""
+        """Stop the workers; `reset` starts new ones."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
@@ -136,7 +137,7 @@ class GymnasiumVecEnv:
     # ------------------------------------------------------------------ exact continuation
 
     def checkpoint(self) -> dict[str, Tensor]:
-        """Seed, episodes and the actions taken in them: name -> CPU tensor."""
+        """State of all episodes (seed, numbers, actions taken): name -> CPU tensor."""
         lengths = [len(actions) for actions in self._taken]
         longest = max(lengths)
         taken = np.zeros((len(lengths), longest, self.action_size), np.float32)
@@ -144,20 +145,20 @@ class GymnasiumVecEnv:
             taken[i, : lengths[i]] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
         return {
             "seed": torch.tensor(self._seed),
-            "episode": torch.from_numpy(self._driver_of().block.episode.copy()),
+            "episode": torch.from_numpy(self._running_driver().block.episode.copy()),
             "length": torch.tensor(lengths),
             "taken": torch.from_numpy(taken),
             "total": torch.from_numpy(self._total.copy()),
         }
 
     def resume(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Go on from `checkpoint`; returns the observation that is to be answered.
+        """Restore a `checkpoint`; returns the current observation.
 
-        Raises KeyError for a part that is missing, RunError for a checkpoint of other lanes.
+        Raises KeyError for a missing entry, RunError for a checkpoint of another number of environments.
         """
         lengths, taken = state["length"], state["taken"]
         if lengths.shape != (len(self._taken),) or taken.shape[2] != self.action_size:
-            raise RunError(f"the checkpoint holds {len(lengths)} environments and this run has {len(self._taken)}")
+            raise RunError(f"the checkpoint has {len(lengths)} environments, this run has {len(self._taken)}")
         if self._driver is None or int(state["seed"]) != self._seed:
             self.close()
             self._start(int(state["seed"]))
@@ -166,50 +167,48 @@ class GymnasiumVecEnv:
         self._finished = []
         episodes = state["episode"].tolist()
         self._begin({i: (episodes[i], actions) for i, actions in enumerate(self._taken)})
-        return self._rows(self._driver_of().block.row)
+        return self._rows(self._running_driver().block.row)
 
     # ------------------------------------------------------------------ lanes
 
     def _start(self, seed: int) -> None:
         streams = tuple(key(seed, member, f"environment {e}") for member in self.member_ids for e in range(self.envs))
-        plan = Plan(self.name, self.shapes, streams)
+        plan = LanePlan(self.name, self.shapes, streams)
         self._seed = seed
-        self._driver = (
-            LocalDriver(plan) if self._workers is None else pool.PoolDriver(plan, self._workers, self._seconds)
-        )
+        self._driver = LocalDriver(plan) if self._workers is None else PoolDriver(plan, self._workers, self._seconds)
         self._taken = [[] for _ in streams]
         self._total[:] = 0
         self._finished = []
 
     def _begin(self, episodes: Mapping[int, tuple[int, Any]]) -> None:
-        driver = self._driver_of()
+        driver = self._running_driver()
         driver.begin(episodes)
-        for place, (episode, _) in episodes.items():
-            if driver.block.episode[place] != episode:  # another one had to be begun in its place
-                self._taken[place], self._total[place] = [], 0.0
+        for lane, (episode, _) in episodes.items():
+            if driver.block.episode[lane] != episode:  # the worker failed: a later one was started
+                self._taken[lane], self._total[lane] = [], 0.0
 
-    def _count(self, lost: Sequence[int]) -> None:
-        """Keep the books of running episodes, after a step."""
-        block = self._driver_of().block
+    def _record(self, lost: Sequence[int]) -> None:
+        """Record actions and rewards of the current episodes after a step."""
+        block = self._running_driver().block
         done = block.terminated | block.truncated
         self._total += block.reward
-        for place, over in enumerate(done):
+        for lane, over in enumerate(done):
             if not over:
-                self._taken[place].append(block.action[place].copy())
+                self._taken[lane].append(block.action[lane].copy())
                 continue
-            if place not in lost:
-                steps = len(self._taken[place]) + 1
-                self._finished.append(Episode(place // self.envs, float(self._total[place]), steps))
-            self._taken[place], self._total[place] = [], 0.0
+            if lane not in lost:
+                steps = len(self._taken[lane]) + 1
+                self._finished.append(Episode(lane // self.envs, float(self._total[lane]), steps))
+            self._taken[lane], self._total[lane] = [], 0.0
 
     def _rows(self, rows: NDArray[np.float32]) -> Tensor:
-        """[L, S] -> [P, E, S], a copy."""
-        return self._here(rows.copy()).view(self.members, self.envs, -1)
+        """Copy [L, S] to [P, E, S]."""
+        return self._to_device(rows.copy()).view(self.members, self.envs, -1)
 
-    def _here(self, values: NDArray[Any]) -> Tensor:
+    def _to_device(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(self.device)
 
-    def _driver_of(self) -> Driver:
+    def _running_driver(self) -> Driver:
         if self._driver is None:
-            raise InputError("the environment was never begun: call reset() before step()")
+            raise InputError("call reset() before step()")
         return self._driver

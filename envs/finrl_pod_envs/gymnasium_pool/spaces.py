@@ -1,4 +1,4 @@
-"""What a Gymnasium environment shows and takes, as flat rows of numbers. Needs numpy and Gymnasium, not torch."""
+"""Observations and actions of Gymnasium environments as flat rows. Needs numpy and Gymnasium, not torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of one environment.
+    """Sizes of an environment's observations and actions.
 
-    row: numbers of a flat observation. choices: of a discrete action, 0 where actions are numbers; first: the number
-    of the first choice. low, high: bounds of each number of a continuous action; action, dtype: its shape and type
-    there.
+    row: numbers in a flat observation. choices: of a discrete action, 0 if continuous; first: number of the first
+    choice. low, high: bounds of a continuous action; action, dtype: its shape and type.
     """
 
     row: int
@@ -37,23 +36,23 @@ class Shapes:
 
     @cached_property
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """low and high as arrays."""
+        """`low` and `high` as arrays."""
         return np.asarray(self.low), np.asarray(self.high)
 
     @property
     def columns(self) -> int:
-        """Numbers of an action as the agent gives it: 1 for a choice."""
+        """Numbers in an agent's action; 1 for a choice."""
         return 1 if self.choices else len(self.low)
 
 
 def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
-    """The environment of "gym:NAME". Raises ConfigError for a name there is none of, SetupError for a package."""
+    """Make the environment "gym:NAME". Raises ConfigError for an unknown name, SetupError for a missing package."""
     try:
         import gymnasium
     except ImportError:
         raise SetupError("Gymnasium is not installed; pip install gymnasium") from None
     if not name.startswith(PREFIX) or name == PREFIX:
-        raise ConfigError(f"an environment's name begins with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
+        raise ConfigError(f"the environment's name must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
     try:
         return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -66,35 +65,35 @@ def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
 
 
 def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
-    """Raises ConfigError for spaces that no agent here can read or drive."""
+    """Sizes of an environment. Raises ConfigError for spaces that agents do not support."""
     from gymnasium import spaces
 
     try:
         row = spaces.flatdim(env.observation_space)
     except (NotImplementedError, ValueError):
-        raise ConfigError(f"{name} shows {env.observation_space}, which is no flat row of numbers") from None
+        raise ConfigError(
+            f"observations of {name} are {env.observation_space}, which cannot be flattened to numbers"
+        ) from None
     if row < 1:
-        raise ConfigError(f"{name} shows {env.observation_space}, which holds no number")
+        raise ConfigError(f"{name} has observations {env.observation_space} without numbers")
     action = env.action_space
     if isinstance(action, spaces.Discrete):
         return Shapes(int(row), int(action.n), int(action.start), (), (), ())
     if not isinstance(action, spaces.Box):
-        raise ConfigError(f"{name} takes actions of {action}, and agents here drive Box and Discrete alone")
+        raise ConfigError(f"actions of {name} are {action}; agents support Box and Discrete only")
     if not np.issubdtype(action.dtype, np.floating) or not action.low.size:
         raise ConfigError(
-            f"{name} takes actions of {action}, and agents here give one fraction or more; wrap it in a TransformAction"
+            f"actions of {name} are {action}; agents need floating-point numbers: wrap it in TransformAction"
         )
     low, high = (np.asarray(x, dtype=np.float64).ravel() for x in (action.low, action.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise ConfigError(
-            f"{name} takes actions without bounds ({action}), and agents act within bounds; wrap it in a RescaleAction"
-        )
+        raise ConfigError(f"actions of {name} have no bounds ({action}); wrap it in RescaleAction")
     bounds = (tuple(low.tolist()), tuple(high.tolist()))
     return Shapes(int(row), 0, 0, tuple(action.shape), *bounds, dtype=str(action.dtype))
 
 
 class Flattener:
-    """From what an environment gives to a flat row."""
+    """Converts observations of a space to flat rows."""
 
     def __init__(self, space: Any, name: str) -> None:
         from gymnasium import spaces
@@ -109,8 +108,8 @@ class Flattener:
             row = np.asarray(observation, dtype=np.float32)
             if row.shape != self._space.shape:
                 raise ConfigError(
-                    f"{self._name} returned an observation of shape {row.shape}, and its space says "
-                    f"{self._space.shape}; mend the environment or its observation_space"
+                    f"{self._name} returned an observation of shape {row.shape}, its observation_space has "
+                    f"{self._space.shape}; fix the environment"
                 )
             return row.ravel()
         if not self._space.contains(observation):
@@ -119,9 +118,9 @@ class Flattener:
 
 
 def to_action(values: Row, shapes: Shapes) -> Any:
-    """What the environment takes: a choice, or [-1, 1] stretched to its bounds (and cut off there)."""
+    """Convert an agent's action to the environment's: a choice, or [-1, 1] rescaled to its bounds and clipped."""
     if shapes.choices:
         return int(values[0]) + shapes.first
     low, high = shapes.bounds
-    share = (values.astype(np.float64).clip(-1.0, 1.0) + 1) / 2
-    return (low + share * (high - low)).clip(low, high).astype(shapes.dtype).reshape(shapes.action)
+    fraction = (values.astype(np.float64).clip(-1.0, 1.0) + 1) / 2
+    return (low + fraction * (high - low)).clip(low, high).astype(shapes.dtype).reshape(shapes.action)

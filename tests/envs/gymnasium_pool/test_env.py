@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.lane import episode_seed
+from finrl_pod_envs.gymnasium_pool.lanes import episode_seed
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
@@ -105,7 +105,7 @@ def test_the_same_seed_repeats_and_a_member_plays_the_same_episodes_alone() -> N
         assert torch.equal(single.observation[0], out.observation[1])
 
 
-def test_episodes_are_told_once_with_their_returns() -> None:
+def test_finished_episodes_are_returned_once() -> None:
     env = GymnasiumVecEnv(CARTPOLE, envs=3, members=(0, 1))
     total = sum(float(out.reward.sum()) for out in play(env, 0, 60))
     running = float(env._total.sum())
@@ -138,12 +138,12 @@ def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
     ("name", "message"),
     [
         ("gym:Hoper-v5", "no Gymnasium environment 'Hoper-v5'.*Hopper"),
-        ("Hopper-v5", "begins with gym:"),
+        ("Hopper-v5", "must start with gym:"),
         ("gym:nothing_here:X-v0", "no Gymnasium environment 'nothing_here:X-v0'"),
-        (NAME.format("Free"), "without bounds"),
-        (NAME.format("Whole"), r"actions of Box\(0, 5, \(2,\), int32\), and agents here give one fraction or more"),
-        (NAME.format("Idle"), "agents here give one fraction or more"),
-        (NAME.format("Blind"), "which holds no number"),
+        (NAME.format("Free"), "have no bounds"),
+        (NAME.format("Whole"), r"are Box\(0, 5, \(2,\), int32\); agents need floating-point numbers"),
+        (NAME.format("Idle"), "agents need floating-point numbers"),
+        (NAME.format("Blind"), "without numbers"),
         (NAME.format("Unmakable"), "Unmakable-v0 cannot be made: OSError: no such simulator"),
         ("gym::CartPole-v1", "gym::CartPole-v1 cannot be made: ValueError"),
     ],
@@ -155,7 +155,7 @@ def test_environments_that_cannot_be_are_refused(name: str, message: str) -> Non
 
 def test_a_wrong_shape_is_named_with_the_expected_one() -> None:
     env = GymnasiumVecEnv(NAME.format("Short"))
-    with pytest.raises(ConfigError, match=r"observation of shape \(2,\), and its space says \(3,\)"):
+    with pytest.raises(ConfigError, match=r"observation of shape \(2,\), its observation_space has \(3,\)"):
         env.reset(0)
 
 
@@ -166,10 +166,10 @@ def test_actions_are_of_the_spaces_own_type_and_within_its_bounds() -> None:
         env.step(torch.full((1, 1, 2), value))
 
 
-def test_a_reward_that_is_none_is_refused_and_an_error_is_told_with_its_place() -> None:
+def test_an_invalid_reward_is_refused_and_an_exception_is_reported_with_its_location() -> None:
     still = torch.zeros(1, 1, 2)
     for name, error, message in (
-        ("NoReward", ConfigError, "returned a reward of None, and a reward is one number; mend the environment"),
+        ("NoReward", ConfigError, "returned a reward of None, a reward must be one number"),
         ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*odd_gym.py, line \d+\)"),
     ):
         env = GymnasiumVecEnv(NAME.format(name))

@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from finrl_pod_envs.gymnasium_pool.drivers import PoolDriver, _Worker
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.pool import PoolDriver, _Worker
-from finrl_pod_envs.gymnasium_pool.process import DONE, _Busy
-from tests.envs.gymnasium_pool.test_classic_env import ODD, actions, play, same
+from finrl_pod_envs.gymnasium_pool.worker import DONE, _BusySignal
 
 from finrl_pod.errors import ConfigError, RunError
 from tests.envs.gymnasium_pool.odd_gym import NAME
+from tests.envs.gymnasium_pool.test_env import ODD, actions, play, same
 
 
 @pytest.fixture
@@ -96,14 +96,14 @@ def test_an_environment_that_never_works_ends_the_run() -> None:
                 os.kill(env.pids[0], signal.SIGKILL)
             env.step(still)  # the third one does a step, and is forgiven the two before it
         os.kill(env.pids[0], signal.SIGKILL)
-        with pytest.raises(RunError, match=r"3 times in a row; see whether the environment runs alone"):
+        with pytest.raises(RunError, match=r"3 times in a row; check that the environment runs by itself"):
             env.step(still)
 
 
 def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
     with (
         closing(GymnasiumVecEnv(NAME.format("Short"), workers=1)) as env,
-        pytest.raises(ConfigError, match=r"shape \(2,\), and its space says \(3,\)"),
+        pytest.raises(ConfigError, match=r"shape \(2,\), its observation_space has \(3,\)"),
     ):
         env.reset(0)
 
@@ -143,12 +143,12 @@ def test_workers_leave_sigterm_to_their_parent() -> None:
 
 
 def test_who_repeats_episodes_says_that_it_is_at_work_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.process.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.worker.BUSY_SECONDS", 0.05)
     ours, theirs = multiprocessing.Pipe()
     worker = _Worker(range(1), psutil.Popen(["true"]), ours)
 
     def work() -> None:
-        busy = _Busy(theirs)
+        busy = _BusySignal(theirs)
         for _ in range(20):
             time.sleep(0.06)
             busy()
@@ -156,7 +156,7 @@ def test_who_repeats_episodes_says_that_it_is_at_work_and_is_waited_for(monkeypa
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert PoolDriver._expect(PoolDriver.__new__(PoolDriver), [worker], 0.6) == []
+    assert PoolDriver._wait_for(PoolDriver.__new__(PoolDriver), [worker], 0.6) == []
     thread.join()
     worker.process.wait()
 

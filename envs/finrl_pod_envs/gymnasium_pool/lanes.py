@@ -1,0 +1,137 @@
+"""Lanes of a pool: the memory block they share, and one Gymnasium environment with its episodes and seeds.
+
+Needs numpy and Gymnasium, not torch: worker processes import it.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod.errors import ConfigError
+from finrl_pod_envs.gymnasium_pool.spaces import Flattener, Shapes, make_gymnasium, to_action
+
+CACHE_LINE = 64  # bytes; arrays of a block never share one
+
+
+class Block:
+    """Arrays of L lanes in one block of memory, for exchange between the environment and its workers.
+
+    row, final: [L, S] float32, the current observation and the one before a reset. action: [L, C] float32. reward: [L]
+    float64. terminated, truncated: [L] bool. episode: [L] int64, number of each lane's current episode.
+    """
+
+    row: NDArray[np.float32]
+    final: NDArray[np.float32]
+    action: NDArray[np.float32]
+    reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    episode: NDArray[np.int64]
+
+    def __init__(self, lanes: int, row: int, columns: int, memory: Any = None) -> None:
+        """memory: a writable shared buffer of `block_size` bytes; None allocates a private one."""
+        buffer = bytearray(block_size(lanes, row, columns)) if memory is None else memory
+        start = 0
+        for name, shape, dtype in _fields(lanes, row, columns):
+            count = math.prod(shape)
+            values = np.frombuffer(buffer, dtype, count, start).reshape(shape)
+            setattr(self, name, values)
+            start += _padded(count * np.dtype(dtype).itemsize)
+
+
+def block_size(lanes: int, row: int, columns: int) -> int:
+    """Bytes of a block."""
+    return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for _, shape, dtype in _fields(lanes, row, columns))
+
+
+def _fields(lanes: int, row: int, columns: int) -> list[tuple[str, tuple[int, ...], Any]]:
+    return [
+        ("row", (lanes, row), np.float32),
+        ("final", (lanes, row), np.float32),
+        ("action", (lanes, columns), np.float32),
+        ("reward", (lanes,), np.float64),
+        ("terminated", (lanes,), np.bool_),
+        ("truncated", (lanes,), np.bool_),
+        ("episode", (lanes,), np.int64),
+    ]
+
+
+def _padded(size: int) -> int:
+    return -(-size // CACHE_LINE) * CACHE_LINE
+
+
+@dataclass(frozen=True)
+class LanePlan:
+    """Name and shapes of the environments of a pool, and the seed stream of each lane."""
+
+    name: str
+    shapes: Shapes
+    streams: tuple[int, ...]
+
+
+def episode_seed(stream: int, episode: int) -> int:
+    """Seed of an episode, from its lane's stream and its number only, so that any episode can be repeated."""
+    return int(np.random.SeedSequence([stream, episode]).generate_state(1, np.uint32)[0])
+
+
+def describe_failure(error: Exception) -> str:
+    """Type, message and location of an error raised by an environment."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+
+
+class Lane:
+    """One Gymnasium environment, which reads its action from lane `index` of a block and writes the outcome there."""
+
+    def __init__(self, name: str, shapes: Shapes, stream: int, block: Block, index: int) -> None:
+        self.env = make_gymnasium(name)
+        self._name, self._shapes, self._stream, self._block, self._index = name, shapes, stream, block, index
+        self._row = Flattener(self.env.observation_space, name)
+
+    def begin(self, episode: int) -> None:
+        """Start an episode by its number."""
+        observation, _ = self.env.reset(seed=episode_seed(self._stream, episode))
+        self._block.row[self._index] = self._row(observation)
+        self._block.episode[self._index] = episode
+
+    def step(self) -> None:
+        """Step once; at the end of an episode the next one starts in the same call."""
+        block, i = self._block, self._index
+        observation, reward, terminated, truncated, _ = self.env.step(to_action(block.action[i], self._shapes))
+        row = self._row(observation)
+        block.row[i] = block.final[i] = row
+        block.reward[i] = reward if isinstance(reward, float) else self._to_number(reward)
+        # An environment may terminate at the very step of its time limit: that counts as terminated.
+        block.terminated[i], block.truncated[i] = terminated, truncated and not terminated
+        if terminated or truncated:
+            self.begin(int(block.episode[i]) + 1)
+
+    def repeat(
+        self, episode: int, actions: Sequence[NDArray[np.float32]], after_each: Callable[[], None] = lambda: None
+    ) -> None:
+        """Restore an episode by repeating its actions; environments are deterministic under a seed."""
+        self.begin(episode)
+        observation = None
+        for action in actions:
+            observation, *_ = self.env.step(to_action(np.asarray(action, dtype=np.float32), self._shapes))
+            after_each()
+        if observation is not None:
+            self._block.row[self._index] = self._row(observation)
+
+    def _to_number(self, reward: Any) -> float:
+        values = np.asarray(reward)
+        if values.size != 1 or values.dtype.kind not in "fiub":
+            raise ConfigError(
+                f"{self._name} returned a reward of {reward!r}, a reward must be one number; fix the environment"
+            )
+        return float(values.item())
+
+    def close(self) -> None:
+        self.env.close()

@@ -1,0 +1,111 @@
+"""Worker process of a pool: steps its lanes on request, and exits with the process that started it.
+
+Requests are short messages; observations and actions pass through shared memory. Imports numpy and Gymnasium only: not
+torch, and not the program that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from finrl_pod.errors import FinrlPodError
+from finrl_pod.process import die_with_parent, this_process
+from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
+from finrl_pod_envs.gymnasium_pool.spaces import Shapes
+
+STEP, DONE, BUSY = b"s", b"", b"b"  # BUSY: still working, the answer follows
+REFUSED, RAISED = "refused", "raised"  # invalid environment: the run ends; exception: the worker is replaced
+BUSY_SECONDS = 1.0  # between two BUSY messages
+_CODE = (
+    "import json, sys; job = json.loads(sys.argv[1]); sys.path[:] = job['path']; "
+    "from finrl_pod_envs.gymnasium_pool.worker import run_worker; run_worker(job)"
+)
+
+
+def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -> subprocess.Popen[bytes]:
+    """Start a process that steps some lanes of a plan. pipe, memory: file descriptors that it inherits.
+
+    It runs in a separate session, so that Ctrl-C in a terminal reaches the parent only.
+    """
+    job = {
+        "path": sys.path,
+        "parent": this_process(),
+        "pipe": pipe,
+        "memory": memory,
+        "total": len(plan.streams),
+        "lanes": list(lanes),
+        "streams": [plan.streams[lane] for lane in lanes],
+        "name": plan.name,
+        "shapes": asdict(plan.shapes),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", _CODE, json.dumps(job)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # reserved for the parent's result
+        pass_fds=(pipe, memory),
+        start_new_session=True,
+    )
+
+
+def run_worker(job: dict[str, Any]) -> None:
+    """Handle requests until the pipe is closed: STEP, or {"begin": [[lane, episode, actions], ...]}.
+
+    Answers DONE or an error; while repeating episodes, BUSY from time to time.
+    """
+    die_with_parent(job["parent"])
+    name = job["name"]
+    fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in job["shapes"].items()}
+    shapes = Shapes(**fields)
+    memory = mmap.mmap(job["memory"], 0)
+    pipe = Connection(job["pipe"])
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            block = Block(job["total"], shapes.row, shapes.columns, memory)
+            lanes = {
+                lane: Lane(name, shapes, stream, block, lane)
+                for lane, stream in zip(job["lanes"], job["streams"], strict=True)
+            }
+            busy = _BusySignal(pipe)
+            pipe.send_bytes(DONE)
+            while True:
+                _handle(pipe.recv_bytes(), lanes, busy)
+                pipe.send_bytes(DONE)
+        except FinrlPodError as error:
+            _send_error(pipe, REFUSED, str(error))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:  # noqa: BLE001  whatever an environment raises is reported to the parent
+            _send_error(pipe, RAISED, describe_failure(error))
+
+
+class _BusySignal:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._last = pipe, time.monotonic()
+
+    def __call__(self) -> None:
+        """Send BUSY if the last message is older than `BUSY_SECONDS`."""
+        if (now := time.monotonic()) - self._last > BUSY_SECONDS:
+            self._last = now
+            self._pipe.send_bytes(BUSY)
+
+
+def _handle(message: bytes, lanes: dict[int, Lane], busy: Callable[[], None]) -> None:
+    if message == STEP:
+        for lane in lanes.values():
+            lane.step()
+        return
+    for index, episode, actions in json.loads(message)["begin"]:
+        lanes[index].repeat(episode, actions, busy)
+
+
+def _send_error(pipe: Connection, kind: str, text: str) -> None:
+    pipe.send_bytes(json.dumps({kind: text}).encode())
