@@ -134,12 +134,12 @@ def _hard_link(source: str, target: str) -> None:
 def make_journal(path: Path) -> None:
     """Write the journal of a year of daily rebalancing over 30 symbols on a simulated broker."""
     from finrl_pod.data.panel import make_panel
-    from finrl_pod.paper.execution.trading_cycle import LoadedStrategy
+    from finrl_pod.paper.execution.trader import LoadedStrategy
     from finrl_pod.paper.runtime.replay import replay
     from finrl_pod.paper.runtime.schedule import Calendar
     from finrl_pod.paper.settings import BrokerSettings, DataSettings, OrderSettings, PaperConfig, ScheduleSettings
 
-    class Source:
+    class FixedSource:
         def current(self) -> LoadedStrategy:
             return LoadedStrategy(Daily(), "daily")
 
@@ -154,7 +154,7 @@ def make_journal(path: Path) -> None:
         orders=OrderSettings(min_value=10.0),
     )  # fmt: skip
     if not path.is_file():
-        replay(config, panel, Source(), FIRST, LAST, path)
+        replay(config, panel, FixedSource(), FIRST, LAST, path)
 
 
 @dataclasses.dataclass

@@ -6,12 +6,11 @@ import contextlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from finrl_pod.errors import RunError
 
@@ -79,9 +78,10 @@ def to_plain(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, np.datetime64):
+    numpy = sys.modules.get("numpy")  # not imported here: commands that read a few files start without it
+    if numpy is not None and isinstance(value, numpy.datetime64):
         return str(value.astype("datetime64[D]"))
-    if isinstance(value, np.ndarray | np.generic):
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         return to_plain(value.tolist())
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]

@@ -137,10 +137,10 @@ def backtest(
             )
         log_look(setup.panel, spans[split], strategy_identity(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
-        from finrl_pod_app.paper.execution_rules import of_environment
+        from finrl_pod_app.paper.execution_rules import rules_of_environment
 
         chosen = make_baseline(strategy) if isinstance(strategy, str) else strategy
-        paper, span = of_environment(environment, setup.panel), spans[split]
+        paper, span = rules_of_environment(environment, setup.panel), spans[split]
         return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
     period = (spans[split].first, spans[split].last)
     account = (rules_of(environment), environment.cash)

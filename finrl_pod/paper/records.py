@@ -1,6 +1,6 @@
-"""What passes between the daemon and a broker. All frozen; quantities and prices are Decimal, times aware and in UTC.
+"""Immutable records exchanged by the daemon and a broker. Quantities and prices are Decimal, times aware and in UTC.
 
-Nothing here needs torch, numpy or a broker's library: the commands that only read the journal stay quick.
+Imports neither torch nor numpy nor a broker's library, so that commands that only read the journal start quickly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
-CLIENT_ORDER_ID_MAX = 48  # documents say 48 or 128: the shorter one holds at either
+CLIENT_ORDER_ID_MAX = 48  # Alpaca documents 48 and 128 characters: the shorter limit satisfies both
 
 
 class Side(StrEnum):
@@ -22,24 +22,24 @@ class Side(StrEnum):
 
     @property
     def sign(self) -> int:
-        """+1 for a purchase, -1 for a sale."""
+        """+1 to buy, -1 to sell."""
         return 1 if self is Side.BUY else -1
 
     @property
     def opposite(self) -> Side:
-        """The other one."""
+        """The other side."""
         return Side.SELL if self is Side.BUY else Side.BUY
 
 
 class OrderType(StrEnum):
-    """How an order is priced."""
+    """Pricing of an order."""
 
     MARKET = "market"
     LIMIT = "limit"
 
 
 class TimeInForce(StrEnum):
-    """When an order may fill: in the opening auction, in the closing one, during the day, until cancelled."""
+    """When an order may fill: in the opening auction, the closing auction, during the day, or until cancelled."""
 
     OPG = "opg"
     CLS = "cls"
@@ -48,7 +48,7 @@ class TimeInForce(StrEnum):
 
 
 class OrderStatus(StrEnum):
-    """The broker's own words for an order's state. UNKNOWN stands for a word that this version has never heard."""
+    """Order status as the broker names it; UNKNOWN for any other value."""
 
     NEW = "new"
     PARTIALLY_FILLED = "partially_filled"
@@ -72,14 +72,14 @@ class OrderStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """No further fill is expected (one that comes all the same is booked)."""
+        """True if no further fill is expected. A fill that arrives later is still recorded."""
         return self in _TERMINAL
 
     @classmethod
-    def read(cls, word: str) -> OrderStatus:
-        """The status of that name, UNKNOWN for a new word."""
+    def parse(cls, name: str) -> OrderStatus:
+        """Return the status of that name, UNKNOWN for any other name."""
         try:
-            return cls(word)
+            return cls(name)
         except ValueError:
             return cls.UNKNOWN
 
@@ -91,7 +91,7 @@ _TERMINAL = frozenset(
 
 @dataclass(frozen=True)
 class OrderRequest:
-    """What is to be submitted. quantity: shares, above zero. limit_price: for LIMIT orders alone."""
+    """An order to submit. quantity: shares, above zero. limit_price: for LIMIT orders only."""
 
     client_order_id: str
     symbol: str
@@ -104,10 +104,10 @@ class OrderRequest:
 
 @dataclass(frozen=True)
 class Order:
-    """An order as the broker sees it.
+    """An order as reported by the broker.
 
     id: the broker's. filled_quantity: cumulative shares. filled_average_price: None before the first fill.
-    status_word: what the broker said, literally. replaces, replaced_by: broker ids of the order before and after.
+    status_word: the broker's status, verbatim. replaces, replaced_by: broker ids of the order before and after.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Order:
 
     @property
     def live(self) -> bool:
-        """May still fill in the ordinary course."""
+        """True if the order may still fill."""
         return not self.status.terminal
 
 
@@ -137,7 +137,7 @@ class Order:
 class Fill:
     """One execution. quantity: shares of this execution; cumulative_quantity: of its order including this one.
 
-    id: the broker's name for the execution, unique an account. fee: what the broker charged for it.
+    id: the broker's execution id, unique per account. fee: charged by the broker, in currency.
     """
 
     id: str
@@ -153,7 +153,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class FillPage:
-    """All fills after a cursor, oldest first, and the cursor to ask with next (unchanged when there were none)."""
+    """All fills after a cursor, oldest first, and the cursor of the next query (unchanged if there were none)."""
 
     fills: tuple[Fill, ...]
     cursor: str | None
@@ -161,9 +161,9 @@ class FillPage:
 
 @dataclass(frozen=True)
 class OrderUpdate:
-    """A message of the broker's stream: `order` as it then was, and the execution for a (partial) fill.
+    """A message of the broker's stream: `order` at that time, and the execution of a (partial) fill.
 
-    event: the broker's word (new, fill, partial_fill, canceled, ...). May arrive late, twice, or out of order.
+    event: as the broker names it (new, fill, partial_fill, canceled, ...). May arrive late, twice, or out of order.
     """
 
     event: str
@@ -174,9 +174,9 @@ class OrderUpdate:
 
 @dataclass(frozen=True)
 class StreamState:
-    """Health of the stream. last_message: last update or reply to a listen; pings do not count. refusals: in a row.
+    """Health of the stream. last_message: time of the last update or reply; pings do not count.
 
-    offered: False where this broker's client has no stream at all.
+    refusals: consecutive refused connections. offered: False if the broker's client has no stream.
     """
 
     connected: bool
@@ -188,7 +188,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Position:
-    """Net shares of one symbol, negative when short. Prices per share; price None where the broker gave none."""
+    """Net shares of one symbol, negative when short. Prices per share; price is None if the broker reports none."""
 
     symbol: str
     quantity: Decimal
@@ -198,7 +198,7 @@ class Position:
 
 @dataclass(frozen=True)
 class AccountState:
-    """The broker's account. Money in `currency`. last_equity: at the previous session's close.
+    """The broker's account. Amounts in `currency`. last_equity: at the previous session's close.
 
     blocked: the broker refuses new orders. multiplier: 1 for a cash account, 2 or 4 with margin.
     """
@@ -215,7 +215,7 @@ class AccountState:
 
 @dataclass(frozen=True)
 class Asset:
-    """What may be done with a symbol."""
+    """Tradability of a symbol."""
 
     symbol: str
     tradable: bool
@@ -224,11 +224,11 @@ class Asset:
     status: str = "active"
 
 
-TAKEN = "taken_by_others"  # kind of a booking in the journal beside those of corporate actions
+SOLD_BY_OTHERS = "taken_by_others"  # stored kind of a write-off, in the same table as the corporate actions
 
 
 class ActionKind(StrEnum):
-    """Kinds of corporate action; OTHER is reported and never booked by itself."""
+    """Kinds of corporate action. OTHER is reported but never recorded automatically."""
 
     SPLIT = "split"
     CASH_DIVIDEND = "cash_dividend"
@@ -238,10 +238,10 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True)
 class CorporateAction:
-    """SPLIT: `old` shares become `new`. STOCK_DIVIDEND: the same form. CASH_DIVIDEND: `cash` a share.
+    """A corporate action. SPLIT, STOCK_DIVIDEND: `old` shares become `new`. CASH_DIVIDEND: `cash` per share.
 
-    ex_date: New York date from which prices are without it. id: unique and the same at every query. payable_date: when
-    cash is paid.
+    id: unique and stable over queries. ex_date: New York date from which prices exclude the action. payable_date: date
+    of the cash payment.
     """
 
     id: str
@@ -256,18 +256,18 @@ class CorporateAction:
 
     @property
     def ratio(self) -> Decimal:
-        """Shares after, for each share before."""
+        """Shares after per share before."""
         return self.new / self.old
 
     @property
     def changes_shares(self) -> bool:
-        """Shares become another number of shares, and prices from `ex_date` on are of the new ones."""
+        """True if the number of shares changes, so that prices from `ex_date` on refer to the new shares."""
         return self.kind in (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND)
 
 
 @dataclass(frozen=True)
 class Session:
-    """One trading day: its New York date, and when the regular session opens and closes."""
+    """One trading day: New York date, and open and close of the regular session."""
 
     date: date
     open: datetime
@@ -276,7 +276,7 @@ class Session:
 
 @dataclass(frozen=True)
 class BrokerClock:
-    """The broker's own time."""
+    """The broker's clock."""
 
     now: datetime
     is_open: bool
@@ -286,7 +286,7 @@ class BrokerClock:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """What the broker last said of its limit: requests a minute, how many are left, when it starts over."""
+    """The broker's rate limit: requests per minute, requests remaining, and time of the reset."""
 
     limit: int
     remaining: int
@@ -294,32 +294,32 @@ class RateLimit:
 
 
 class Reason(StrEnum):
-    """Why a broker definitely did not do what was asked."""
+    """Why a broker refused an order, a cancel or a replacement."""
 
     INVALID = "invalid"  # 422: parameters, unknown asset, price form, order rules
     BUYING_POWER = "buying_power"
-    HELD_FOR_ORDERS = "held_for_orders"  # shares are bound by other open orders
+    HELD_FOR_ORDERS = "held_for_orders"  # shares are reserved for other open orders
     INSUFFICIENT_QUANTITY = "insufficient_quantity"
     WASH_TRADE = "wash_trade"
     DUPLICATE_ID = "duplicate_id"  # an order with this client_order_id exists
     NOT_TRADABLE = "not_tradable"
     NOT_CANCELABLE = "not_cancelable"  # of a cancel or replace: it filled or ended first
     NOT_FOUND = "not_found"
-    RATE_LIMITED = "rate_limited"  # 429: certainly not accepted; retry_at says when to ask again
-    BLOCKED = "blocked"  # the account takes no orders
+    RATE_LIMITED = "rate_limited"  # 429: not accepted; may be sent again at retry_at
+    BLOCKED = "blocked"  # the account accepts no orders
     OTHER = "other"
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The broker has it. order: as it answered (for a replace the new order; None for a cancel's empty answer)."""
+    """The broker accepted the request. order: as reported (a replace: the new order; None for a cancel)."""
 
     order: Order | None = None
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """The broker definitely does not have it. blocking_order_id: of the opposite order in a wash trade, where told."""
+    """The broker refused the request. blocking_order_id: the opposite order of a wash trade, if reported."""
 
     reason: Reason
     message: str
@@ -330,7 +330,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Ambiguous:
-    """Nobody knows: a timeout, a reset, a 5xx, an answer that is not JSON. Only a look-up settles it."""
+    """Unknown outcome: timeout, connection reset, 5xx, or a body that is not JSON. Only a look-up resolves it."""
 
     message: str
 

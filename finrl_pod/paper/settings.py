@@ -109,8 +109,8 @@ class TimingSettings:
 
 
 @dataclass(frozen=True)
-class OutsideSettings:
-    """What can be seen from outside. heartbeat: a file. port: of health and metrics on loopback, 0: none.
+class MonitoringSettings:
+    """heartbeat: a file. port: of health and metrics on loopback, 0: none.
 
     webhook: address for signed alerts (secret in FINRL_POD_WEBHOOK_SECRET); addresses of e-mail, Telegram and others
     are read from FINRL_POD_ALERT_URLS.
@@ -137,7 +137,7 @@ class PaperConfig:
     risk: RiskSettings = field(default_factory=RiskSettings)
     data: DataSettings = field(default_factory=DataSettings)
     timing: TimingSettings = field(default_factory=TimingSettings)
-    outside: OutsideSettings = field(default_factory=OutsideSettings)
+    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
 
 
 def load(path: Path) -> PaperConfig:
@@ -158,7 +158,7 @@ def load(path: Path) -> PaperConfig:
         journal=beside(config.journal),
         run=beside(config.run),
         broker=dataclasses.replace(config.broker, clock=beside(config.broker.clock)),
-        outside=dataclasses.replace(config.outside, heartbeat=beside(config.outside.heartbeat)),
+        monitoring=dataclasses.replace(config.monitoring, heartbeat=beside(config.monitoring.heartbeat)),
     )
 
 
@@ -181,12 +181,12 @@ def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
 
 def plain(config: PaperConfig) -> dict[str, Any]:
     """What `parse` takes, for the journal: whole paths, and no webhook, whose address may hold a secret."""
-    outside = dataclasses.replace(config.outside, webhook="")
-    if outside.heartbeat:
-        outside = dataclasses.replace(outside, heartbeat=str(Path(outside.heartbeat).absolute()))
+    monitoring = dataclasses.replace(config.monitoring, webhook="")
+    if monitoring.heartbeat:
+        monitoring = dataclasses.replace(monitoring, heartbeat=str(Path(monitoring.heartbeat).absolute()))
     run = str(Path(config.run).absolute()) if config.run else ""
     journal = str(Path(config.journal).absolute())
-    return dataclasses.asdict(dataclasses.replace(config, outside=outside, run=run, journal=journal))
+    return dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring, run=run, journal=journal))
 
 
 def unpack(content: str) -> PaperConfig:
@@ -194,7 +194,12 @@ def unpack(content: str) -> PaperConfig:
     return parse(json.loads(content), "the settings in the journal")
 
 
+RENAMED = {"outside": "monitoring"}  # former keys
+
+
 def _nearest(place: tuple[int | str, ...]) -> str:
+    if len(place) == 1 and place[0] in RENAMED:
+        return f"it is now called {RENAMED[str(place[0])]}"
     record: Any = PaperConfig()
     for part in place[:-1]:
         record = getattr(record, str(part))
@@ -216,7 +221,7 @@ DATA: Ranges = {
     "window": Range("0 (all) or 2 to 100,000 sessions", lambda x: x == 0 or 2 <= x <= 100_000),
     "max_jump": ABOVE_AND_FINITE,
 }
-OUTSIDE: Ranges = {"port": between(0, 65_535)}
+MONITORING: Ranges = {"port": between(0, 65_535)}
 WHOLE: Ranges = {
     "name": Range(
         f"1 to {LONGEST_NAME} characters that can be printed", lambda x: 0 < len(x) <= LONGEST_NAME and x.isprintable()
@@ -240,7 +245,7 @@ def check(config: PaperConfig, where: str) -> None:
         "risk": (config.risk, _all(config.risk, ABOVE_AND_FINITE)),
         "data": (config.data, DATA),
         "timing": (config.timing, _all(config.timing, above_to(0, DAY))),
-        "outside": (config.outside, OUTSIDE),
+        "monitoring": (config.monitoring, MONITORING),
     }
     for name, (section, ranges) in sections.items():
         check_ranges(f"{where}: {name}", section, ranges)

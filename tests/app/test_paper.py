@@ -15,15 +15,15 @@ from unittest.mock import Mock
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper import demo
-from finrl_pod_app.paper.runner import _signals
+from finrl_pod_app.paper.runner import _stop_on_signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 from finrl_pod_app.services.backtests import prepare
 
 from finrl_pod.errors import Interrupted, RunError
-from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
+from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.settings.run import parse
-from tests.paper.champions import damage, judged, train
+from tests.paper.trained_run import damage, judged, train
 
 CONFIG = """
 name = "cli"
@@ -86,23 +86,25 @@ def test_replay_status_orders_and_halt(call: Callable[..., Done], config: Path, 
     assert call("paper", "flatten", str(config), "--wait", "0").code == 1
 
 
-@pytest.mark.parametrize("given", [Answer("active"), Answer("not resumed: the account does not agree", refused=True)])
+@pytest.mark.parametrize(
+    "given", [CommandResult("active"), CommandResult("not resumed: the account does not agree", refused=True)]
+)
 def test_a_command_that_is_refused_exits_with_one(
-    call: Callable[..., Done], config: Path, monkeypatch: pytest.MonkeyPatch, given: Answer
+    call: Callable[..., Done], config: Path, monkeypatch: pytest.MonkeyPatch, given: CommandResult
 ) -> None:
     store = Store.create_or_open(config.with_name("cli.sqlite"))
 
     def give(store: Store, name: CommandName, user: str) -> int:
         """The command, and the daemon's answer to it."""
-        number = ask(store, name, datetime(2024, 1, 2, tzinfo=UTC), user=user)
-        answer(store, pending(store)[-1], given, datetime(2024, 1, 2, tzinfo=UTC))
+        number = enqueue(store, name, datetime(2024, 1, 2, tzinfo=UTC), user=user)
+        record_result(store, pending_commands(store)[-1], given, datetime(2024, 1, 2, tzinfo=UTC))
         return number
 
-    monkeypatch.setattr("finrl_pod_app.paper.commands.give", give)
+    monkeypatch.setattr("finrl_pod.paper.journal.commands.submit_command", give)
     done = call("paper", "resume", str(config), "--json")
     assert done.code == (1 if given.refused else 0)
     assert json.loads(done.out)["refused"] == given.refused
-    assert json.loads(done.out)["outcome"] == given.words
+    assert json.loads(done.out)["outcome"] == given.message
     store.close()
 
 
@@ -110,8 +112,8 @@ def test_a_command_that_is_refused_exits_with_one(
     ("arguments", "words"),
     [
         (["status"], "there is no journal"),
-        (["run"], "keeps no account between two starts"),
-        (["replay", "2019-01-05", "2019-01-06"], "a replay needs two"),
+        (["run"], "keeps no account between runs"),
+        (["replay", "2019-01-05", "2019-01-06"], "a replay needs 2 bars"),
         (["replay", "never", "2019-01-06"], "START"),
     ],
 )
@@ -199,7 +201,7 @@ def test_report_and_verdict_must_say_the_same(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     report = json.loads((run / "report.json").read_text())
     (run / "report.json").write_text(json.dumps({**report, "verdict": {"promoted": False}}))
-    with pytest.raises(RunError, match="do not say the same"):
+    with pytest.raises(RunError, match=r"report and verdict of .* disagree"):
         load_promoted(run, SYMBOLS)
 
 
@@ -289,7 +291,7 @@ def test_a_paper_demo_goes_on_with_the_champion_that_it_began(tmp_path: Path, mo
 
 
 def test_without_a_promoted_run_there_is_nothing_to_trade(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no promoted run"):
+    with pytest.raises(RunError, match="has no promoted run"):
         PromotedRun(tmp_path, SYMBOLS).current()
 
 
@@ -304,7 +306,7 @@ def test_a_signal_and_a_closed_terminal_ask_the_daemon_to_stop(number: signal.Si
     daemon = Stopped()
     before = signal.signal(number, signal.SIG_DFL)  # whatever these tests are run under
     try:
-        with _signals(daemon) as caught:  # type: ignore[arg-type]
+        with _stop_on_signals(daemon) as caught:  # type: ignore[arg-type]
             os.kill(os.getpid(), number)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
@@ -316,7 +318,7 @@ def test_a_daemon_under_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     daemon = Mock()
     try:
-        with _signals(daemon) as caught:
+        with _stop_on_signals(daemon) as caught:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
             assert caught == [signal.SIGTERM]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.dashboard.dashboard_process import DashboardProcess
-from tests.paper.process.harness import Rig
+from tests.paper.process.harness import DaemonHarness
 
 pytestmark = pytest.mark.browser
 
@@ -20,9 +20,9 @@ Opener = Callable[[str], Page]
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     """A daemon that has traded two sessions and waits for the next."""
-    with Rig(tmp_path_factory.mktemp("daemon")) as made:
+    with DaemonHarness(tmp_path_factory.mktemp("daemon")) as made:
         made.launch()
         made.started()
         made.go()
@@ -31,8 +31,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.fixture(scope="module")
-def dashboard(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
-    with DashboardProcess(tmp_path_factory.mktemp("dashboard"), journal=rig.journal) as process:
+def dashboard(harness: DaemonHarness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardProcess]:
+    with DashboardProcess(tmp_path_factory.mktemp("dashboard"), journal=harness.journal) as process:
         process.set_password(PASSWORD)
         yield process
 
@@ -80,15 +80,15 @@ def wait_for_retry(page: Page, seconds: float) -> None:
     page.wait_for_timeout(1_000 * seconds + 500)
 
 
-def test_account_status_orders_and_risk_are_shown(page: Page, rig: Rig) -> None:
+def test_account_status_orders_and_risk_are_shown(page: Page, harness: DaemonHarness) -> None:
     expect(badge(page, "trading")).to_contain_text("active")
     expect(badge(page, "daemon")).to_contain_text("Daemon: running")
     expect(badge(page, "reconciliation")).to_contain_text("Reconciled")
-    equity = rig.rows("SELECT equity FROM equity ORDER BY id DESC LIMIT 1")[0][0]
+    equity = harness.query("SELECT equity FROM equity ORDER BY id DESC LIMIT 1")[0][0]
     expect(page.get_by_test_id("stMetricValue").first).to_have_text(f"${float(equity):,.0f}")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     page.get_by_role("tab", name="Orders and fills").click()
-    fills = rig.rows("SELECT count(*) FROM fills")[0][0]
+    fills = harness.query("SELECT count(*) FROM fills")[0][0]
     assert fills > 0
     expect(page.get_by_role("heading", name=f"Fills: {fills}")).to_be_visible()
     page.get_by_role("tab", name="Costs").click()
@@ -97,24 +97,24 @@ def test_account_status_orders_and_risk_are_shown(page: Page, rig: Rig) -> None:
     expect(page.get_by_text("Active since the start")).to_be_visible()
 
 
-def test_halt_needs_one_confirmation_and_no_password(page: Page, rig: Rig) -> None:
+def test_halt_needs_one_confirmation_and_no_password(page: Page, harness: DaemonHarness) -> None:
     page.get_by_role("button", name="Halt").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("No more orders are sent")
-    assert commands(rig.journal) == []  # opening the dialog submits nothing
+    assert commands(harness.journal) == []  # opening the dialog submits nothing
     dialog.get_by_role("button", name="Halt now").click()
     expect(badge(page, "trading")).to_contain_text("halted")
     expect(page.get_by_text("halt: halted, no own order is live")).to_be_visible()
-    name, user, address, outcome = commands(rig.journal)[-1]
+    name, user, address, outcome = commands(harness.journal)[-1]
     assert (name, address, outcome) == ("halt", "127.0.0.1", "halted, no own order is live")
     assert user
 
 
-def test_resume_needs_the_typed_word_and_the_password(page: Page, rig: Rig) -> None:
-    before = commands(rig.journal)
+def test_resume_needs_the_typed_word_and_the_password(page: Page, harness: DaemonHarness) -> None:
+    before = commands(harness.journal)
     dialog = submit_form(page, "Resume…", name="Ann", word="RESUME", password="a wrong password")
     expect(dialog).to_contain_text("wrong password")
-    assert commands(rig.journal) == before
+    assert commands(harness.journal) == before
     expect(badge(page, "trading")).to_contain_text("halted")
     # During the wait even the right password is refused.
     dialog.get_by_label("Password", exact=True).and_(dialog.locator("input")).fill(PASSWORD)
@@ -126,15 +126,15 @@ def test_resume_needs_the_typed_word_and_the_password(page: Page, rig: Rig) -> N
     dialog.get_by_role("button", name="Resume").click()
     expect(dialog).to_be_hidden()
     expect(badge(page, "trading")).to_contain_text("active")
-    assert commands(rig.journal)[-1] == ("resume", "Ann", "127.0.0.1", "active")
+    assert commands(harness.journal)[-1] == ("resume", "Ann", "127.0.0.1", "active")
     page.get_by_role("tab", name="Log").click()
     expect(page.get_by_role("heading", name=f"Commands: {len(before) + 1}")).to_be_visible()
 
 
 def test_wrong_passwords_are_rate_limited_across_sessions(
-    dashboard: DashboardProcess, open_page: Opener, rig: Rig
+    dashboard: DashboardProcess, open_page: Opener, harness: DaemonHarness
 ) -> None:
-    before = commands(rig.journal)
+    before = commands(harness.journal)
     first, second = (open_page(f"{dashboard.url}/paper") for _ in range(2))
     other = open_form(second, "Resume…", name="Eve", word="RESUME", password=PASSWORD)
     dialog = open_form(first, "Resume…", name="Eve", word="RESUME", password="a wrong password")
@@ -147,21 +147,21 @@ def test_wrong_passwords_are_rate_limited_across_sessions(
     # The other session has made no guess and has the right password, and must wait all the same.
     other.get_by_role("button", name="Resume").click()
     expect(other).to_contain_text("too soon after a wrong password")
-    assert commands(rig.journal) == before
+    assert commands(harness.journal) == before
 
 
-def test_killed_daemon_is_shown_and_executes_pending_commands_on_restart(page: Page, rig: Rig) -> None:
+def test_killed_daemon_is_shown_and_executes_pending_commands_on_restart(page: Page, harness: DaemonHarness) -> None:
     expect(badge(page, "daemon")).to_contain_text("Daemon: running")
-    rig.kill()
+    harness.kill()
     expect(badge(page, "daemon")).to_contain_text("Daemon: stopped")  # without interaction
     wait_for_retry(page, 8)
     submit_form(page, "Flatten…", name="Ann", word="FLATTEN", password=PASSWORD)
     expect(page.get_by_text("The daemon is stopped and will execute it when it starts.")).to_be_visible()
-    assert commands(rig.journal)[-1] == ("flatten", "Ann", "127.0.0.1", None)
+    assert commands(harness.journal)[-1] == ("flatten", "Ann", "127.0.0.1", None)
     page.reload()
     expect(page.get_by_text("The daemon is stopped and will execute it when it starts.")).to_be_visible()
-    rig.launch()
+    harness.launch()
     expect(badge(page, "trading")).to_contain_text("reducing", timeout=60_000)
     expect(badge(page, "daemon")).to_contain_text("Daemon: running")
     expect(page.get_by_text("will execute it when it starts")).to_be_hidden()
-    assert re.fullmatch(r"\d+ positions are being sold", commands(rig.journal)[-1][3] or "")
+    assert re.fullmatch(r"\d+ positions are being sold", commands(harness.journal)[-1][3] or "")

@@ -21,19 +21,19 @@ from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
 from finrl_pod.paper.brokers.port import Clock
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.book import Loss
-from finrl_pod.paper.journal.commands import Answer, CommandName, answer, ask, pending
+from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
+from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import status
-from finrl_pod.paper.runtime.build import keep
-from finrl_pod.paper.settings import BrokerSettings, OrderSettings, OutsideSettings, PaperConfig, TimingSettings
+from finrl_pod.paper.runtime.build import record_settings
+from finrl_pod.paper.settings import BrokerSettings, MonitoringSettings, OrderSettings, PaperConfig, TimingSettings
 from finrl_pod.types import Panel
-from tests.paper.made import Sparing, World, config
+from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
 
 NOW = datetime(2024, 1, 31, 22, tzinfo=UTC)
 
 
-class Costly(Sparing):
+class Costly(PartialFillBroker):
     """Charges 7 basis points, as in the settings."""
 
     def __init__(self, panel: Panel, clock: Clock, cash: Decimal) -> None:
@@ -41,25 +41,25 @@ class Costly(Sparing):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedDaemon]:
     """Two weeks of daily trades in fractional shares, partially filled, with costs."""
     folder = tmp_path_factory.mktemp("paper")
     settings = config(
         orders=OrderSettings(fractional=True, collar=0.2),
         broker=BrokerSettings(kind="simulated", cost_bps=7.0),
-        outside=OutsideSettings(heartbeat=str(folder / "heartbeat.json")),
+        monitoring=MonitoringSettings(heartbeat=str(folder / "heartbeat.json")),
         timing=TimingSettings(poll=1800.0),
     )
-    made = World(folder, settings, kind=Costly)
-    keep(made.store, settings, made.clock.now())
+    made = SimulatedDaemon(folder, settings, kind=Costly)
+    record_settings(made.store, settings, made.clock.now())
     made.day(date(2024, 1, 19), hour=15)  # mid-session, with open orders
     yield made
     made.store.close()
 
 
 @pytest.fixture(scope="module")
-def journal(world: World) -> Journal:
-    return paper_journal.load(world.journal)
+def journal(sim: SimulatedDaemon) -> Journal:
+    return paper_journal.load(sim.journal)
 
 
 @pytest.fixture
@@ -79,18 +79,18 @@ def test_damaged_journal_raises(tmp_path: Path) -> None:
         paper_journal.load(path)
 
 
-def test_positions_match_the_daemon(world: World, journal: Journal) -> None:
+def test_positions_match_the_daemon(sim: SimulatedDaemon, journal: Journal) -> None:
     frame = paper_account.positions(journal)
-    own = {symbol: shares for symbol, shares in world.daemon.trader.positions.items() if shares}
+    own = {symbol: shares for symbol, shares in sim.daemon.trader.positions.items() if shares}
     assert len(own) >= 2
     shown = dict(zip(frame.symbol, frame.shares, strict=True))
     assert {s: Decimal(str(q)) for s, q in shown.items() if q} == own
-    assert journal.cash == pytest.approx(float(world.daemon.trader.cash), abs=1e-6)
+    assert journal.cash == pytest.approx(float(sim.daemon.trader.cash), abs=1e-6)
 
 
-def test_gains_sum_to_the_change_in_equity(world: World, journal: Journal) -> None:
+def test_gains_sum_to_the_change_in_equity(sim: SimulatedDaemon, journal: Journal) -> None:
     frame = paper_account.positions(journal)
-    worth = float(world.daemon.trader.equity())
+    worth = float(sim.daemon.trader.equity())
     assert frame.gain.fillna(0.0).sum() + frame.realised.sum() == pytest.approx(worth - journal.capital, abs=1e-6)
     assert frame.realised.abs().max() > 1  # something was sold at a gain or loss
     assert frame.weight.sum() + journal.cash / worth == pytest.approx(1.0)
@@ -113,44 +113,44 @@ def test_average_cost_matches_an_independent_computation(journal: Journal) -> No
 
 
 def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.day(date(2024, 1, 11))
-    before = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 11))
+    before = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     symbol = before.index[before.shares > 0][0]
     values = {"symbol": symbol, "ex_date": "2024-01-12", "foreign_change": "0", "detail": ""}
     more = str(Decimal(str(before.shares[symbol])))
-    world.store.add(
+    sim.store.add(
         schema.corporate_actions, NOW, action_id="s", kind="split", own_change=more, cash="0", **values
     )  # two for one
-    world.store.add(
+    sim.store.add(
         schema.corporate_actions, NOW, action_id="d", kind="cash_dividend", own_change="0", cash="12.5", **values
     )
-    after = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    after = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     assert after.shares[symbol] == 2 * before.shares[symbol]
     assert after.average[symbol] == pytest.approx(before.average[symbol] / 2)
     assert after.realised[symbol] == pytest.approx(before.realised[symbol] + 12.5)
-    world.store.close()
+    sim.store.close()
 
 
 def test_shares_taken_by_others_count_as_sold(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.day(date(2024, 1, 11))
-    before = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 11))
+    before = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     symbol = before.index[before.shares > 0][0]
     sold = before.shares[symbol] - 1
-    loss = Loss(symbol, Decimal(str(sold)), Decimal(str(sold)) * 70)
-    with world.store.write() as connection:
-        world.daemon._p.book.write_loss(connection, loss, NOW)
-    after = paper_account.positions(paper_journal.load(world.journal)).set_index("symbol")
+    loss = MissingShares(symbol, Decimal(str(sold)), Decimal(str(sold)) * 70)
+    with sim.store.write() as connection:
+        sim.daemon._c.ledger.write_missing_shares(connection, loss, NOW)
+    after = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
     assert after.shares[symbol] == 1
     assert after.average[symbol] == pytest.approx(before.average[symbol])
     gain = sold * (70 - before.average[symbol])
     assert after.realised[symbol] == pytest.approx(before.realised[symbol] + gain)
-    world.store.close()
+    sim.store.close()
 
 
-def test_slippage_matches_the_status(world: World, journal: Journal) -> None:
-    known = status(world.store, world.config)["slippage"]
+def test_slippage_matches_the_status(sim: SimulatedDaemon, journal: Journal) -> None:
+    known = status(sim.store, sim.config)["slippage"]
     costs = paper_performance.slippage(journal)
     assert costs.realised == pytest.approx(known["realised_bps"], rel=1e-9)
     assert (costs.modelled, costs.fills) == (7.0, int(known["fills"]))
@@ -169,25 +169,25 @@ def test_slippage_error_matches_a_bootstrap_of_sessions(journal: Journal) -> Non
     assert paper_performance.slippage(journal).error == pytest.approx(resampled, rel=0.1)
 
 
-def test_open_intents_match_the_status(world: World, journal: Journal) -> None:
+def test_open_intents_match_the_status(sim: SimulatedDaemon, journal: Journal) -> None:
     frame = paper_account.open_intents(journal)
-    known = status(world.store, world.config)["open_intents"]
+    known = status(sim.store, sim.config)["open_intents"]
     assert len(frame) == len(known) > 0
     for row, other in zip(frame.itertuples(), known, strict=True):
         assert (row.symbol, row.side, row.wanted) == (other["symbol"], other["side"], float(other["quantity"]))
         assert row.filled == pytest.approx(float(other["filled"]))
 
 
-def test_orders_and_fills_are_newest_first(world: World, journal: Journal) -> None:
+def test_orders_and_fills_are_newest_first(sim: SimulatedDaemon, journal: Journal) -> None:
     orders, fills = paper_account.orders(journal), paper_account.fills(journal)
-    assert len(orders) == world.store.count(schema.orders)
-    assert len(fills) == world.store.count(schema.fills)
+    assert len(orders) == sim.store.count(schema.orders)
+    assert len(fills) == sim.store.count(schema.fills)
     assert orders["at"].is_monotonic_decreasing
     assert (orders.filled <= orders.quantity).all()
 
 
-def test_daily_loss_and_drawdown_feed_the_limits(world: World, journal: Journal) -> None:
-    marks = [float(row.equity) for row in world.store.rows(schema.equity)]
+def test_daily_loss_and_drawdown_feed_the_limits(sim: SimulatedDaemon, journal: Journal) -> None:
+    marks = [float(row.equity) for row in sim.store.rows(schema.equity)]
     daily_loss, drawdown = paper_state.daily_loss_and_drawdown(journal)
     assert daily_loss == pytest.approx(max(0.0, 1 - marks[-1] / marks[-2]))
     assert drawdown == pytest.approx(max(0.0, 1 - marks[-1] / max(*marks, 100_000.0)))
@@ -212,7 +212,7 @@ def test_daemon_status_by_age_of_the_heartbeat(
 ) -> None:
     assert journal.config is not None
     beat = {"at": (NOW - timedelta(seconds=age)).isoformat(), "pid": os.getpid(), "trading": True}
-    Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
+    Path(journal.config.monitoring.heartbeat).write_text(json.dumps(beat))
     status = paper_state.daemon_status(journal, NOW)
     assert (status.level, status.label) == (level, label)
     assert detail in status.detail
@@ -223,7 +223,7 @@ def test_daemon_with_ended_process_is_stopped(journal: Journal) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     beat = {"at": (NOW - timedelta(seconds=4)).isoformat(), "pid": ended.pid, "trading": True}
-    Path(journal.config.outside.heartbeat).write_text(json.dumps(beat))
+    Path(journal.config.monitoring.heartbeat).write_text(json.dumps(beat))
     status = paper_state.daemon_status(journal, NOW)
     assert (status.level, status.label) == ("bad", "Daemon: stopped")
     assert "4 s ago" in status.detail
@@ -232,7 +232,7 @@ def test_daemon_with_ended_process_is_stopped(journal: Journal) -> None:
 @pytest.mark.parametrize("content", [None, "{}", "no json", '{"at": "yesterday", "trading": true}'])
 def test_missing_or_damaged_heartbeat_is_bad(journal: Journal, content: str | None) -> None:
     assert journal.config is not None
-    file = Path(journal.config.outside.heartbeat)
+    file = Path(journal.config.monitoring.heartbeat)
     file.unlink(missing_ok=True)
     if content is not None:
         file.write_text(content)
@@ -254,12 +254,12 @@ def test_sessions_behind(bar: str, now: datetime, behind: int) -> None:
 
 def test_command_is_pending_until_answered(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
-    ask(store, CommandName.HALT, NOW - timedelta(seconds=30), user="Ann", address="192.0.2.7")
+    enqueue(store, CommandName.HALT, NOW - timedelta(seconds=30), user="Ann", address="192.0.2.7")
     journal = paper_journal.load(store.path)
     assert "Pending for 30 s: halt" in paper_state.pending_commands(journal, NOW)
     row = paper_state.commands_table(journal).iloc[0]
     assert (row["name"], row.user, row.address, row.pending) == ("halt", "Ann", "192.0.2.7", True)
-    answer(store, pending(store)[0], Answer("halted"), NOW)
+    record_result(store, pending_commands(store)[0], CommandResult("halted"), NOW)
     journal = paper_journal.load(store.path)
     assert paper_state.pending_commands(journal, NOW) == ""
     assert paper_state.commands_table(journal).iloc[0].outcome == "halted"
@@ -272,20 +272,20 @@ def test_mismatch_is_shown_until_acknowledged(tmp_path: Path) -> None:
     status = paper_state.reconciliation_status(paper_journal.load(store.path))
     assert (status.level, status.label) == ("bad", "Not reconciled")
     assert "AAPL" in status.detail
-    ask(store, CommandName.ACKNOWLEDGE, NOW)
+    enqueue(store, CommandName.ACKNOWLEDGE, NOW)
     assert paper_state.reconciliation_status(paper_journal.load(store.path)).level == "bad"
-    answer(store, pending(store)[0], Answer("accepted"), NOW + timedelta(seconds=1))
+    record_result(store, pending_commands(store)[0], CommandResult("accepted"), NOW + timedelta(seconds=1))
     assert paper_state.reconciliation_status(paper_journal.load(store.path)).level == "good"
     store.close()
 
 
-def test_tracking_difference_is_the_difference_in_growth(world: World) -> None:
-    sessions = list(paper_journal.load(world.journal).equity.session)
+def test_tracking_difference_is_the_difference_in_growth(sim: SimulatedDaemon) -> None:
+    sessions = list(paper_journal.load(sim.journal).equity.session)
     replayed = [100_000.0 * 1.001**n for n in range(len(sessions) - 1)]  # the replay does not cover the last session
-    file = world.journal.with_name("journal.tracking.json")
+    file = sim.journal.with_name("journal.tracking.json")
     document = {"made": "2024-02-01T00:00:00+00:00", "strategy": "rotating", "sessions": sessions[:-1]}
     write_json(file, {**document, "backtest": replayed, "differences": []})
-    journal = paper_journal.load(world.journal)
+    journal = paper_journal.load(sim.journal)
     found = paper_performance.tracking(journal)
     mine = journal.equity.equity.to_numpy()[:-1]
     expected = (mine[-1] / mine[0] - replayed[-1] / replayed[0]) * 10_000
@@ -316,11 +316,11 @@ def test_empty_journal(empty: Journal) -> None:
     assert "account unknown" in paper_state.journal_caption(empty)
 
 
-def test_journal_is_cached_until_a_write(world: World) -> None:
-    first = paper_journal.load(world.journal)
-    assert paper_journal.load(world.journal) is first
-    world.store.add(schema.alerts, NOW, level="info", kind="test", message="new")
-    assert paper_journal.load(world.journal) is not first
+def test_journal_is_cached_until_a_write(sim: SimulatedDaemon) -> None:
+    first = paper_journal.load(sim.journal)
+    assert paper_journal.load(sim.journal) is first
+    sim.store.add(schema.alerts, NOW, level="info", kind="test", message="new")
+    assert paper_journal.load(sim.journal) is not first
 
 
 def test_decision_details_are_text(tmp_path: Path) -> None:
@@ -336,14 +336,14 @@ def test_decision_details_are_text(tmp_path: Path) -> None:
 def test_settings_are_recorded_without_secrets(tmp_path: Path) -> None:
     settings = PaperConfig(
         name="kept", strategy="buy_and_hold", symbols=("A", "B"), journal=str(tmp_path / "j"),
-        outside=OutsideSettings(webhook="https://example.org/secret-token"),
+        monitoring=MonitoringSettings(webhook="https://example.org/secret-token"),
     )  # fmt: skip
     store = Store.create_or_open(tmp_path / "j")
     for _ in range(3):
-        keep(store, settings, NOW)
+        record_settings(store, settings, NOW)
     assert store.count(schema.settings) == 1
     found = paper_journal.load(store.path).config
     assert found is not None
-    assert (found.name, found.symbols, found.outside.webhook) == ("kept", ("A", "B"), "")
+    assert (found.name, found.symbols, found.monitoring.webhook) == ("kept", ("A", "B"), "")
     store.close()
     assert b"secret-token" not in (tmp_path / "j").read_bytes()

@@ -14,7 +14,7 @@ import pytest
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
@@ -22,7 +22,7 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import ActionKind, CorporateAction
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.types import Floats, Panel, Window
-from tests.paper.made import Rotating, Source, Told, World, config, prices
+from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
 
 NOW = datetime(2024, 1, 9, 14, tzinfo=UTC)
 TIGHT = config(risk=replace(config().risk, daily_loss=0.1, drawdown=0.1))
@@ -47,67 +47,67 @@ def close_of(symbol: int, day: str) -> Decimal:
     return Decimal(repr(float(panel.close[row, symbol])))
 
 
-def worth(world: World, *days: str) -> Decimal:
+def worth(sim: SimulatedDaemon, *days: str) -> Decimal:
     """Own equity with AA, BB and CC at their closes of those days."""
     held = zip(("AA", "BB", "CC"), range(3), days, strict=True)
-    return world.daemon.trader.cash + sum(world.daemon.trader.positions[s] * close_of(n, day) for s, n, day in held)
+    return sim.daemon.trader.cash + sum(sim.daemon.trader.positions[s] * close_of(n, day) for s, n, day in held)
 
 
-def mark(world: World, session: str) -> Decimal:
-    return Decimal(world.store.last(schema.equity, schema.equity.c.session == session).equity)
+def mark(sim: SimulatedDaemon, session: str) -> Decimal:
+    return Decimal(sim.store.last(schema.equity, schema.equity.c.session == session).equity)
 
 
 def test_two_days_without_a_bar_and_a_restart_are_no_loss_and_make_nobody_sell_the_others(tmp_path: Path) -> None:
-    world = World(tmp_path, TIGHT, Told(even), without(prices(), 0, "2024-01-10", "2024-01-11"))
-    world.day(date(2024, 1, 10))
-    assert world.daemon.trader.positions["AA"] > 0
+    sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even), without(prices(), 0, "2024-01-10", "2024-01-11"))
+    sim.day(date(2024, 1, 10))
+    assert sim.daemon.trader.positions["AA"] > 0
     for day, bar in (("2024-01-11", "2024-01-10"), ("2024-01-12", "2024-01-11")):
-        expected = worth(world, "2024-01-09", bar, bar)
-        world.restart()
-        world.run_to(datetime.fromisoformat(f"{day}T14:10+00:00"))
-        assert mark(world, bar) == expected
-        intents = [i for i in world.intents() if i.bar == bar]
+        expected = worth(sim, "2024-01-09", bar, bar)
+        sim.restart()
+        sim.run_to(datetime.fromisoformat(f"{day}T14:10+00:00"))
+        assert mark(sim, bar) == expected
+        intents = [i for i in sim.intents() if i.bar == bar]
         assert "AA" not in {i.symbol for i in intents}
         assert all(Decimal(i.quantity) * Decimal(i.reference_price) < expected / 50 for i in intents)
-        world.day(date.fromisoformat(day))
-    assert world.daemon._p.risk.state is RiskState.ACTIVE
-    world.check_agreement()
+        sim.day(date.fromisoformat(day))
+    assert sim.daemon._c.risk.state is RiskState.ACTIVE
+    sim.check_agreement()
 
 
 def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> None:
     panel = without(prices(), 0, "2024-01-11", "2024-01-12", "2024-01-18", "2024-01-25")
     first, last = date(2024, 1, 8), date(2024, 2, 2)
-    played = replay(config(), panel, Source(Rotating()), first, last, tmp_path / "j.sqlite")
+    played = replay(config(), panel, FixedSource(RotatingStrategy()), first, last, tmp_path / "j.sqlite")
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     market = build_market(panel, (), (0, 10))
     terms = (days.index(str(first)), days.index(str(last)), sizing_rules(config()), config().capital)
-    tested = backtest_paper(Rotating(), panel, market, *terms, "open")
+    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, "open")
     assert [equity for _, equity in played.equity] == list(tested.equity)
 
 
 def test_shares_of_a_symbol_that_left_the_config_are_told_once_valued_and_let_others_be_bought(tmp_path: Path) -> None:
-    world = World(tmp_path, TIGHT, Told(even))
-    world.day(date(2024, 1, 9))
-    held = world.daemon.trader.positions["CC"]
+    sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even))
+    sim.day(date(2024, 1, 9))
+    held = sim.daemon.trader.positions["CC"]
     assert held > 0
-    world.config = replace(TIGHT, symbols=("AA", "BB"))
+    sim.config = replace(TIGHT, symbols=("AA", "BB"))
     asked: list[Any] = []
-    world.broker.instead["corporate_actions"] = lambda true, symbols, *days: asked.append(symbols) or ()
-    world.restart()
-    expected = worth(world, "2024-01-09", "2024-01-09", "2024-01-08")
-    world.day(date(2024, 1, 11))
-    told = [message for _, kind, message in world.told if kind == "left_out"]
+    sim.broker.overrides["corporate_actions"] = lambda true, symbols, *days: asked.append(symbols) or ()
+    sim.restart()
+    expected = worth(sim, "2024-01-09", "2024-01-09", "2024-01-08")
+    sim.day(date(2024, 1, 11))
+    told = [message for _, kind, message in sim.alerts if kind == "left_out"]
     assert len(told) == 1
     assert told[0].startswith(f"{held} own shares of CC are held")
     assert "paper flatten" in told[0]
-    assert mark(world, "2024-01-09") == expected
-    bought = [i for i in world.intents() if i.bar == "2024-01-09" and i.side == "buy"]
+    assert mark(sim, "2024-01-09") == expected
+    bought = [i for i in sim.intents() if i.bar == "2024-01-09" and i.side == "buy"]
     assert {i.symbol for i in bought} == {"AA", "BB"}  # what was CC's share of what is traded is theirs now
-    assert {world.state_of(i) for i in bought} == {"done"}
-    assert world.daemon.trader.positions["CC"] == held
+    assert {sim.state_of(i) for i in bought} == {"done"}
+    assert sim.daemon.trader.positions["CC"] == held
     assert set(asked[-1]) == {"AA", "BB", "CC"}  # a split would change these shares as well
-    assert world.daemon._p.risk.state is RiskState.ACTIVE
-    world.check_agreement()
+    assert sim.daemon._c.risk.state is RiskState.ACTIVE
+    sim.check_agreement()
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def store(tmp_path: Path) -> Any:
 def test_closes_are_written_once_and_survive(store: Store) -> None:
     closes = Closes(store)
     for _ in range(2):
-        closes.note("2024-01-08", {"A": Decimal("10.50"), "B": Decimal(7)}, NOW)
-    closes.note("2024-01-09", {"A": Decimal(11)}, NOW)
+        closes.record("2024-01-08", {"A": Decimal("10.50"), "B": Decimal(7)}, NOW)
+    closes.record("2024-01-09", {"A": Decimal(11)}, NOW)
     assert store.count(schema.closes) == 3
     assert Closes(store).prices == closes.prices == {"A": Decimal(11), "B": Decimal(7)}
 
@@ -129,17 +129,17 @@ def test_closes_are_written_once_and_survive(store: Store) -> None:
 @pytest.mark.parametrize(("ex_date", "price"), [("2024-01-09", "5"), ("2024-01-08", "10")])
 def test_a_split_divides_a_close_from_before_it_alone(store: Store, ex_date: str, price: str) -> None:
     closes = Closes(store)
-    closes.note("2024-01-08", {"A": Decimal(10), "B": Decimal(7)}, NOW)
+    closes.record("2024-01-08", {"A": Decimal(10), "B": Decimal(7)}, NOW)
     split = CorporateAction("s", ActionKind.SPLIT, "A", date.fromisoformat(ex_date), new=Decimal(2))
-    changed = closes.after(split)
+    changed = closes.adjusted_for(split)
     with store.write() as connection:
         closes.write(connection, changed, NOW)
-    closes.adopt(changed)
+    closes.apply(changed)
     assert Closes(store).prices == closes.prices == {"A": Decimal(price), "B": Decimal(7)}
 
 
 def test_a_dividend_in_cash_leaves_a_close_as_it_is(store: Store) -> None:
     closes = Closes(store)
-    closes.note("2024-01-08", {"A": Decimal(10)}, NOW)
+    closes.record("2024-01-08", {"A": Decimal(10)}, NOW)
     paid = CorporateAction("d", ActionKind.CASH_DIVIDEND, "A", date(2024, 1, 9), cash=Decimal(1))
-    assert closes.after(paid) == {}
+    assert closes.adjusted_for(paid) == {}

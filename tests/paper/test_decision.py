@@ -11,11 +11,11 @@ from decimal import Decimal
 import numpy as np
 
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.decision import Holdings, decide, look_at_prices
+from finrl_pod.paper.execution.decision import Holdings, decide, fetch_checked_prices
 from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.settings.run import FeatureConfig
-from tests.paper.made import Told, prices
+from tests.paper.factories import FunctionStrategy, prices
 
 SECONDS = 2.0  # of this process's own work
 
@@ -24,10 +24,10 @@ def test_a_decision_over_500_symbols_takes_two_seconds_at_most() -> None:
     symbols = tuple(f"S{i:03d}" for i in range(500))
     panel = prices(date(2021, 1, 4), date(2024, 1, 31), symbols=symbols)
     broker = SimulatedBroker(panel, ManualClock(datetime(2024, 1, 31, 23, tzinfo=UTC)), Decimal(1_000_000))
-    strategy = Told(lambda window: np.full(500, 1 / 500), feature_names=FeatureConfig().names)
+    strategy = FunctionStrategy(lambda window: np.full(500, 1 / 500), feature_names=FeatureConfig().names)
     began = time.process_time()
     bar = date(2024, 1, 31)
-    checked = look_at_prices(broker, symbols, bar, (), DataSettings(window=600), lambda *_: None)
+    checked = fetch_checked_prices(broker, symbols, bar, (), DataSettings(window=600), lambda *_: None)
     decision = decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
     assert time.process_time() - began < SECONDS
     assert decision.weights is not None

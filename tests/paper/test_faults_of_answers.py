@@ -23,50 +23,59 @@ from finrl_pod.paper.records import (
 )
 from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings
 from finrl_pod.types import Panel
-from tests.paper.made import Sparing, Swapping, Told, World, config, first, orders, prices
+from tests.paper.factories import (
+    FunctionStrategy,
+    PartialFillBroker,
+    SimulatedDaemon,
+    SwappingStrategy,
+    config,
+    first,
+    own_orders,
+    prices,
+)
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 
 def test_updates_told_twice_and_backwards_are_booked_once(tmp_path: Path) -> None:
-    world = World(tmp_path, config(orders=OrderSettings(fractional=True, collar=0.2)), kind=Sparing)
+    sim = SimulatedDaemon(tmp_path, config(orders=OrderSettings(fractional=True, collar=0.2)), kind=PartialFillBroker)
     told: list[Any] = []
 
     def jumbled(true: Any) -> Any:
         told.extend(true())
         return tuple(reversed(told)) + tuple(told)
 
-    world.broker.instead["updates"] = jumbled
-    world.run_to(datetime(2024, 1, 9, 15, tzinfo=UTC))
-    assert world.store.count(schema.fills) == 2
-    world.check_agreement()
+    sim.broker.overrides["updates"] = jumbled
+    sim.run_to(datetime(2024, 1, 9, 15, tzinfo=UTC))
+    assert sim.store.count(schema.fills) == 2
+    sim.check_agreement()
 
 
 def test_a_silent_stream_costs_nothing_but_time(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.broker.instead["updates"] = lambda true: ()
-    world.day(date(2024, 1, 11))
-    assert world.store.count(schema.fills) > 4
-    world.check_agreement()
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["updates"] = lambda true: ()
+    sim.day(date(2024, 1, 11))
+    assert sim.store.count(schema.fills) > 4
+    sim.check_agreement()
 
 
 @pytest.mark.parametrize("call", ["positions", "account", "orders", "fills_since"])
 def test_a_read_that_fails_is_not_taken_for_nothing(tmp_path: Path, call: str) -> None:
-    world = World(tmp_path)
-    world.day(DAY)
-    sent = world.broker.called("submit")
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(DAY)
+    sent = sim.broker.called("submit")
 
     def fail(true: Any, *arguments: Any, **named: Any) -> Any:
         raise BrokerUnavailable("no answer")
 
-    world.broker.instead[call] = fail
-    world.day(date(2024, 1, 10))
-    assert world.broker.called("submit") == sent
-    assert "unavailable" in world.kinds()
-    world.broker.instead.clear()
-    world.day(date(2024, 1, 11))
-    assert world.broker.called("submit") > sent
-    world.check_agreement()
+    sim.broker.overrides[call] = fail
+    sim.day(date(2024, 1, 10))
+    assert sim.broker.called("submit") == sent
+    assert "unavailable" in sim.alert_kinds()
+    sim.broker.overrides.clear()
+    sim.day(date(2024, 1, 11))
+    assert sim.broker.called("submit") > sent
+    sim.check_agreement()
 
 
 def unreachable(true: Any, *arguments: Any, **named: Any) -> Any:
@@ -77,63 +86,61 @@ COUNTING = itertools.count()
 
 
 def test_an_outage_is_told_once_however_its_words_change(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.day(DAY)
-    world.broker.instead["account"] = unreachable
-    world.day(date(2024, 1, 10))
-    told = [message for _, kind, message in world.told if kind == "unavailable"]
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(DAY)
+    sim.broker.overrides["account"] = unreachable
+    sim.day(date(2024, 1, 10))
+    told = [message for _, kind, message in sim.alerts if kind == "unavailable"]
     assert len(told) == 1
     assert "0x" not in told[0]
 
 
 def test_another_cause_is_told_but_not_at_every_change(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    sim = SimulatedDaemon(tmp_path)
     causes = itertools.cycle(("no answer", "an answer that is HTML"))
 
     def fail(true: Any, *arguments: Any, **named: Any) -> Any:
         raise BrokerUnavailable(next(causes))
 
-    world.broker.instead["account"] = fail
-    world.run_to(world.clock.now() + timedelta(minutes=61))
-    told = [message for _, kind, message in world.told if kind == "unavailable"]
+    sim.broker.overrides["account"] = fail
+    sim.run_to(sim.clock.now() + timedelta(minutes=61))
+    told = [message for _, kind, message in sim.alerts if kind == "unavailable"]
     assert 2 <= len(told) <= 13
 
 
 def test_what_was_written_before_a_try_failed_is_not_written_again(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy=Swapping3())
-    world.broker.instead |= {"assets": first(3, unreachable), "bars": jumped(0.5)}
-    world.day(date(2024, 1, 9))
-    world.broker.instead["assets"] = first(3, unreachable)
-    world.day(date(2024, 1, 10))
-    sessions = [row.session for row in world.store.rows(schema.equity)]
+    sim = SimulatedDaemon(tmp_path, strategy=Swapping3())
+    sim.broker.overrides |= {"assets": first(3, unreachable), "bars": jumped(0.5)}
+    sim.day(date(2024, 1, 9))
+    sim.broker.overrides["assets"] = first(3, unreachable)
+    sim.day(date(2024, 1, 10))
+    sessions = [row.session for row in sim.store.rows(schema.equity)]
     assert sessions == ["2024-01-08", "2024-01-09"]
-    assert world.store.count(schema.symbol_halts) == 1
-    assert len([1 for _, kind, _ in world.told if kind == "symbol_halted"]) == 1
-    assert [row.outcome for row in world.store.rows(schema.decisions)] == ["orders", "orders"]
+    assert sim.store.count(schema.symbol_halts) == 1
+    assert len([1 for _, kind, _ in sim.alerts if kind == "symbol_halted"]) == 1
+    assert [row.outcome for row in sim.store.rows(schema.decisions)] == ["orders", "orders"]
 
 
 def test_a_faulty_bar_is_told_once_however_often_the_decision_is_tried(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
-    world.broker.instead |= {"assets": first(3, unreachable), "bars": spoiled("close", np.nan)}
-    world.day(DAY)
-    assert len([1 for _, kind, _ in world.told if kind == "prices"]) == 1
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
+    sim.broker.overrides |= {"assets": first(3, unreachable), "bars": spoiled("close", np.nan)}
+    sim.day(DAY)
+    assert len([1 for _, kind, _ in sim.alerts if kind == "prices"]) == 1
 
 
 def test_a_loss_is_seen_at_the_second_try_too(tmp_path: Path) -> None:
     """A daemon that died between the mark and the state finds its mark written, and the loss all the same."""
     limits = RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.1, drawdown=0.9)
-    world = World(tmp_path, config(risk=limits))
-    world.day(date(2024, 1, 11))
-    round_ = world.daemon._calendar.rounds(world.clock.now(), world.config.schedule)[0]
-    trader, bar = world.daemon.trader, round_.bar.isoformat()
-    closes = world.daemon._p.book.closes
-    closes.note(bar, {symbol: price / 2 for symbol, price in closes.prices.items()}, world.clock.now())
-    world.store.add(
-        schema.equity, world.clock.now(), session=bar, equity=str(trader.equity()), cash="0", broker_equity="0"
-    )
-    trader._mark_equity(round_)
-    assert world.daemon._p.risk.state is RiskState.REDUCING
-    assert world.store.count(schema.equity, schema.equity.c.session == bar) == 1
+    sim = SimulatedDaemon(tmp_path, config(risk=limits))
+    sim.day(date(2024, 1, 11))
+    cycle = sim.daemon._calendar.cycles(sim.clock.now(), sim.config.schedule)[0]
+    trader, bar = sim.daemon.trader, cycle.bar.isoformat()
+    closes = sim.daemon._c.ledger.closes
+    closes.record(bar, {symbol: price / 2 for symbol, price in closes.prices.items()}, sim.clock.now())
+    sim.store.add(schema.equity, sim.clock.now(), session=bar, equity=str(trader.equity()), cash="0", broker_equity="0")
+    trader._record_equity(cycle)
+    assert sim.daemon._c.risk.state is RiskState.REDUCING
+    assert sim.store.count(schema.equity, schema.equity.c.session == bar) == 1
 
 
 def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, None)) -> Any:
@@ -147,23 +154,23 @@ def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, N
 
 @pytest.mark.parametrize("value", [np.nan, 0.0, -5.0])
 def test_a_faulty_bar_leaves_its_symbol_alone_and_the_rest_goes_on(tmp_path: Path, value: float) -> None:
-    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
-    world.broker.instead["bars"] = spoiled("close", value)
-    world.day(DAY)
-    assert {o.symbol for o in orders(world)} == {"BB", "CC"}
-    assert "prices" in world.kinds()
-    world.check_agreement()
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
+    sim.broker.overrides["bars"] = spoiled("close", value)
+    sim.day(DAY)
+    assert {o.symbol for o in own_orders(sim)} == {"BB", "CC"}
+    assert "prices" in sim.alert_kinds()
+    sim.check_agreement()
 
 
 def test_stale_prices_stop_every_order(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.broker.instead["bars"] = lambda true, symbols, start, end, how: true(
+    sim = SimulatedDaemon(tmp_path)
+    sim.broker.overrides["bars"] = lambda true, symbols, start, end, how: true(
         symbols, start, end - timedelta(days=1), how
     )
-    world.day(DAY)
-    assert not orders(world)
-    assert any("stale" in message for _, _, message in world.told)
-    assert [r.outcome for r in world.store.rows(schema.decisions)] == ["missed"]
+    sim.day(DAY)
+    assert not own_orders(sim)
+    assert any("stale" in message for _, _, message in sim.alerts)
+    assert [r.outcome for r in sim.store.rows(schema.decisions)] == ["missed"]
 
 
 def jumped(factor: float) -> Any:
@@ -183,15 +190,15 @@ def test_a_real_move_trades_on_and_a_jump_that_nothing_explains_halts_its_symbol
     for factor, halted in ((0.65, False), (0.5, True)):
         folder = tmp_path / str(factor)
         folder.mkdir()
-        world = World(folder, config(data=DataSettings(window=0)), Swapping3())
-        world.broker.instead["bars"] = jumped(factor)
-        world.day(date(2024, 1, 10))
-        assert ("symbol_halted" in world.kinds()) is halted
-        later = {i.symbol for i in world.intents() if i.bar == "2024-01-09"}
+        sim = SimulatedDaemon(folder, config(data=DataSettings(window=0)), Swapping3())
+        sim.broker.overrides["bars"] = jumped(factor)
+        sim.day(date(2024, 1, 10))
+        assert ("symbol_halted" in sim.alert_kinds()) is halted
+        later = {i.symbol for i in sim.intents() if i.bar == "2024-01-09"}
         assert ("AA" in later) is not halted
 
 
-class Swapping3(Swapping):
+class Swapping3(SwappingStrategy):
     def target_weights(self, window: Any, positions: Any) -> Any:
         return np.array([0.2, 0.4, 0.3]) if np.any(positions.weights) else np.array([0.5, 0.2, 0.2])
 
@@ -222,8 +229,8 @@ def adjusted(ratio: Decimal) -> Any:
     return bars
 
 
-def marks(world: World) -> dict[str, Decimal]:
-    return {row.session: Decimal(row.equity) for row in world.store.rows(schema.equity)}
+def marks(sim: SimulatedDaemon) -> dict[str, Decimal]:
+    return {row.session: Decimal(row.equity) for row in sim.store.rows(schema.equity)}
 
 
 @pytest.mark.parametrize(
@@ -238,25 +245,25 @@ def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor
     settings = config(risk=replace(config().risk, daily_loss=0.1, drawdown=0.1))
     for name in ("plain", "changed"):
         (tmp_path / name).mkdir()
-    plain = World(tmp_path / "plain", settings, Swapping3())
-    world = World(tmp_path / "changed", settings, Swapping3(), after_an_action(prices(), action.ratio))
-    world.broker.instead["bars"] = adjusted(action.ratio)
-    for each in (plain, world):
+    plain = SimulatedDaemon(tmp_path / "plain", settings, Swapping3())
+    sim = SimulatedDaemon(tmp_path / "changed", settings, Swapping3(), after_an_action(prices(), action.ratio))
+    sim.broker.overrides["bars"] = adjusted(action.ratio)
+    for each in (plain, sim):
         each.day(DAY)
-    before = world.daemon.trader.positions["AA"]
+    before = sim.daemon.trader.positions["AA"]
     assert before > 0
-    world.account._shares["AA"] *= action.ratio
-    world.broker.instead["corporate_actions"] = lambda true, *arguments: (action,)
-    for each in (plain, world):
+    sim.account._shares["AA"] *= action.ratio
+    sim.broker.overrides["corporate_actions"] = lambda true, *arguments: (action,)
+    for each in (plain, sim):
         each.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
-    assert world.daemon.trader.positions["AA"] == before * action.ratio
-    world.restart()
-    world.run_to(datetime(2024, 1, 10, 14, 20, tzinfo=UTC))
-    assert world.daemon.trader.positions["AA"] == before * action.ratio
-    assert world.store.count(schema.corporate_actions) == 1
-    assert not world.daemon._p.reconciler.differences
+    assert sim.daemon.trader.positions["AA"] == before * action.ratio
+    sim.restart()
+    sim.run_to(datetime(2024, 1, 10, 14, 20, tzinfo=UTC))
+    assert sim.daemon.trader.positions["AA"] == before * action.ratio
+    assert sim.store.count(schema.corporate_actions) == 1
+    assert not sim.daemon._c.reconciler.differences
 
-    wanted, sent = ({i.symbol: i for i in w.intents() if i.bar == "2024-01-09"} for w in (plain, world))
+    wanted, sent = ({i.symbol: i for i in w.intents() if i.bar == "2024-01-09"} for w in (plain, sim))
     assert {s: i.side for s, i in sent.items()} == {s: i.side for s, i in wanted.items()}
     assert set(sent) == {"AA", "BB", "CC"}
     for symbol, intent in sent.items():
@@ -265,30 +272,30 @@ def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor
         value, meant = Decimal(intent.quantity) * price, Decimal(wanted[symbol].quantity) * usual
         assert abs(value - meant) <= price + usual  # but for a share's rounding on either side
 
-    for each in (plain, world):
+    for each in (plain, sim):
         each.run_to(datetime(2024, 1, 11, 14, 10, tzinfo=UTC))
-    assert marks(world)["2024-01-09"] == pytest.approx(marks(plain)["2024-01-09"])
-    assert marks(world)["2024-01-10"] == pytest.approx(marks(plain)["2024-01-10"], rel=Decimal("0.001"))
-    assert world.daemon._p.risk.state is RiskState.ACTIVE
-    assert "symbol_halted" not in world.kinds()
-    world.check_agreement()
+    assert marks(sim)["2024-01-09"] == pytest.approx(marks(plain)["2024-01-09"])
+    assert marks(sim)["2024-01-10"] == pytest.approx(marks(plain)["2024-01-10"], rel=Decimal("0.001"))
+    assert sim.daemon._c.risk.state is RiskState.ACTIVE
+    assert "symbol_halted" not in sim.alert_kinds()
+    sim.check_agreement()
 
 
 def leaving(window: Any) -> Any:
     return np.array([0.3995 if window.times[-1] < np.datetime64("2024-01-09") else 0.0, 0.2, 0.2])
 
 
-def with_half_a_share(folder: Path, mode: Literal["open", "close"] = "open") -> World:
+def with_half_a_share(folder: Path, mode: Literal["open", "close"] = "open") -> SimulatedDaemon:
     """Before the session of EX_DATE, on which AA is left: an odd number of shares has become three for two."""
     split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
     settings = config(schedule=ScheduleSettings(mode))
-    world = World(folder, settings, Told(leaving), after_an_action(prices(), split.ratio))
-    world.broker.instead["bars"] = adjusted(split.ratio)
-    world.day(DAY)
-    assert world.daemon.trader.positions["AA"] % 2 == 1
-    world.account._shares["AA"] *= split.ratio
-    world.broker.instead["corporate_actions"] = lambda true, *arguments: (split,)
-    return world
+    sim = SimulatedDaemon(folder, settings, FunctionStrategy(leaving), after_an_action(prices(), split.ratio))
+    sim.broker.overrides["bars"] = adjusted(split.ratio)
+    sim.day(DAY)
+    assert sim.daemon.trader.positions["AA"] % 2 == 1
+    sim.account._shares["AA"] *= split.ratio
+    sim.broker.overrides["corporate_actions"] = lambda true, *arguments: (split,)
+    return sim
 
 
 # The simulated broker fills in auctions alone: a DAY order of the session itself is taken, and expires there.
@@ -296,36 +303,36 @@ def with_half_a_share(folder: Path, mode: Literal["open", "close"] = "open") -> 
 def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(
     tmp_path: Path, mode: Literal["open", "close"], auction: str, state: str
 ) -> None:
-    world = with_half_a_share(tmp_path, mode)
-    whole = world.account._shares["AA"] - Decimal("0.5")
-    world.day(date(2024, 1, 11))
-    sales = [i for i in world.intents() if i.symbol == "AA" and i.side == "sell"]
-    assert [(i.bar, Decimal(i.quantity), i.time_in_force, world.state_of(i)) for i in sales] == [
+    sim = with_half_a_share(tmp_path, mode)
+    whole = sim.account._shares["AA"] - Decimal("0.5")
+    sim.day(date(2024, 1, 11))
+    sales = [i for i in sim.intents() if i.symbol == "AA" and i.side == "sell"]
+    assert [(i.bar, Decimal(i.quantity), i.time_in_force, sim.state_of(i)) for i in sales] == [
         ("2024-01-09", whole, auction, "done"),
         ("2024-01-10", Decimal("0.5"), "day", state),
     ]
-    assert "rejected" not in world.kinds()
-    world.check_agreement()
+    assert "rejected" not in sim.alert_kinds()
+    sim.check_agreement()
 
 
 def test_a_fraction_that_the_broker_does_not_trade_is_told_and_left(tmp_path: Path) -> None:
-    world = with_half_a_share(tmp_path)
-    world.broker.instead["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
-    world.day(date(2024, 1, 11))
-    assert world.daemon.trader.positions["AA"] == Decimal("0.5")
-    assert "AA" not in {i.symbol for i in world.intents() if i.bar == "2024-01-10"}
-    assert any("AA is left as it is: 0.5 of it" in message for _, _, message in world.told)
-    assert "rejected" not in world.kinds()
-    world.check_agreement()
+    sim = with_half_a_share(tmp_path)
+    sim.broker.overrides["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
+    sim.day(date(2024, 1, 11))
+    assert sim.daemon.trader.positions["AA"] == Decimal("0.5")
+    assert "AA" not in {i.symbol for i in sim.intents() if i.bar == "2024-01-10"}
+    assert any("AA is not traded: 0.5 shares" in message for _, _, message in sim.alerts)
+    assert "rejected" not in sim.alert_kinds()
+    sim.check_agreement()
 
 
 def test_a_symbol_that_the_broker_does_not_trade_is_skipped(tmp_path: Path) -> None:
-    world = World(tmp_path, strategy=Told(lambda window: np.array([0.3, 0.3, 0.3])))
-    world.broker.instead["assets"] = lambda true, symbols: {
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
+    sim.broker.overrides["assets"] = lambda true, symbols: {
         **true(symbols), "BB": Asset("BB", tradable=False)
     }  # fmt: skip
-    world.day(DAY)
-    assert {o.symbol for o in orders(world)} == {"AA", "CC"}
+    sim.day(DAY)
+    assert {o.symbol for o in own_orders(sim)} == {"AA", "CC"}
 
 
 def raising(window: Any) -> Any:
@@ -344,10 +351,10 @@ def raising(window: Any) -> Any:
     ],
 )
 def test_a_strategy_that_fails_trades_nothing_and_the_daemon_lives_on(tmp_path: Path, answer: Any, words: str) -> None:
-    world = World(tmp_path, strategy=Told(answer))
-    world.day(DAY)
-    decisions = world.store.rows(schema.decisions)
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(answer))
+    sim.day(DAY)
+    decisions = sim.store.rows(schema.decisions)
     assert [row.outcome for row in decisions] == ["failed"]
     assert words in decisions[0].detail
-    assert "failed" in world.kinds()
-    assert not orders(world)
+    assert "failed" in sim.alert_kinds()
+    assert not own_orders(sim)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.paper.execution.intents import client_order_id, is_ours
+from finrl_pod.paper.execution.intents import client_order_id, is_run_order_id
 from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, Side
 
 parts = st.tuples(
@@ -26,7 +26,7 @@ def test_names_fit_every_broker(part: tuple[str, str, str, Side, int]) -> None:
     name = client_order_id(*part)
     assert len(name) <= CLIENT_ORDER_ID_MAX
     assert re.fullmatch(r"[A-Za-z0-9.]+", name)
-    assert is_ours(name, part[0])
+    assert is_run_order_id(name, part[0])
 
 
 @given(parts, parts)
@@ -42,10 +42,10 @@ def test_a_name_is_the_same_on_every_machine() -> None:
 
 
 def test_orders_of_others_are_not_ours() -> None:
-    assert not is_ours("fp1.demo2.20240105.A.b0", "demo")
-    assert not is_ours("8c7ddc0e-1f60-4f4c-a4c8-f0ef6a2b40ab", "demo")
+    assert not is_run_order_id("fp1.demo2.20240105.A.b0", "demo")
+    assert not is_run_order_id("8c7ddc0e-1f60-4f4c-a4c8-f0ef6a2b40ab", "demo")
 
 
 def test_attempts_are_bounded() -> None:
-    with pytest.raises(ValueError, match="at most 100 orders"):
+    with pytest.raises(ValueError, match="attempt must be 0 to 99"):
         client_order_id("demo", "2024-01-05", "A", Side.BUY, 100)

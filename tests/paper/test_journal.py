@@ -17,11 +17,10 @@ from sqlalchemy import Connection, text
 from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
-from finrl_pod.paper.journal.commands import CommandName, ask, pending
-from finrl_pod.paper.journal.lease import Lease
-from finrl_pod.paper.journal.reading import VERSION
-from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.runtime.build import keep
+from finrl_pod.paper.journal.commands import CommandName, enqueue, pending_commands
+from finrl_pod.paper.journal.reader import VERSION
+from finrl_pod.paper.journal.store import JournalLock, Store
+from finrl_pod.paper.runtime.build import record_settings
 from finrl_pod.paper.settings import PaperConfig
 
 CREATE_RESULTS = "CREATE TABLE command_results (id INTEGER PRIMARY KEY, at TEXT, command_id INTEGER, outcome TEXT)"
@@ -91,12 +90,12 @@ def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its
         connection.execute("INSERT INTO commands VALUES (1, '2024-01-02T00:00:00+00:00', 'halt', '{}')")
         connection.execute(CREATE_RESULTS)
     store = Store.create_or_open(path)
-    ask(store, CommandName.RESUME, NOW, user="Ann", address="192.0.2.7")
-    assert [(c.name, c.user, c.address) for c in pending(store)] == [
+    enqueue(store, CommandName.RESUME, NOW, user="Ann", address="192.0.2.7")
+    assert [(c.name, c.user, c.address) for c in pending_commands(store)] == [
         (CommandName.HALT, "", ""),
         (CommandName.RESUME, "Ann", "192.0.2.7"),
     ]
-    keep(store, PaperConfig(name="kept", strategy="buy_and_hold", symbols=("A",)), NOW)
+    record_settings(store, PaperConfig(name="kept", strategy="buy_and_hold", symbols=("A",)), NOW)
     store.close()
 
 
@@ -153,7 +152,7 @@ def test_somebody_s_database_is_not_touched(path: Path, version: int) -> None:
         other.executescript(f"CREATE TABLE cakes (name TEXT); PRAGMA user_version = {version};")
     before = path.read_bytes()
     for opened in (Store.open, Store.create_or_open):
-        with pytest.raises(JournalError, match="SQLite file of something else"):
+        with pytest.raises(JournalError, match="SQLite file of another program"):
             opened(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -161,7 +160,7 @@ def test_somebody_s_database_is_not_touched(path: Path, version: int) -> None:
 
 def test_an_empty_file_is_no_journal_to_look_at(path: Path) -> None:
     path.touch()
-    with pytest.raises(JournalError, match="is empty, which no journal is"):
+    with pytest.raises(JournalError, match="is an empty file"):
         Store.open(path)
     assert path.stat().st_size == 0
 
@@ -213,15 +212,15 @@ def test_a_full_disk_says_so_and_keeps_what_was_there(path: Path) -> None:
 
 def test_a_time_without_a_zone_is_refused(path: Path) -> None:
     store = Store.create_or_open(path)
-    with pytest.raises(ValueError, match="needs a zone"):
+    with pytest.raises(ValueError, match="need a time zone"):
         store.add(schema.alerts, NOW.replace(tzinfo=None), level="info", kind="test", message="when?")
     store.close()
 
 
 def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path) -> None:
     code = (
-        "import sys, pathlib\nfrom finrl_pod.paper.journal.lease import Lease\n"
-        "with Lease(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+        "import sys, pathlib\nfrom finrl_pod.paper.journal.store import JournalLock\n"
+        "with JournalLock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -229,10 +228,10 @@ def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path)
     with other:
         assert other.stdout is not None
         assert other.stdout.readline().strip() == "held"
-        with pytest.raises(JournalError, match=f"in use by process {other.pid}"), Lease(path):
+        with pytest.raises(JournalError, match=f"in use by process {other.pid}"), JournalLock(path):
             pass
         other.kill()
-    with Lease(path):
+    with JournalLock(path):
         pass
 
 
@@ -244,5 +243,5 @@ def test_without_a_journal_there_is_nothing_to_show(path: Path) -> None:
 def test_a_row_that_must_not_be_written_is_no_fault_of_the_file(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     store.add(schema.cursors, NOW, name="fills", value="1")
-    with pytest.raises(JournalError, match=r"constraint failed.*file is sound.*report"):
+    with pytest.raises(JournalError, match=r"constraint failed.*file is intact.*report"):
         store.add(schema.cursors, NOW, id=1, name="fills", value="2")

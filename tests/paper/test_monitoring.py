@@ -18,10 +18,9 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from finrl_pod.errors import ConfigError, SetupError
-from finrl_pod.paper.monitoring import heartbeat as beating
+from finrl_pod.paper.monitoring import health
 from finrl_pod.paper.monitoring.alerts import Alerts
-from finrl_pod.paper.monitoring.health import HealthServer
-from finrl_pod.paper.monitoring.heartbeat import Heartbeat
+from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
 
 SECRETS = {
@@ -59,7 +58,7 @@ def test_a_webhook_gets_a_signed_alert_without_secrets(httpserver: HTTPServer) -
 
     httpserver.expect_request("/alerts", method="POST").respond_with_handler(take)
     alerts = Alerts(httpserver.url_for("/alerts"), open_log(SECRETS), SECRETS)
-    alerts.tell("critical", "keys", "the key PKABCDEF was refused")
+    alerts.send("critical", "keys", "the key PKABCDEF was refused")
     alerts.close()
     assert len(seen) == 1
     body = seen[0].get_data()
@@ -72,7 +71,7 @@ def test_a_webhook_gets_a_signed_alert_without_secrets(httpserver: HTTPServer) -
 def test_a_webhook_that_redirects_is_not_followed(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     httpserver.expect_request("/a").respond_with_response(Response(status=302, headers={"Location": "/b"}))
     alerts = Alerts(httpserver.url_for("/a"), open_log(SECRETS), SECRETS)
-    alerts.tell("info", "test", "hello")
+    alerts.send("info", "test", "hello")
     alerts.close()
     assert [request.path for request, _ in httpserver.log] == ["/a"]
     assert "alert not delivered" in capsys.readouterr().err
@@ -83,7 +82,7 @@ def test_an_alert_that_cannot_be_delivered_holds_nobody_up(capsys: pytest.Captur
         taken.bind(("127.0.0.1", 0))
         alerts = Alerts(f"http://127.0.0.1:{taken.getsockname()[1]}/", open_log(SECRETS), SECRETS)
         began = time.monotonic()
-        alerts.tell("warning", "test", "hello")
+        alerts.send("warning", "test", "hello")
         assert time.monotonic() - began < 1.0
         alerts.close()
     assert "alert not delivered" in capsys.readouterr().err
@@ -111,7 +110,7 @@ def test_a_loop_that_stalls_is_seen_from_outside(tmp_path: Path, monkeypatch: py
             assert json.loads(answer.read()) == {"alive": True, "trading": True}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
             assert "finrl_pod_equity 123.5" in answer.read().decode()
-        monkeypatch.setattr(beating, "STALE", 0.0)
+        monkeypatch.setattr(health, "STALE_AFTER", 0.0)
         with pytest.raises(HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health")
         assert refused.value.code == 503

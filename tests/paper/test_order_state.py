@@ -13,13 +13,13 @@ from finrl_pod.paper.execution.order_state import (
     Change,
     OrderState,
     OrderView,
-    cancel_was_asked,
-    no_answer,
-    saw_fill,
-    saw_order,
-    sent_again,
-    was_lost,
-    was_refused,
+    apply_fill,
+    apply_order,
+    mark_cancel_requested,
+    mark_lost,
+    mark_refused,
+    mark_resent,
+    mark_unknown,
 )
 from finrl_pod.paper.records import Fill, Order, OrderStatus, OrderType, Side, TimeInForce
 
@@ -84,8 +84,8 @@ def histories(draw: st.DrawFn) -> History:
 
 def applied(changes: list[Change]) -> tuple[OrderView, Decimal, Decimal]:
     """The last view, and quantity and value of everything that was booked on the way."""
-    quantity = sum((b.quantity for c in changes for b in c.bookings), Decimal(0))
-    value = sum((b.quantity * b.price for c in changes for b in c.bookings), Decimal(0))
+    quantity = sum((b.quantity for c in changes for b in c.fills), Decimal(0))
+    value = sum((b.quantity * b.price for c in changes for b in c.fills), Decimal(0))
     return changes[-1].view, quantity, value
 
 
@@ -94,12 +94,14 @@ def test_told_in_any_order_and_number_the_bookings_are_the_brokers(history: Hist
     messages: list[Fill | Order] = [*history.fills, *history.orders]
     told = data.draw(st.lists(st.sampled_from(messages), max_size=20))
     start = data.draw(
-        st.sampled_from([view(), no_answer(view()).view, was_refused(view()).view, was_lost(view()).view])
+        st.sampled_from([view(), mark_unknown(view()).view, mark_refused(view()).view, mark_lost(view()).view])
     )
     changes, seen_end = [Change(start)], False
     for message in told:
         now = changes[-1].view
-        change = saw_fill(now, message) if isinstance(message, Fill) else saw_order(now, message, settle=False)
+        change = (
+            apply_fill(now, message) if isinstance(message, Fill) else apply_order(now, message, authoritative=False)
+        )
         # what was booked stays booked, an order that ended stays ended, and nothing exceeds what was asked
         assert change.view.filled >= now.filled
         assert change.view.filled <= QUANTITY
@@ -110,12 +112,12 @@ def test_told_in_any_order_and_number_the_bookings_are_the_brokers(history: Hist
             assert change.view.state is not OrderState.ENDED
     # then the daemon asks: first every execution, oldest first, then the order itself
     for execution in history.fills:
-        changes.append(saw_fill(changes[-1].view, execution))
-    changes.append(saw_order(changes[-1].view, history.truth, settle=True))
+        changes.append(apply_fill(changes[-1].view, execution))
+    changes.append(apply_order(changes[-1].view, history.truth, authoritative=True))
     last, quantity, value = applied(changes)
     assert quantity == last.filled == history.truth.filled_quantity
     assert value == last.value == sum((f.quantity * f.price for f in history.fills), Decimal(0))
-    assert not last.doubt
+    assert not last.stale
     assert (last.state is OrderState.ENDED) == (history.truth.status.terminal or seen_end)
 
 
@@ -125,10 +127,10 @@ def test_without_executions_the_orders_own_average_is_booked(history: History, d
     seen = data.draw(st.lists(st.sampled_from(history.orders), max_size=6))
     changes = [Change(view())]
     for message in seen:
-        changes.append(saw_order(changes[-1].view, message, settle=True))
-    changes.append(saw_order(changes[-1].view, history.truth, settle=True))
+        changes.append(apply_order(changes[-1].view, message, authoritative=True))
+    changes.append(apply_order(changes[-1].view, history.truth, authoritative=True))
     for execution in history.fills:
-        changes.append(saw_fill(changes[-1].view, execution))
+        changes.append(apply_fill(changes[-1].view, execution))
     last, quantity, value = applied(changes)
     assert quantity == last.filled == history.truth.filled_quantity
     expected = sum((f.quantity * f.price for f in history.fills), Decimal(0))
@@ -136,68 +138,68 @@ def test_without_executions_the_orders_own_average_is_booked(history: History, d
 
 
 def test_a_fill_that_overlaps_what_was_booked_adds_the_rest_only() -> None:
-    booked = saw_order(view(), order(30, "10", OrderStatus.PARTIALLY_FILLED), settle=True).view
-    change = saw_fill(booked, fill(50, 60, "11"))
-    assert change.bookings[0].quantity == 30
+    booked = apply_order(view(), order(30, "10", OrderStatus.PARTIALLY_FILLED), authoritative=True).view
+    change = apply_fill(booked, fill(50, 60, "11"))
+    assert change.fills[0].quantity == 30
     assert change.view.filled == 60
 
 
 def test_a_fill_after_a_gap_is_not_booked_but_asked_about() -> None:
-    change = saw_fill(view(), fill(10, 60))
-    assert not change.bookings
-    assert change.view.doubt
+    change = apply_fill(view(), fill(10, 60))
+    assert not change.fills
+    assert change.view.stale
 
 
 def test_a_fill_before_the_answer_to_the_order_is_accepted() -> None:
-    early = saw_fill(view(), fill(40, 40)).view
+    early = apply_fill(view(), fill(40, 40)).view
     assert early.state is OrderState.WORKING
-    late = saw_order(early, order(), settle=False).view
+    late = apply_order(early, order(), authoritative=False).view
     assert (late.filled, late.state) == (Decimal(40), OrderState.WORKING)
 
 
 def test_a_fill_of_a_cancelled_order_is_booked_and_does_not_bring_it_back() -> None:
-    ended = saw_order(view(), order(status=OrderStatus.CANCELED), settle=True).view
-    change = saw_fill(ended, fill(40, 40))
+    ended = apply_order(view(), order(status=OrderStatus.CANCELED), authoritative=True).view
+    change = apply_fill(ended, fill(40, 40))
     assert change.view.filled == 40
     assert change.view.state is OrderState.ENDED
     assert change.view.status is OrderStatus.CANCELED
 
 
 def test_a_lost_order_still_accepts_fills() -> None:
-    lost = was_lost(no_answer(view()).view).view
+    lost = mark_lost(mark_unknown(view()).view).view
     assert lost.state is OrderState.LOST
     assert not lost.state.may_fill
-    change = saw_fill(lost, fill(100, 100))
+    change = apply_fill(lost, fill(100, 100))
     assert change.view.state is OrderState.ENDED
-    assert change.bookings[0].quantity == 100
+    assert change.fills[0].quantity == 100
 
 
 def test_a_late_refusal_does_not_undo_what_was_seen() -> None:
-    working = saw_order(view(), order(), settle=False).view
-    assert was_refused(working).view is working
-    assert no_answer(working).view is working
+    working = apply_order(view(), order(), authoritative=False).view
+    assert mark_refused(working).view is working
+    assert mark_unknown(working).view is working
 
 
 def test_an_order_of_another_symbol_under_our_name_is_not_booked() -> None:
-    change = saw_order(view(), order(10, "10", OrderStatus.FILLED, symbol="B"), settle=True)
-    assert not change.bookings
-    assert "nothing of it was booked" in change.alarms[0]
+    change = apply_order(view(), order(10, "10", OrderStatus.FILLED, symbol="B"), authoritative=True)
+    assert not change.fills
+    assert "none of its fills were recorded" in change.warnings[0]
 
 
 def test_an_overfill_is_booked_and_told() -> None:
-    change = saw_fill(view(), fill(120, 120))
+    change = apply_fill(view(), fill(120, 120))
     assert change.view.filled == 120
-    assert "more than asked" in change.alarms[0]
+    assert "overfilled: 120 shares of 100" in change.warnings[0]
 
 
 def test_an_unknown_status_counts_as_live_and_is_told() -> None:
-    change = saw_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), settle=True)
+    change = apply_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), authoritative=True)
     assert change.view.state is OrderState.WORKING
-    assert "'quarantined'" in change.alarms[0]
+    assert "'quarantined'" in change.warnings[0]
 
 
 def test_only_the_broker_ends_an_order_that_we_cancel() -> None:
-    asked = cancel_was_asked(saw_order(view(), order(), settle=True).view).view
+    asked = mark_cancel_requested(apply_order(view(), order(), authoritative=True).view).view
     assert asked.cancel_requested
     assert asked.state is OrderState.WORKING
-    assert sent_again(asked).view is asked
+    assert mark_resent(asked).view is asked

@@ -13,13 +13,13 @@ from finrl_pod.paper.records import ActionKind, CorporateAction, OrderStatus, Si
 
 
 def test_an_unknown_status_is_read_as_such_and_not_as_the_end_of_an_order() -> None:
-    assert OrderStatus.read("quarantined") is OrderStatus.UNKNOWN
+    assert OrderStatus.parse("quarantined") is OrderStatus.UNKNOWN
     assert not OrderStatus.UNKNOWN.terminal
 
 
 @pytest.mark.parametrize("word", ["filled", "canceled", "expired", "replaced", "rejected"])
 def test_ends_of_an_order(word: str) -> None:
-    assert OrderStatus.read(word).terminal
+    assert OrderStatus.parse(word).terminal
 
 
 def test_done_for_day_is_not_the_end() -> None:

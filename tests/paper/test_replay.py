@@ -15,12 +15,12 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, PaperConfig, ScheduleSettings
-from tests.paper.made import SYMBOLS, Rotating, Source, config, prices
+from tests.paper.factories import SYMBOLS, FixedSource, RotatingStrategy, config, prices
 
 FIRST, LAST = date(2024, 1, 8), date(2024, 2, 2)
 OPEN, CLOSE = ScheduleSettings("open"), ScheduleSettings("close")
@@ -40,11 +40,11 @@ OPEN, CLOSE = ScheduleSettings("open"), ScheduleSettings("close")
 def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig) -> None:
     panel = prices()
     journal = tmp_path / "j.sqlite"
-    played = replay(settings, panel, Source(Rotating()), FIRST, LAST, journal)
+    played = replay(settings, panel, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
     market = build_market(panel, (), (0, 10))
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital)
-    tested = backtest_paper(Rotating(), panel, market, *terms, settings.schedule.mode)
+    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, settings.schedule.mode)
     assert [equity for _, equity in played.equity] == list(tested.equity)
     assert [str(day) for day, _ in played.equity] == days[terms[0] : terms[1] + 1]
     store = Store.open(journal)
@@ -69,20 +69,20 @@ def test_orders_without_rounding_or_buffer_give_the_plain_backtest() -> None:
 
 def test_a_period_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
     journal = tmp_path / "j.sqlite"
-    with pytest.raises(InputError, match="two sessions at least"):
-        replay(config(), prices(), Source(Rotating()), FIRST, FIRST, journal)
+    with pytest.raises(InputError, match="at least two sessions"):
+        replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, FIRST, journal)
     closes = replace(prices(), open=None)
     with pytest.raises(InputError, match="no opening prices"):
-        replay(config(), closes, Source(Rotating()), FIRST, LAST, journal)
+        replay(config(), closes, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
     journal.touch()
     with pytest.raises(InputError, match="exists already"):
-        replay(config(), prices(), Source(Rotating()), FIRST, LAST, journal)
+        replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, LAST, journal)
 
 
 def test_buys_that_wait_for_their_sales_come_after_them(tmp_path: Path) -> None:
     settings = config(orders=OrderSettings(collar=0.2, funding="after_sales"))
     journal = tmp_path / "j.sqlite"
-    played = replay(settings, prices(), Source(Rotating()), FIRST, date(2024, 1, 12), journal)
+    played = replay(settings, prices(), FixedSource(RotatingStrategy()), FIRST, date(2024, 1, 12), journal)
     store = Store.open(journal)
     rows = orders(store)
     store.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.execution.risk import Exposure, Risk, RiskState
+from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import OrderRequest, OrderType, Side, TimeInForce
 from finrl_pod.paper.settings import OrderSettings, RiskSettings, parse
@@ -32,8 +32,8 @@ def exposure(a: int = 0, b: int = 0, live: int = 0, traded: int = 0, account: in
 
 
 @pytest.fixture
-def risk(tmp_path: Path) -> Risk:
-    return Risk(Store.create_or_open(tmp_path / "j.sqlite"), LIMITS, OrderSettings(collar=0.1))
+def risk(tmp_path: Path) -> RiskManager:
+    return RiskManager(Store.create_or_open(tmp_path / "j.sqlite"), LIMITS, OrderSettings(collar=0.1))
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,21 @@ def risk(tmp_path: Path) -> Risk:
         (buy(101), exposure(a=100, live=100), "position would be 30.1%"),
         (buy(200), exposure(b=610), "gross exposure would be 81.0%"),
         (buy(200), exposure(b=510), "net exposure would be 71.0%"),
-        (buy(200), exposure(traded=3100), "turnover of the day would be 51.0%"),
+        (buy(200), exposure(traded=3100), "daily turnover would be 51.0%"),
         (buy(900, Side.SELL), exposure(a=900, traded=9000), None),
-        (buy(100, Side.SELL), exposure(a=99), "99 own shares are held of the 100"),
-        (buy(100, Side.SELL), exposure(a=100, account=99), "the account holds 99 shares of the 100"),
+        (buy(100, Side.SELL), exposure(a=99), "sells 100 shares, but 99 own shares are held"),
+        (buy(100, Side.SELL), exposure(a=100, account=99), "sells 100 shares, but the account holds 99"),
         (buy(100, Side.SELL), exposure(a=100, account=100), None),
         (buy(100, limit="11.00"), exposure(), None),
         (buy(100, limit="11.20"), exposure(), "12.00% from the decision's price"),
     ],
 )
-def test_each_limit_holds_alone(risk: Risk, request_: OrderRequest, state: Exposure, words: str | None) -> None:
+def test_each_limit_holds_alone(risk: RiskManager, request_: OrderRequest, state: Exposure, words: str | None) -> None:
     refusal = risk.refusal(request_, Decimal(10), state)
     assert refusal is None if words is None else words in str(refusal)
 
 
-def test_states_let_through_what_they_say(risk: Risk) -> None:
+def test_states_let_through_what_they_say(risk: RiskManager) -> None:
     sale, more, turned = buy(50, Side.SELL), buy(50), buy(150, Side.SELL)
     risk.set(RiskState.REDUCING, "test", NOW)
     assert risk.refusal(sale, Decimal(10), exposure(a=100)) is None
@@ -69,16 +69,16 @@ def test_states_let_through_what_they_say(risk: Risk) -> None:
     assert "halted" in str(risk.refusal(sale, Decimal(10), exposure(a=100)))
 
 
-def test_a_state_is_only_tightened(risk: Risk) -> None:
+def test_a_state_is_only_tightened(risk: RiskManager) -> None:
     assert risk.tighten(RiskState.HALTED, "a", NOW)
     assert not risk.tighten(RiskState.REDUCING, "b", NOW)
     assert (risk.state, risk.reason) == (RiskState.HALTED, "a")
 
 
-def test_losses_are_told_with_their_figures(risk: Risk) -> None:
-    assert risk.breach(Decimal(96), Decimal(100), Decimal(100)) is None
-    assert "loss of 6.00%" in str(risk.breach(Decimal(94), Decimal(100), Decimal(100)))
-    assert "drawdown of 26.00%" in str(risk.breach(Decimal(74), Decimal(75), Decimal(100)))
+def test_losses_are_told_with_their_figures(risk: RiskManager) -> None:
+    assert risk.loss_breach(Decimal(96), Decimal(100), Decimal(100)) is None
+    assert "loss of 6.00%" in str(risk.loss_breach(Decimal(94), Decimal(100), Decimal(100)))
+    assert "drawdown of 26.00%" in str(risk.loss_breach(Decimal(74), Decimal(75), Decimal(100)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_losses_are_told_with_their_figures(risk: Risk) -> None:
         ({"orders": {"collar": 1.0}}, "orders.collar is out of its range, got 1.0: it must be 0 or more and below 1"),
         ({"data": {"max_jump": 0.0}}, "data.max_jump is out of its range"),
         ({"data": {"window": 10**9}}, "data.window is out of its range"),
-        ({"outside": {"port": 70_000}}, "outside.port is out of its range, got 70000: it must be 0 to 65,535"),
+        ({"monitoring": {"port": 70_000}}, "monitoring.port is out of its range, got 70000: it must be 0 to 65,535"),
         ({"timing": {"poll": 0.0}}, "timing.poll is out of its range"),
         ({"schedule": {"lead_minutes": 1}}, "schedule.lead_minutes is out of its range, got 1.0: it must be 3 to 180"),
         ({"name": "two\nlines"}, r"config: name is out of its range, got 'two\\nlines': it must be 1 to 64 characters"),

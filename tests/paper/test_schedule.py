@@ -9,14 +9,14 @@ import pytest
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.runtime import schedule
-from finrl_pod.paper.runtime.schedule import Calendar, Round
+from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
 from finrl_pod.paper.settings import ScheduleSettings
 
 NEW_YORK = ZoneInfo("America/New_York")
 
 
-def round_at(moment: datetime, mode: str = "open", lead: float = 30.0) -> Round:
-    return Calendar().rounds(moment, ScheduleSettings(mode, lead))[0]  # type: ignore[arg-type]
+def round_at(moment: datetime, mode: str = "open", lead: float = 30.0) -> TradingCycle:
+    return Calendar().cycles(moment, ScheduleSettings(mode, lead))[0]  # type: ignore[arg-type]
 
 
 def new_york(moment: datetime) -> str:
@@ -48,7 +48,7 @@ def test_every_order_leaves_within_the_brokers_hours_over_years() -> None:
     for mode, minutes in (("open", 2), ("close", 10)):
         moment = datetime(2022, 1, 3, tzinfo=UTC)
         while moment.year < 2025:
-            found = calendar.rounds(moment, ScheduleSettings(mode, 25))[0]  # type: ignore[arg-type]
+            found = calendar.cycles(moment, ScheduleSettings(mode, 25))[0]  # type: ignore[arg-type]
             assert found.opens < found.deadline < found.auction - timedelta(minutes=minutes)
             assert found.bar < found.session.date
             assert calendar.last_closed(found.opens).date == found.bar
@@ -56,7 +56,7 @@ def test_every_order_leaves_within_the_brokers_hours_over_years() -> None:
 
 
 def test_rounds_since_a_bar_are_those_that_were_missed() -> None:
-    missed = Calendar().rounds_since("2024-01-08", datetime(2024, 1, 12, 3, tzinfo=UTC), ScheduleSettings())
+    missed = Calendar().cycles_since("2024-01-08", datetime(2024, 1, 12, 3, tzinfo=UTC), ScheduleSettings())
     assert [str(r.bar) for r in missed] == ["2024-01-09", "2024-01-10"]
 
 

@@ -23,13 +23,13 @@ rules = st.builds(
 
 @given(books, st.decimals("0", "50000", places=2), rules)
 def test_orders_are_rounded_affordable_and_never_go_short(
-    book: list[tuple[float, int, Decimal, bool]], cash: Decimal, terms: SizingRules
+    ledger: list[tuple[float, int, Decimal, bool]], cash: Decimal, terms: SizingRules
 ) -> None:
-    total = sum(w for w, *_ in book) or 1.0
-    weights = [w / max(total, 1.0) for w, *_ in book]
-    shares = [Decimal(s) for _, s, _, _ in book]
-    cost = [p for _, _, p, _ in book]
-    fixed = [f for *_, f in book]
+    total = sum(w for w, *_ in ledger) or 1.0
+    weights = [w / max(total, 1.0) for w, *_ in ledger]
+    shares = [Decimal(s) for _, s, _, _ in ledger]
+    cost = [p for _, _, p, _ in ledger]
+    fixed = [f for *_, f in ledger]
     wanted = size_orders(weights, cash, shares, cost, fixed, terms)
     worth = cash + sum((s * p for s, p in zip(shares, cost, strict=True)), Decimal(0))
     left = cash

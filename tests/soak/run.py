@@ -6,8 +6,8 @@ The same sessions are traded three times at once: `killed`, with faults and kill
 alone, where the daemon's memory is measured; `calm`, without any. Each is judged from the server's log and its
 journal, and `steady` must fill what `calm` fills. OUT keeps logs, journals and the daemons' output of each.
 
-Server, daemon, timeouts and limiter share one clock. It runs at AWAKE simulated seconds a second while the daemon works
-or waits for an answer, and flies while it sleeps: a slow machine makes the soak longer and changes nothing else. A
+Server, daemon, timeouts and limiter share one clock. It runs at WORKING_PACE while the daemon works
+or waits for an answer, and at WAITING_PACE while it sleeps: a slow machine makes the soak longer, nothing else. A
 killed daemon is missing for some minutes, and a few random ones more.
 """
 
@@ -40,12 +40,12 @@ from finrl_pod.fake_alpaca.settings import Settings
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-AWAKE, ASLEEP = 20.0, 800_000.0  # simulated seconds a second
+WORKING_PACE, WAITING_PACE = 20.0, 800_000.0  # simulated seconds a second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
 BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # seconds around each opening in which a kill may come
 HANG = 0.9  # real seconds: longer than the daemon waits for an answer
 STARTING = Pace(30.0, 30.0)  # while a daemon starts: some simulated minutes, as for a real one
-PATIENCE = 120.0  # real seconds for one simulated day
+TIMEOUT = 120.0  # real seconds for one simulated day
 ON_ITS_WAY = 5.0  # simulated seconds that a request may take
 SETTLED = 20  # sessions after which memory should not grow any more
 GROWTH = 20.0  # MiB that it may grow all the same
@@ -86,7 +86,7 @@ def soak(plan: Soak) -> Soak:
     began = time.monotonic()
     with server, (plan.out / "daemon.log").open("ab") as output:
         daemon = _start(plan, server, clock, output)
-        server.follow_client_sleep(AWAKE, ASLEEP)
+        server.follow_client_sleep(WORKING_PACE, WAITING_PACE)
         for day in days:
             while moments and moments[0] < day.close:
                 daemon = _kill(plan, server, daemon, moments.pop(0), clock, output, rng)
@@ -94,7 +94,7 @@ def soak(plan: Soak) -> Soak:
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
         # The daemon stops where nothing is to happen any more, and has time for it.
-        reach(server, days[-1].close + 3600, daemon, lambda: server.set_pace(Pace(AWAKE, AWAKE)))
+        reach(server, days[-1].close + 3600, daemon, lambda: server.set_pace(Pace(WORKING_PACE, WORKING_PACE)))
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
@@ -169,15 +169,15 @@ def _kill(
     daemon.wait()
     server.jump(server.clock.now() + timedelta(minutes=rng.uniform(0.0, 10.0)))
     started = _start(plan, server, clock, output)
-    server.follow_client_sleep(AWAKE, ASLEEP)
+    server.follow_client_sleep(WORKING_PACE, WAITING_PACE)
     return started
 
 
 def reach(
-    server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], deed: Callable[[], None] = lambda: None
+    server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], action: Callable[[], None] = lambda: None
 ) -> None:
     """Wait for a simulated moment and do something just then. Ends the soak when the daemon has left before."""
-    reached, end = server.schedule(moment, deed), time.monotonic() + PATIENCE
+    reached, end = server.schedule(moment, action), time.monotonic() + TIMEOUT
     while not reached.wait(timeout=0.2):
         if daemon.poll() is not None or time.monotonic() > end:
             when = datetime.fromtimestamp(server.clock.seconds(), UTC)
@@ -196,7 +196,7 @@ def all_runs(out: Path, sessions: int, fault_rate: float, kills: int, seed: int)
 
 
 def main() -> int:
-    from tests.soak.judge import judge, same_fills
+    from tests.soak.consistency import check_run, compare_fills
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -210,9 +210,11 @@ def main() -> int:
     began = time.monotonic()
     runs = all_runs(a.out, a.sessions, a.fault_rate, a.kills, a.seed)
     seconds = time.monotonic() - began
-    verdicts = {n: judge(run.out / "server.jsonl", run.out / "journal.sqlite", ON_ITS_WAY) for n, run in runs.items()}
+    verdicts = {
+        n: check_run(run.out / "server.jsonl", run.out / "journal.sqlite", ON_ITS_WAY) for n, run in runs.items()
+    }
     faults = [f"{name}: {fault}" for name, verdict in verdicts.items() for fault in verdict.faults]
-    different = same_fills(verdicts["steady"], verdicts["calm"])
+    different = compare_fills(verdicts["steady"], verdicts["calm"])
     grown = growth(runs["steady"])
     if grown is not None and grown >= GROWTH:
         faults.append(f"steady: the daemon grew by {grown:.1f} MiB after session {SETTLED}, {GROWTH:.0f} are allowed")

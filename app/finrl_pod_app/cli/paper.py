@@ -1,4 +1,4 @@
-"""`finrl-pod paper`: trade a paper account unattended, look at it, and tell it what to do."""
+"""`finrl-pod paper`: trade a paper account unattended, show its status, and control it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from finrl_pod.paper.journal.store import Store
     from finrl_pod.paper.settings import PaperConfig
 
-DIFFERS = 1
-LOOK_EVERY = 0.1  # seconds between two looks for the daemon's answer
+DIFFERS = 1  # exit code
+POLL_INTERVAL = 0.1  # seconds between two checks for a command's result
 
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the daemon; see docs.")]
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config of the daemon; see docs/paper-trading.md.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
-Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer.")]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's result.")]
 DEFAULT = Path("paper.toml")
 
 
@@ -30,21 +30,21 @@ DEFAULT = Path("paper.toml")
 def run(
     config: Config = DEFAULT,
     allow_unpromoted: Annotated[
-        bool, typer.Option("--allow-unpromoted", help="Trade a champion that was not promoted: on loopback only.")
+        bool, typer.Option("--allow-unpromoted", help="Trade a champion that was not promoted; on loopback only.")
     ] = False,
 ) -> None:
-    """Trade until told to stop. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
+    """Trade until stopped. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
     from finrl_pod.paper.settings import load
     from finrl_pod_app.paper.runner import run_daemon
 
     if allow_unpromoted:
-        typer.echo("*** A champion that was NOT promoted trades here, against a server on this machine. ***", err=True)
+        typer.echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
     run_daemon(load(config), allow_unpromoted=allow_unpromoted)
 
 
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
 def status(config: Config = DEFAULT, as_json: Json = False) -> None:
-    """Show account, positions, open orders, state and the last alerts. Works while the daemon is down, too."""
+    """Show account, positions, open orders, state and the last alerts, also while the daemon is down."""
     from finrl_pod.paper.monitoring.status import status as read_status
 
     settings, store = _open(config)
@@ -60,7 +60,7 @@ def status(config: Config = DEFAULT, as_json: Json = False) -> None:
 @app.command("orders", epilog="Example: finrl-pod paper orders paper.toml --last 20")
 def orders(
     config: Config = DEFAULT,
-    last: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    last: Annotated[int, typer.Option(min=1, help="Number of newest orders to list.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List the orders of the journal, the newest last."""
@@ -78,46 +78,46 @@ def orders(
 
 @app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
 def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
-    """Send no more orders and cancel our live ones, until `resume`. Holds at once, also while the daemon is down."""
+    """Send no more orders and cancel own live ones until `resume`. Takes effect at once, even if the daemon is down."""
     from finrl_pod.paper.journal.commands import CommandName
 
-    # Nobody's answer is no failure: without a daemon there are no orders, and one that starts reads it first.
-    _ask(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
+    # No result is no failure: without a daemon there are no orders, and a starting daemon reads the halt first.
+    _submit(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
 
 
 @app.command("resume", epilog="Example: finrl-pod paper resume paper.toml")
 def resume(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
-    """Trade again after a halt, a loss limit or a flatten."""
+    """Resume trading after a halt, a loss limit or a flatten."""
     from finrl_pod.paper.journal.commands import CommandName
 
-    _ask(_open(config)[1], CommandName.RESUME, wait, as_json=as_json)
+    _submit(_open(config)[1], CommandName.RESUME, wait, as_json=as_json)
 
 
 @app.command("reconcile", epilog="Example: finrl-pod paper reconcile paper.toml --acknowledge")
 def reconcile(
     config: Config = DEFAULT,
     acknowledge: Annotated[
-        bool, typer.Option("--acknowledge", help="Accept the account as it is: differences are foreign from now on.")
+        bool, typer.Option("--acknowledge", help="Accept the account as it is: differences become external holdings.")
     ] = False,
     wait: Wait = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Compare the journal with the broker. Exit code 1 when they do not agree, or no daemon has answered."""
+    """Compare the journal with the broker. Exit code 1 if they disagree or no daemon answers."""
     from finrl_pod.paper.journal.commands import CommandName
 
     name = CommandName.ACKNOWLEDGE if acknowledge else CommandName.RECONCILE
-    _ask(_open(config)[1], name, wait, as_json=as_json, needs_answer=True)
+    _submit(_open(config)[1], name, wait, as_json=as_json, needs_result=True)
 
 
 @app.command("flatten", epilog="Example: finrl-pod paper flatten paper.toml")
 def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) -> None:
-    """Sell our own shares, and nobody else's; nothing is bought afterwards until `resume`.
+    """Sell own shares only; nothing is bought afterwards until `resume`.
 
-    Exit code 1 when it was refused, or no daemon has answered.
+    Exit code 1 if it was refused or no daemon answers.
     """
     from finrl_pod.paper.journal.commands import CommandName
 
-    _ask(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json, needs_answer=True)
+    _submit(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json, needs_result=True)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
@@ -125,12 +125,10 @@ def replay(
     start: Annotated[str, typer.Argument(metavar="START", help="First day, as 2020-01-02.")],
     end: Annotated[str, typer.Argument(metavar="END", help="Last day.")],
     config: Config = DEFAULT,
-    journal: Annotated[
-        Path | None, typer.Option(help="Where to keep the replay's journal; a temporary place unless given.")
-    ] = None,
+    journal: Annotated[Path | None, typer.Option(help="File for the replay's journal; temporary unless given.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a past period through the daemon, simulated, and compare it with the backtest. Exit code 1 if they differ."""
+    """Replay a past period through the daemon and compare it with the backtest. Exit code 1 if they differ."""
     import tempfile
 
     from finrl_pod.data.dates import first_moment
@@ -155,9 +153,9 @@ def replay(
 def track(
     config: Config = DEFAULT,
     journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take journal and settings from here, not from the config.")
+        Path | None, typer.Option(metavar="FILE", help="Read journal and settings from this file, not the config.")
     ] = None,
-    panel: Annotated[str, typer.Option(help="Stored prices to test on; the daemon's own feed unless given.")] = "",
+    panel: Annotated[str, typer.Option(help="Name of stored prices; the daemon's own feed unless given.")] = "",
     as_json: Json = False,
 ) -> None:
     """Compare the account's equity with the backtest that sends the same orders. Exit code 1 if they differ."""
@@ -165,9 +163,11 @@ def track(
 
     from finrl_pod.paper.settings import load
     from finrl_pod_app.paper.status_view import show_track
-    from finrl_pod_app.paper.tracking_error import kept_config, run_track
+    from finrl_pod_app.paper.tracking_error import recorded_settings, run_track
 
-    settings = load(config) if journal is None else dataclasses.replace(kept_config(journal), journal=str(journal))
+    settings = (
+        load(config) if journal is None else dataclasses.replace(recorded_settings(journal), journal=str(journal))
+    )
     document = run_track(settings, panel)
     if as_json:
         print_json(document)
@@ -179,12 +179,12 @@ def track(
 
 @app.command("demo", epilog="Example: finrl-pod paper demo --sessions 21")
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the champion and of each demonstration.")] = Path("runs/paper"),
+    out: Annotated[Path, typer.Option(help="Folder for the champion and the results.")] = Path("runs/paper"),
     start: Annotated[str, typer.Option(metavar="DATE", help="First simulated day.")] = "2019-06-03",
-    sessions: Annotated[int, typer.Option(min=3, max=252, help="Trading days.")] = 21,
+    sessions: Annotated[int, typer.Option(min=3, max=252, help="Number of sessions.")] = 21,
     as_json: Json = False,
 ) -> None:
-    """Trade one simulated month with the daemon against the fake server: no account, no network, some minutes."""
+    """Trade one simulated month against the fake server: no account, no network, some minutes."""
     from finrl_pod.data.dates import first_moment
     from finrl_pod_app.paper.demo import run_demo
     from finrl_pod_app.paper.status_view import show_demo
@@ -211,27 +211,26 @@ def _open(config: Path) -> tuple[PaperConfig, Store]:
     return settings, Store.open(Path(settings.journal))
 
 
-def _ask(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_answer: bool = False) -> None:
-    """Leave a command and wait for its answer; without one it holds at the daemon's next start.
+def _submit(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_result: bool = False) -> None:
+    """Submit a command and wait for its result; a pending one is executed when the daemon runs next.
 
-    Exits with code 1 where the answer is no, and with `needs_answer` where there is none.
+    Exits with code 1 if the command was refused, or, with `needs_result`, if there is no result in time.
     """
     import time
 
-    from finrl_pod.paper.journal.commands import answered
-    from finrl_pod_app.paper.commands import give, own_name
+    from finrl_pod.paper.journal.commands import current_user, read_result, submit_command
 
-    number, end = give(store, name, user=own_name()), time.monotonic() + wait
-    answer = answered(store, number)
-    while answer is None and time.monotonic() < end:
-        time.sleep(LOOK_EVERY)
-        answer = answered(store, number)
-    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": answer and answer.words}
-    document["refused"] = answer is not None and answer.refused
+    number, end = submit_command(store, name, user=current_user()), time.monotonic() + wait
+    result = read_result(store, number)
+    while result is None and time.monotonic() < end:
+        time.sleep(POLL_INTERVAL)
+        result = read_result(store, number)
+    document: dict[str, Any] = {"command": name.value, "number": number, "outcome": result and result.message}
+    document["refused"] = result is not None and result.refused
     if as_json:
         print_json(document)
     else:
-        words = answer.words if answer else "no daemon has answered yet: it will obey as soon as it runs"
-        typer.echo(f"{name.value}: {words}")
-    if document["refused"] or (needs_answer and answer is None):
+        message = result.message if result else "no result yet; the command is executed as soon as the daemon runs"
+        typer.echo(f"{name.value}: {message}")
+    if document["refused"] or (needs_result and result is None):
         raise typer.Exit(DIFFERS)

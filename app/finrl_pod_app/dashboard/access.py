@@ -57,6 +57,6 @@ def visitor_address() -> str:
 
 def default_user_name() -> str:
     """The server's account name for visitors on this machine, else empty."""
-    from finrl_pod_app.paper.commands import own_name
+    from finrl_pod.paper.journal.commands import current_user
 
-    return own_name() if visitor_address() in ("127.0.0.1", "::1") else ""
+    return current_user() if visitor_address() in ("127.0.0.1", "::1") else ""

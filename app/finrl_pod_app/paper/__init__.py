@@ -1,1 +1,1 @@
-"""What the paper-trading commands do, as functions."""
+"""The paper-trading commands as functions."""

@@ -1,4 +1,4 @@
-"""`finrl-pod paper demo`: the daemon, as a process, trades one simulated month against the fake server."""
+"""`finrl-pod paper demo`: the daemon process trades one simulated month against the fake server."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.files import write_text
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.status import heartbeat, status
+from finrl_pod.paper.monitoring.status import read_heartbeat, status
 from finrl_pod.paper.settings import load
 from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
-from finrl_pod_app.paper.tracking_error import keep_track, track
+from finrl_pod_app.paper.tracking_error import measure_tracking, save_tracking
 from finrl_pod_app.services.presets import preset
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import run_tournament
 
-# Simulated seconds a second: before it starts, daemon working, daemon idle. Time limits of 15 simulated seconds shrink
-# with the second, work does not: on a slow machine too an answer must come in time.
-STILL, AWAKE, ASLEEP = 0.0, 4.0, 400_000.0
+# Simulated seconds per real second: before the daemon starts, while it works, while it waits. Timeouts of 15 simulated
+# seconds shrink with the scale, work does not: answers must be in time on a slow machine too.
+STOPPED, WORKING, WAITING = 0.0, 4.0, 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
-AFTER = 1_200.0  # simulated seconds after the close at which a day is over
+AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day is over
 CASH = 100_000
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
@@ -56,7 +56,7 @@ lead_minutes = {lead}
 [data]
 window = 300  # the longest feature looks back 252 sessions
 
-[outside]
+[monitoring]
 heartbeat = "heartbeat.json"
 
 [risk]
@@ -64,25 +64,26 @@ max_position = 1.0
 max_order = 1.0
 """
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
+def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[str, Any]:
     """Train a champion unless `out` holds one, trade `sessions` sessions, and compare with the backtest.
 
-    Returns plain values. Raises SetupError when the daemon does not start or leaves early.
+    progress: called with one line at each step. Returns JSON values. Raises SetupError if the daemon does not
+    start or exits early.
     """
     run = out / "champion"
     if not (run / "report.json").is_file():
-        say("training a small champion, which has passed no gate and trades here alone (a minute or two)")
+        progress("training a small champion for this demo only; it passed no promotion gate (a minute or two)")
         run_tournament(preset("quick"), run, device="cpu", resume=(run / "config.json").exists())
     panel = load_panel(preset("quick"))
-    load_promoted(run, panel.symbols, allow_unpromoted=True)  # one of another version is refused here, in a sentence
+    load_promoted(run, panel.symbols, allow_unpromoted=True)  # raises RunError for a run of another version
     folder = out / f"paper-{time.strftime('%Y%m%d-%H%M%S')}"
     folder.mkdir(parents=True)
     log = folder / "server.jsonl"
     server = FakeAlpaca(
-        panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STILL, STILL), log=log,
+        panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STOPPED, STOPPED), log=log,
         clock=folder / "clock.json",
     )  # fmt: skip
     days = [s for s in server.exchange.prices.sessions.all if s.date >= start][: sessions + 1]
@@ -90,16 +91,16 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
         config = folder / "paper.toml"
         symbols = "[" + ", ".join(f'"{symbol}"' for symbol in panel.symbols) + "]"
         write_text(config, _CONFIG.format(run=run.resolve(), symbols=symbols, url=server.url, cash=CASH, lead=LEAD))
-        say(f"starting the daemon and a stand-in for the broker, {len(days)} simulated days, in {folder}")
-        daemon = _start(config, output, folder)
+        progress(f"starting the daemon and a fake broker for {len(days)} simulated days in {folder}")
+        daemon = _start_daemon(config, output, folder)
         try:
-            server.follow_client_sleep(AWAKE, ASLEEP)
+            server.follow_client_sleep(WORKING, WAITING)
             for day in days:
-                worth: list[Decimal] = []
-                look = functools.partial(_weigh, server, worth)
-                _until(server, day.close + AFTER, look, daemon, folder)
-                say(f"{day.date}: the account is worth {worth[0]:,.2f}")
-            server.call(lambda: server.set_pace(Pace(AWAKE, AWAKE)))  # it stops in peace
+                equity: list[Decimal] = []
+                record = functools.partial(_record_equity, server, equity)
+                _wait_until(server, day.close + AFTER_CLOSE, record, daemon, folder)
+                progress(f"{day.date}: account equity {equity[0]:,.2f}")
+            server.call(lambda: server.set_pace(Pace(WORKING, WORKING)))  # slow enough for an orderly stop
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(timeout=60)
             held = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
@@ -107,21 +108,21 @@ def run_demo(out: Path, start: date, sessions: int, say: Say) -> dict[str, Any]:
             if daemon.poll() is None:
                 daemon.kill()
     if code != 0:
-        raise SetupError(f"the daemon left with exit code {code}: see {folder / 'daemon.log'}")
-    return _told(config, folder, held)
+        raise SetupError(f"the daemon exited with code {code}: see {folder / 'daemon.log'}")
+    return _summary(config, folder, held)
 
 
-def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:
-    """What the journal says, beside the server's account (held) and the backtest that sends the same orders."""
+def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:
+    """Return the journal's result, compared with the server's positions (held) and the equivalent backtest."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
     try:
         document = status(store, config)
-        found = track(config, store, load_panel(preset("quick")))
+        tracking = measure_tracking(config, store, load_panel(preset("quick")))
     finally:
         store.close()
-    keep_track(Path(config.journal), found)
-    marks, tested, differences = found.marks, found.tested, found.differences
+    save_tracking(Path(config.journal), tracking)
+    marks, backtest, differences = tracking.marks, tracking.backtest, tracking.differences
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
         "capital": str(Decimal(CASH)),
@@ -129,7 +130,7 @@ def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[
         "last": str(marks[-1][0]),
         "sessions": len(marks),
         "equity": str(marks[-1][1].quantize(CENT)),
-        "backtest_equity": str(tested.equity[-1].quantize(CENT)),
+        "backtest_equity": str(backtest.equity[-1].quantize(CENT)),
         "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
         "same": not differences,
         "differences": differences,
@@ -137,12 +138,12 @@ def _told(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[
     }
 
 
-def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
+def _start_daemon(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", "run", str(config), "--allow-unpromoted"]
     keys = {"APCA_API_KEY_ID": "no-key-needed-here", "APCA_API_SECRET_KEY": "no-secret-needed-here"}
     daemon = subprocess.Popen(command, env={**os.environ, **keys}, stdout=output, stderr=subprocess.STDOUT)
     end = time.monotonic() + START_TIMEOUT
-    while not heartbeat(str(folder / "heartbeat.json")).get("trading"):
+    while not read_heartbeat(str(folder / "heartbeat.json")).get("trading"):
         if daemon.poll() is not None or time.monotonic() > end:
             daemon.kill()
             raise SetupError(f"the daemon did not start: see {folder / 'daemon.log'}")
@@ -150,15 +151,15 @@ def _start(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
     return daemon
 
 
-def _weigh(server: FakeAlpaca, worth: list[Decimal]) -> None:
-    worth.append(server.exchange.balances(server.exchange.now).equity)
+def _record_equity(server: FakeAlpaca, equity: list[Decimal]) -> None:
+    equity.append(server.exchange.balances(server.exchange.now).equity)
 
 
-def _until(
-    server: FakeAlpaca, moment: float, deed: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
+def _wait_until(
+    server: FakeAlpaca, moment: float, action: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
 ) -> None:
-    """Wait for a simulated moment, at which the deed is done."""
-    reached = server.schedule(moment, deed)
+    """Wait for a simulated time, at which the server calls `action`."""
+    reached = server.schedule(moment, action)
     while not reached.wait(timeout=0.1):
         if daemon.poll() is not None:
-            raise SetupError(f"the daemon left with {daemon.returncode}: see {folder / 'daemon.log'}")
+            raise SetupError(f"the daemon exited with {daemon.returncode}: see {folder / 'daemon.log'}")

@@ -1,4 +1,4 @@
-"""The terms of a backtest with execution="paper": orders as the daemon would size and send them."""
+"""Execution rules of a backtest with execution="paper": orders sized and sent as the daemon does."""
 
 from __future__ import annotations
 
@@ -9,32 +9,22 @@ from decimal import Decimal
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.orders import SizingRules
-from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.settings import OrderSettings, PaperConfig
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 
-# What a paper account has no counterpart for may stand at its default only.
-NOT_OF_ORDERS = (
-    *(
-        "delay",
-        "short",
-        "leverage",
-        "fill",
-        "whole_shares",
-        "buy_allocation",
-        "participation",
-        "borrow_fee",
-        "cash_rates",
-    ),
-    *("per_share", "per_share_minimum", "half_spread_bps", "impact", "delisting_return"),
+# Settings without a counterpart in a paper account: they must keep their defaults.
+UNSUPPORTED_SETTINGS = (
+    *("delay", "short", "leverage", "fill", "whole_shares", "buy_allocation", "participation", "borrow_fee"),
+    *("cash_rates", "per_share", "per_share_minimum", "half_spread_bps", "impact", "delisting_return"),
 )
 
 
 @dataclass(frozen=True)
-class PaperTerms:
-    """rules: how orders are sized. cash: at the start. auction: in which orders fill."""
+class PaperRules:
+    """rules: order sizing. cash: at the start, in currency. auction: the one in which orders fill."""
 
     rules: SizingRules
     cash: float
@@ -43,48 +33,48 @@ class PaperTerms:
     def backtest(
         self, strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int
     ) -> tuple[BacktestResult, int]:
-        """The result over bars first..last, and how many orders were sent."""
+        """Return the result over bars first..last and the number of orders."""
         tested = backtest_paper(strategy, panel, market, first, last, self.rules, self.cash, self.auction)
         return tested.result, len(tested.orders)
 
-    def sentences(self) -> list[str]:
-        """The terms in words, for a report."""
+    def description(self) -> list[str]:
+        """Return the rules as sentences for a report."""
         rules = self.rules
-        shares = "in fractions" if rules.fractional else "whole"
+        shares = "fractional shares" if rules.fractional else "whole shares"
         found = [
             f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
-            f"shares are bought {shares}, {float(100 * rules.cash_buffer):g}% of the equity stay in cash.",
+            f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
             f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction.",
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
-            "What is held of a ticker that ends stays in the account at its last close.",
+            "Positions in a delisted ticker stay in the account at the last close.",
         ]
         if rules.collar:
             found.append(
-                f"Limit prices stand {float(100 * rules.collar):g}% from the decision's prices; an order whose limit "
-                "the auction passes does not fill."
+                f"Limit prices are {float(100 * rules.collar):g}% from the decision's prices; an order does not fill "
+                "if the auction price is beyond its limit."
             )
         return found
 
 
-def of_config(config: PaperConfig, cost_bps: float | None = None, cash: float | None = None) -> PaperTerms:
-    """Those of a daemon's config; cost and cash may be others."""
+def rules_of_config(config: PaperConfig, cost_bps: float | None = None, cash: float | None = None) -> PaperRules:
+    """Return the rules of a daemon's config, optionally with another cost or starting cash."""
     rules = sizing_rules(config)
     if cost_bps is not None:
         rules = dataclasses.replace(rules, cost_rate=_rate(cost_bps))
-    return PaperTerms(rules, config.capital if cash is None else cash, config.schedule.mode)
+    return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode)
 
 
-def of_environment(environment: EnvironmentConfig, panel: Panel) -> PaperTerms:
-    """Those of a daemon that is told nothing else, with the environment's proportional cost and cash.
+def rules_of_environment(environment: EnvironmentConfig, panel: Panel) -> PaperRules:
+    """Return the rules of a daemon with default settings, but the environment's proportional cost and cash.
 
-    Raises ConfigError where the environment asks for what no order can do.
+    Raises ConfigError if the environment has a setting that orders in an auction do not support.
     """
-    usual = EnvironmentConfig()
-    for name in NOT_OF_ORDERS:
-        if getattr(environment, name) != getattr(usual, name):
+    defaults = EnvironmentConfig()
+    for name in UNSUPPORTED_SETTINGS:
+        if getattr(environment, name) != getattr(defaults, name):
             raise ConfigError(
-                f"execution = paper sends orders to an auction and knows no environment.{name}: leave it at "
-                f"{getattr(usual, name)!r}, got {getattr(environment, name)!r}"
+                f"execution = paper does not support environment.{name} = {getattr(environment, name)!r}; it must be "
+                f"{getattr(defaults, name)!r}"
             )
     orders = OrderSettings()
     rules = SizingRules(
@@ -94,7 +84,7 @@ def of_environment(environment: EnvironmentConfig, panel: Panel) -> PaperTerms:
         cost_rate=_rate(environment.cost_bps),
         collar=Decimal(str(orders.collar)),
     )
-    return PaperTerms(rules, environment.cash, "close" if panel.open is None else "open")
+    return PaperRules(rules, environment.cash, "close" if panel.open is None else "open")
 
 
 def _rate(cost_bps: float) -> Decimal:

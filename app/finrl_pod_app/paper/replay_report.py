@@ -1,4 +1,4 @@
-"""`finrl-pod paper replay`: a past period through the daemon, beside the backtest that sends the same orders."""
+"""`finrl-pod paper replay`: a past period through the daemon, compared with the backtest that sends the same orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
-from finrl_pod.paper.execution.planning import sizing_rules
+from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
@@ -30,13 +30,13 @@ CENT = Decimal("0.01")
 def run_replay(
     config: PaperConfig, start: date, end: date, journal: Path, progress: Callable[[date], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Replay, backtest the same, and compare: orders, fills, and equity to the cent.
+    """Replay a period, run the equivalent backtest, and compare orders, fills, and equity to the cent.
 
-    Returns plain values; `differences` itemises what is not the same, and `alerts` what the daemon kept back and why.
+    Returns JSON values: `differences` lists all differences, `alerts` the daemon's warnings.
     """
     panel = select(PanelStore().load(config.broker.panel), config.symbols)
-    first, last = _bars(panel, start, end)
-    # A champion that was not promoted may be replayed: nothing leaves this machine.
+    first, last = _bar_range(panel, start, end)
+    # A champion that was not promoted may be replayed: no order leaves this machine.
     source = strategy_source(config, allow_unpromoted=True)
     replayed = replay(config, panel, source, start, end, journal, progress)
     strategy = source.current().strategy
@@ -46,7 +46,7 @@ def run_replay(
     store = Store.open(journal)
     try:
         differences = compare(replayed.equity, tested, orders(store))
-        kept_back = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
+        warnings = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
     finally:
         store.close()
     return {
@@ -60,46 +60,43 @@ def run_replay(
         "backtest_equity": str(tested.equity[-1].quantize(CENT)),
         "same": not differences,
         "differences": differences,
-        "alerts": kept_back,
+        "alerts": warnings,
         "journal": str(journal),
         "metrics": {k: float(v) for k, v in tested.result.metrics.items() if np.isfinite(v)},
     }
 
 
-def _bars(panel: Panel, start: date, end: date) -> tuple[int, int]:
+def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
     if start > end:
-        raise InputError(f"the replay ends on {end}, before it begins on {start}: swap the dates")
+        raise InputError(f"END {end} is before START {start}: swap the dates")
     days = panel.times.astype("datetime64[D]")
     if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
-        raise InputError(
-            f"{start} to {end} reaches outside of panel {panel.name!r}, which covers {days[0]} to {days[-1]}: "
-            "choose dates inside"
-        )
+        raise InputError(f"{start} to {end} is not within panel {panel.name!r}, which covers {days[0]} to {days[-1]}")
     inside = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
     if len(inside) < 2:
-        raise InputError(f"panel {panel.name!r} has {len(inside)} bars from {start} to {end}, a replay needs two")
+        raise InputError(f"a replay needs 2 bars or more, panel {panel.name!r} has {len(inside)} from {start} to {end}")
     return int(inside[0]), int(inside[-1])
 
 
 def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[dict[str, Any]]) -> list[str]:
-    """Sentences on everything that is not the same. marks: own equity by session; sent: rows of `status.orders`."""
+    """Return all differences as sentences. marks: own equity by session. sent: rows of `status.orders`."""
     found = []
     days = [str(day) for day in tested.result.times.astype("datetime64[D]")]
     backtest = dict(zip(days, tested.equity, strict=True))
     for session, equity in marks:
         other = backtest.pop(str(session), None)
         if other is None:
-            found.append(f"{session}: the daemon has a mark of equity, the backtest has none")
+            found.append(f"{session}: the journal has an equity value, the backtest has none")
         elif abs(equity - other) >= CENT / 2:
-            found.append(f"{session}: equity {equity:.2f} at the daemon's, {other:.2f} in the backtest")
-    found += [f"{session}: the backtest has a mark of equity, the daemon has none" for session in backtest]
+            found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
+    found += [f"{session}: the backtest has an equity value, the journal has none" for session in backtest]
     mine = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
     theirs = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
     for key in sorted({*mine, *theirs}):
         if mine.get(key) != theirs.get(key):
             found.append(
-                f"{key[0]} {key[1]}: (sent, filled) is {_words(mine.get(key))} at the daemon's, "
-                f"{_words(theirs.get(key))} in the backtest"
+                f"{key[0]} {key[1]}: (sent, filled) is {_format_pair(mine.get(key))} in the journal, "
+                f"{_format_pair(theirs.get(key))} in the backtest"
             )
     return found
 
@@ -109,5 +106,5 @@ def _signed(side: str, quantity: str, filled: str) -> tuple[Decimal, Decimal]:
     return sign * Decimal(quantity), sign * Decimal(filled)
 
 
-def _words(pair: tuple[Decimal, Decimal] | None) -> str:
+def _format_pair(pair: tuple[Decimal, Decimal] | None) -> str:
     return "none" if pair is None else f"({pair[0]}, {pair[1]})"

@@ -1,4 +1,4 @@
-"""The paper commands' answers for people."""
+"""Terminal output of the paper commands."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 160
-_DIFFERENCES_SHOWN = 20
+_MAX_DIFFERENCES = 20
 
 
 def show_status(document: Mapping[str, Any]) -> None:
-    """State and account, then positions, then alerts."""
+    """Print state and account, then positions, then alerts."""
     console = _console()
     beat, mark = document["daemon"], document["equity"]
-    alive = f"last sign of life {beat['age_seconds']:.0f} s ago" if beat["known"] else "no heartbeat is configured"
+    alive = f"last heartbeat {beat['age_seconds']:.0f} s ago" if beat["known"] else "no heartbeat found"
     slip, last = document["slippage"], document["last_decision"]
     realised = "none yet" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp of value"
     rows = {
         "state": document["state"] + (f" ({document['reason']})" if document["reason"] else ""),
         "daemon": alive,
-        "account": document["account"] or "not seen yet",
-        "equity": "no mark yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
+        "account": document["account"] or "unknown yet",
+        "equity": "none yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
         "cash": f"{float(document['cash']):,.2f} of {float(document['capital']):,.2f} allocated",
         "last decision": "none yet" if last is None else f"{last['bar']}: {last['outcome']} ({last['strategy']})",
         "orders": f"{document['counts']['orders']}, {document['counts']['fills']} fills",
         "slippage": f"{realised}, modelled {slip['modelled_bps']:+.1f} bp",
-        "waiting commands": ", ".join(document["waiting_commands"]),
+        "pending commands": ", ".join(document["waiting_commands"]),
     }
     table = Table(title=Text(document["name"]), title_justify="left", show_header=False)
     for key, value in rows.items():
         if value:
             table.add_row(Text(key, style="bold"), Text(value))
     console.print(table)
-    _pairs(console, "own position", document["positions"])
-    _pairs(console, "foreign position, never touched", document["foreign_positions"])
+    _print_positions(console, "own shares", document["positions"])
+    _print_positions(console, "external shares (never traded)", document["foreign_positions"])
     for intent in document["open_intents"]:
         console.print(
-            Text(f"under way: {intent['side']} {intent['symbol']} {intent['filled']} of {intent['quantity']}")
+            Text(f"open: {intent['side']} {intent['symbol']}, {intent['filled']} of {intent['quantity']} filled")
         )
     for alert in document["alerts"]:
         console.print(Text(f"{alert['at'][:19]} {alert['level']}: {alert['message']}"), soft_wrap=True)
 
 
 def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line an order."""
+    """Print one line per order."""
     table = Table(header_style="bold")
     columns = ("bar", "symbol", "side", "quantity", "filled", "time_in_force", "limit_price", "state", "status")
     for column in (*columns, "client_order_id"):
@@ -62,7 +62,7 @@ def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_replay(document: Mapping[str, Any]) -> None:
-    """What came out, and whether the backtest says the same."""
+    """Print the result of a replay and its differences from the backtest."""
     console = _console()
     console.print(
         Text(
@@ -71,61 +71,61 @@ def show_replay(document: Mapping[str, Any]) -> None:
         )
     )
     if document["same"]:
-        console.print(Text("The backtest with the same orders gives the same orders, fills and equity to the cent."))
-    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+        console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
+    for sentence in document["differences"][:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(document["differences"]) - _DIFFERENCES_SHOWN) > 0:
+    if (more := len(document["differences"]) - _MAX_DIFFERENCES) > 0:
         console.print(Text(f"and {more} more differences (see --json)"))
-    for sentence in document["alerts"][:_DIFFERENCES_SHOWN]:
+    for sentence in document["alerts"][:_MAX_DIFFERENCES]:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
 
 def show_track(document: Mapping[str, Any]) -> None:
-    """Where the account ended, where the backtest did, and what differs."""
+    """Print final equity of account and backtest, and their differences."""
     console = _console()
-    mine, theirs = document["equity"][-1], document["backtest"][-1]
+    equity, backtest = document["equity"][-1], document["backtest"][-1]
     console.print(
         Text(
-            f"{document['strategy']}, {document['sessions'][0]} to {document['sessions'][-1]}: equity {mine:,.2f}, "
-            f"{theirs:,.2f} in the backtest, a difference of {(mine / theirs - 1) * 10_000:+.1f} bp"
+            f"{document['strategy']}, {document['sessions'][0]} to {document['sessions'][-1]}: equity {equity:,.2f}, "
+            f"backtest {backtest:,.2f}, difference {(equity / backtest - 1) * 10_000:+.1f} bp"
         ),
         soft_wrap=True,
     )
     if document["same"]:
-        console.print(Text("Orders, fills and equity are the same to the cent."))
-    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+        console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
+    for sentence in document["differences"][:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(document["differences"]) - _DIFFERENCES_SHOWN) > 0:
+    if (more := len(document["differences"]) - _MAX_DIFFERENCES) > 0:
         console.print(Text(f"and {more} more differences (see --json)"))
 
 
 def show_demo(document: Mapping[str, Any]) -> None:
-    """What the daemon did, and whether the backtest says the same."""
+    """Print what the daemon traded and how it compares with the backtest."""
     console = _console()
     counts, slip = document["counts"], document["slippage"]
-    realised = "nothing" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
+    realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
     for alert in document["alerts"]:
         console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
-    for sentence in document["differences"][:_DIFFERENCES_SHOWN]:
+    for sentence in document["differences"][:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
     capital, equity, folder = float(document["capital"]), float(document["equity"]), document["folder"]
     for line in (
         f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
-        f"{counts['orders']} orders, {counts['fills']} fills; it holds {len(document['positions'])} positions, state "
+        f"{counts['orders']} orders, {counts['fills']} fills, {len(document['positions'])} open positions, state "
         f"{document['state']}.",
-        f"Equity {capital:,.2f} became {equity:,.2f} over HTTP and {float(document['backtest_equity']):,.2f} in the "
-        f"backtest: orders, fills and equity are "
-        f"{'the same to the cent' if document['same'] else 'not the same, for the reasons above'}.",
-        f"Journal and account hold {'the same' if document['agrees'] else 'NOT the same'} shares.",
-        f"Fills cost {realised} more than the last close that a decision knew: the day's own move is in it.",
-        f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`); the server's log is beside it.",
+        f"Equity: {capital:,.2f} at the start, {equity:,.2f} at the end, {float(document['backtest_equity']):,.2f} in "
+        f"the backtest. Orders, fills and equity are "
+        f"{'equal to the cent' if document['same'] else 'NOT equal, see the differences above'}.",
+        f"Journal and broker: {'Reconciled' if document['agrees'] else 'NOT reconciled, their shares differ'}.",
+        f"Slippage against the decision's closing prices: {realised} (it includes the market's move until the fill).",
+        f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server's log is in that folder.",
     ):
         console.print(Text(line), soft_wrap=True)
 
 
 @contextmanager
 def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable[[date], None]]:
-    """A bar on standard error, on a terminal."""
+    """Show a progress bar on standard error, on terminals only."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -134,10 +134,10 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
 
 
-def _pairs(console: Console, title: str, pairs: Mapping[str, str]) -> None:
-    if pairs:
+def _print_positions(console: Console, title: str, positions: Mapping[str, str]) -> None:
+    if positions:
         table = Table("symbol", title)
-        for symbol, quantity in pairs.items():
+        for symbol, quantity in positions.items():
             table.add_row(Text(symbol), Text(quantity))
         console.print(table)
 

@@ -1,6 +1,6 @@
-"""`finrl-pod paper track`: an account's equity beside the backtest that sends the same orders over the same sessions.
+"""`finrl-pod paper track`: an account's equity compared with the backtest that sends the same orders.
 
-The outcome is kept in a file beside the journal, where the dashboard finds it.
+The result is saved in a file beside the journal, where the dashboard reads it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.files import write_json
-from finrl_pod.paper.execution.planning import sizing_rules
-from finrl_pod.paper.execution.price_check import sound_panel
+from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
@@ -31,33 +31,33 @@ from finrl_pod_app.paper.replay_report import compare
 from finrl_pod_app.paper.sources import strategy_source
 
 
-def track_file(journal: Path) -> Path:
-    """Beside the journal."""
+def tracking_file(journal: Path) -> Path:
+    """Return the path of the saved result, beside the journal."""
     return journal.with_name(f"{journal.stem}.tracking.json")
 
 
 @dataclass(frozen=True)
-class Track:
-    """marks: (session, own equity). tested: the backtest over the same sessions. differences: in sentences."""
+class Tracking:
+    """marks: (session, own equity). backtest: over the same sessions. differences: as sentences. panel: its prices."""
 
     marks: tuple[tuple[date, Decimal], ...]
-    tested: PaperBacktest
+    backtest: PaperBacktest
     differences: list[str]
     panel: Panel
 
 
-def track(config: PaperConfig, store: Store, panel: Panel) -> Track:
-    """Backtest the daemon's present strategy over the journal's sessions, with the orders that the daemon would send.
+def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Tracking:
+    """Backtest the daemon's current strategy over the journal's sessions, with the orders that the daemon would send.
 
-    panel: prices of config.symbols. Raises InputError where journal or prices have no two sessions in common.
+    panel: prices of config.symbols. Raises InputError if journal and prices have fewer than two sessions in common.
     """
     marks = [(date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity)]
     days = panel.times.astype("datetime64[D]")
     marks = [mark for mark in marks if days[0] <= np.datetime64(mark[0]) <= days[-1]]
     if len(marks) < 2:
         raise InputError(
-            f"the journal has {len(marks)} marks of equity from {days[0]} to {days[-1]}, the days of panel "
-            f"{panel.name!r}, two are needed: trade longer, or name other prices with --panel"
+            f"the journal has {len(marks)} equity values from {days[0]} to {days[-1]}, the days of panel "
+            f"{panel.name!r}; two are needed. Trade longer, or choose other prices with --panel."
         )
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
     strategy = strategy_source(config, allow_unpromoted=True).current().strategy
@@ -66,66 +66,66 @@ def track(config: PaperConfig, store: Store, panel: Panel) -> Track:
     tested = backtest_paper(strategy, panel, market, first, last, *terms)
     # The last decision's orders fill after the last mark: the backtest's period ends there.
     sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]
-    return Track(tuple(marks), tested, compare(marks, tested, sent), panel)
+    return Tracking(tuple(marks), tested, compare(marks, tested, sent), panel)
 
 
-def keep_track(journal: Path, found: Track) -> dict[str, Any]:
-    """Write what was found beside the journal; returns it. Equity as floats, one a session that both have."""
-    days = [str(day) for day in found.tested.result.times.astype("datetime64[D]")]
-    backtest = dict(zip(days, found.tested.equity, strict=True))
-    both = [(str(day), equity) for day, equity in found.marks if str(day) in backtest]
+def save_tracking(journal: Path, tracking: Tracking) -> dict[str, Any]:
+    """Write the result beside the journal and return it, with one equity per session that both have."""
+    days = [str(day) for day in tracking.backtest.result.times.astype("datetime64[D]")]
+    backtest = dict(zip(days, tracking.backtest.equity, strict=True))
+    both = [(str(day), equity) for day, equity in tracking.marks if str(day) in backtest]
     document = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "strategy": found.tested.result.name,
-        "prices": {"name": found.panel.name, "source": found.panel.source, "sha256": found.panel.sha256},
+        "strategy": tracking.backtest.result.name,
+        "prices": {"name": tracking.panel.name, "source": tracking.panel.source, "sha256": tracking.panel.sha256},
         "sessions": [day for day, _ in both],
         "equity": [float(equity) for _, equity in both],
         "backtest": [float(backtest[day]) for day, _ in both],
-        "same": not found.differences,
-        "differences": found.differences,
+        "same": not tracking.differences,
+        "differences": tracking.differences,
     }
-    write_json(track_file(journal), document)
+    write_json(tracking_file(journal), document)
     return document
 
 
 def run_track(config: PaperConfig, panel: str = "") -> dict[str, Any]:
-    """Track the journal of a config. panel: a name in the store; without one the daemon's own feed is asked.
+    """Compare the journal of a config with the backtest, save the result and return it as JSON values.
 
-    Returns plain values. Raises FinrlPodError.
+    panel: name of stored prices; empty for the daemon's own feed. Raises FinrlPodError.
     """
     journal = Path(config.journal)
     store = Store.open(journal)
     try:
-        prices = select(PanelStore().load(panel), config.symbols) if panel else _from_feed(config, store)
-        return keep_track(journal, track(config, store, prices))
+        prices = select(PanelStore().load(panel), config.symbols) if panel else _fetch_prices(config, store)
+        return save_tracking(journal, measure_tracking(config, store, prices))
     finally:
         store.close()
 
 
-def kept_config(journal: Path) -> PaperConfig:
-    """The settings that the daemon wrote into its journal. Raises JournalError, or InputError where there are none."""
-    from finrl_pod.paper.journal.reading import read
+def recorded_settings(journal: Path) -> PaperConfig:
+    """Return the settings that the daemon recorded in its journal. Raises JournalError, or InputError if none are."""
+    from finrl_pod.paper.journal.reader import read_journal
 
-    rows: Sequence[Any] = read(
+    rows: Sequence[Any] = read_journal(
         journal, lambda c: c.execute("SELECT content FROM settings ORDER BY id DESC LIMIT 1").fetchall()
     )
     if not rows:
-        raise InputError(f"journal {journal} holds no settings yet: start its daemon once, or name the config instead")
+        raise InputError(f"journal {journal} has no settings yet. Start its daemon once, or name the config instead.")
     return unpack(rows[0][0])
 
 
-def _from_feed(config: PaperConfig, store: Store) -> Panel:
-    """The journal's sessions and the window before them, as the feed has them today."""
+def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
+    """Fetch prices of the journal's sessions and the window before them from the daemon's feed."""
     from finrl_pod.paper.brokers.factory import open_broker, open_clock
 
     first, last = (store.rows(schema.equity)[at].session for at in (0, -1)) if store.count(schema.equity) else ("", "")
     if not first:
-        raise InputError("the journal has no mark of equity yet: trade first")
-    # Sessions are at most seven calendar days for five, and there are holidays.
+        raise InputError("the journal has no equity yet: trade for at least two sessions first")
+    # Five sessions span at least seven calendar days; plus a margin for holidays.
     before = timedelta(days=config.data.window * 3 // 2 + 30) if config.data.window else timedelta(days=3650)
     broker, feed = open_broker(config.broker, open_clock(config.broker))
     try:
         bars = feed.bars(config.symbols, date.fromisoformat(first) - before, date.fromisoformat(last), "all")
     finally:
         broker.close()
-    return sound_panel(bars)
+    return valid_panel(bars)

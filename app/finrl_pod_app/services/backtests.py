@@ -131,10 +131,10 @@ def _on_paper(
     asked: PreparedBacktest, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
 ) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
     """The same with orders: strategy and equal weight send them, the index is what it is."""
-    from finrl_pod_app.paper.execution_rules import of_config, of_environment
+    from finrl_pod_app.paper.execution_rules import rules_of_config, rules_of_environment
 
     environment = asked.config.environment
-    terms = of_environment(environment, asked.panel) if paper is None else of_config(paper, cost_bps, cash)
+    terms = rules_of_environment(environment, asked.panel) if paper is None else rules_of_config(paper, cost_bps, cash)
     results: dict[str, BacktestResult] = {}
     sent: dict[str, int] = {}
     for name in dict.fromkeys((asked.name, *YARDSTICKS)):
@@ -149,7 +149,7 @@ def _on_paper(
         tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
         results[name], sent[name] = tested
     document = _document(asked, results, None)
-    document |= {"execution": "paper", "orders": sent, "rules": terms.sentences()}
+    document |= {"execution": "paper", "orders": sent, "rules": terms.description()}
     document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
     return document, results
 

@@ -1,1 +1,1 @@
-"""From a decision to filled orders: planning, risk limits, order states, reconciliation."""
+"""From a decision to filled orders: prices, target weights, risk limits, orders, reconciliation."""

@@ -1,4 +1,4 @@
-"""One decision: the strategy sees the same window, features and account as in a backtest, and answers with weights."""
+"""One trading decision: the strategy's target weights on the same window, features and account as in a backtest."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from finrl_pod.paper.settings import DataSettings
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions
 
-RAW_SESSIONS = timedelta(days=14)  # of unadjusted closes, to see a jump
-EVERYTHING = date(1900, 1, 1)
+RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
+EARLIEST_DATE = date(1900, 1, 1)
 
 
-class Look(Protocol):
-    """Is told of every look at prices."""
+class PriceFetchRecorder(Protocol):
+    """Callback that records each price query."""
 
     def __call__(self, table: BarTable, adjustment: str, sha256: str) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """weights: [N] of own equity, None to leave everything as it is. prices: what is sized at.
+    """Target weights and their inputs.
 
-    inputs: what the strategy saw of the decision bar, for the journal, with the hash of the whole window.
+    weights: [N] fractions of own equity, None to leave all positions unchanged. prices: used for sizing.
+    inputs: JSON for the journal with the strategy's inputs on the decision bar and the hash of the whole window.
     """
 
     weights: Floats | None
@@ -49,9 +50,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Holdings:
-    """Own shares by symbol and own cash. prices: the last known close of each symbol, which shares are worth even where
-    the decision bar has none.
-    """
+    """Own shares by symbol and own cash. prices: last known close of each symbol, also if the decision bar has none."""
 
     shares: Mapping[str, Decimal]
     cash: Decimal
@@ -59,38 +58,38 @@ class Holdings:
 
 
 class StrategyFailed(FinrlPodError):
-    """The strategy raised, or what it returned cannot be traded: nothing new is bought on it."""
+    """The strategy raised, or returned weights that cannot be traded; no orders follow."""
 
 
-def look_at_prices(
+def fetch_checked_prices(
     feed: DataFeed, symbols: Sequence[str], bar: date, actions: Sequence[CorporateAction], settings: DataSettings,
-    look: Look,
+    record_fetch: PriceFetchRecorder,
 ) -> CheckedPrices:  # fmt: skip
-    """Fetch the whole adjusted window anew, and the last unadjusted closes, and check them.
+    """Fetch the whole adjusted window and the last unadjusted closes, and check them.
 
-    Raises BrokerError when a feed does not answer and DataError when nothing of the answer can be used.
+    Raises BrokerError if the feed does not answer and DataError if none of its bars can be used.
     """
-    # Sessions are at most seven calendar days for five; a margin for holidays, then cut to length.
-    start = bar - timedelta(days=settings.window * 3 // 2 + 30) if settings.window else EVERYTHING
-    adjusted = _cut(feed.bars(symbols, start, bar, "all"), settings.window)
-    raw = feed.bars(symbols, bar - RAW_SESSIONS, bar, "raw")
+    # Five sessions span at least seven calendar days; with a margin for holidays, then cut to length.
+    start = bar - timedelta(days=settings.window * 3 // 2 + 30) if settings.window else EARLIEST_DATE
+    adjusted = _last_bars(feed.bars(symbols, start, bar, "all"), settings.window)
+    raw = feed.bars(symbols, bar - RAW_HISTORY, bar, "raw")
     for table, adjustment in ((adjusted, "all"), (raw, "raw")):
-        look(table, adjustment, _sha256(table))
+        record_fetch(table, adjustment, _sha256(table))
     return check_prices(adjusted, raw, bar, actions, settings.max_jump)
 
 
 def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False) -> Decision:
-    """Ask the strategy. Raises StrategyFailed with one sentence."""
+    """Return the strategy's decision on the last bar. Raises StrategyFailed."""
     panel = checked.panel
     t = len(panel.times) - 1
     prices = [float(own.prices.get(symbol, Decimal(0))) for symbol in panel.symbols]
     held = np.array([float(own.shares.get(symbol, Decimal(0))) for symbol in panel.symbols])
     values = held * np.array(prices)
     cash = float(own.cash)
-    worth = cash + float(values.sum())
-    if worth <= 0:
-        raise StrategyFailed(f"own equity is {worth:.2f}: there is nothing to trade with")
-    positions = Positions(weights=values / worth, cash=cash / worth, equity=worth)
+    equity = cash + float(values.sum())
+    if equity <= 0:
+        raise StrategyFailed(f"own equity is {equity:.2f}; it must be above 0 to trade")
+    positions = Positions(weights=values / equity, cash=cash / equity, equity=equity)
     features = _features(strategy, checked)
     lookback = getattr(strategy, "lookback", None)
     try:
@@ -103,7 +102,7 @@ def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: 
 
 
 def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
-    """[N, F] of the last bar, by way of the same market tensor as in a backtest."""
+    """Return the last bar's features [N, F], computed by the same market tensor as in a backtest."""
     if not strategy.feature_names:
         return None
     panel = checked.panel
@@ -144,9 +143,9 @@ def _inputs(checked: CheckedPrices, features: Floats | None) -> str:
     return json.dumps(inputs, sort_keys=True, allow_nan=False)
 
 
-def _cut(table: BarTable, window: int) -> BarTable:
+def _last_bars(table: BarTable, window: int) -> BarTable:
     if not len(table.times):
-        raise DataError("the feed has no bars of these symbols: check their names and the feed")
+        raise DataError("the feed has no bars of these symbols. Check the symbols and the feed.")
     if not window or len(table.times) <= window:
         return table
     columns = {name: getattr(table, name)[-window:] for name in ("open", "high", "low", "close", "volume")}

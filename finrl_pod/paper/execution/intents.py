@@ -1,7 +1,7 @@
-"""An intent: what a decision wants of one symbol. Its orders carry names that follow from it and nothing else.
+"""Order intents: the trade of one symbol that a decision calls for, and the deterministic ids of its orders.
 
-A name derived from run, decision bar, symbol, side and attempt cannot be given twice: an intent that is replayed
-after a crash meets its own order at the broker instead of making a second one.
+An id derived from run, decision bar, symbol, side and attempt makes submission idempotent: an intent that is processed
+again after a crash finds its own order at the broker instead of creating a second one.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType
 
 PREFIX = "fp1"
 _SEPARATOR = "."
-_HASHED = 10  # hexadecimal digits that stand for a part which is too long or has other characters
-_LONGEST = {"run": 12, "bar": 12, "symbol": 12}
-ATTEMPTS_MAX = 99
+_HASH_DIGITS = 10  # hexadecimal digits that replace a part which is too long or not alphanumeric
+_MAX_LENGTHS = {"run": 12, "bar": 12, "symbol": 12}
+MAX_ATTEMPT = 99
 
 
 class IntentState(StrEnum):
-    """OPEN until every share is filled or given up, for the reason that the others name."""
+    """OPEN until every share is filled or the rest is given up; the other states name the reason."""
 
     OPEN = "open"
     DONE = "done"
     EXPIRED = "expired"
     REJECTED = "rejected"
     CANCELED = "canceled"
-    WITHHELD = "withheld"  # a risk limit or a halt kept it back
+    WITHHELD = "withheld"  # blocked by a risk limit or a halt
 
     @property
     def final(self) -> bool:
-        """Nothing more is sent for it."""
+        """True if no further order is sent for the intent."""
         return self is not IntentState.OPEN
 
 
 @dataclass(frozen=True)
 class Intent:
-    """quantity: shares, above zero. reference_price: what it was sized at. bar: the decision's, or of a command.
+    """Shares of one symbol to buy or sell, as decided on `bar`.
 
-    opens, deadline: orders may be sent from, and not after. ends: nothing of it is expected to fill after that.
+    bar: ISO date of the decision bar, or the id of a flatten command. quantity: shares, above zero.
+    reference_price: price used for sizing. opens, deadline: first and last moment at which orders may be sent.
+    ends: moment after which no fill is expected.
     """
 
     run: str
@@ -58,7 +60,7 @@ class Intent:
     ends: datetime
 
     def request(self, attempt: int, quantity: Decimal) -> OrderRequest:
-        """Its order number `attempt` (from 0) for `quantity` of it."""
+        """Return the order request number `attempt` (from 0) for `quantity` shares."""
         return OrderRequest(
             client_order_id=client_order_id(self.run, self.bar, self.symbol, self.side, attempt),
             symbol=self.symbol,
@@ -71,28 +73,27 @@ class Intent:
 
 
 def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -> str:
-    """Letters, digits, '-' and '.', at most 48 characters, the same for the same parts on every machine."""
-    if not 0 <= attempt <= ATTEMPTS_MAX:
-        raise ValueError(f"an intent has at most {ATTEMPTS_MAX + 1} orders, attempt {attempt} was asked for")
-    parts = [
-        _short(part, _LONGEST[name]) for name, part in (("run", run), ("bar", bar.replace("-", "")), ("symbol", symbol))
-    ]
-    made = _SEPARATOR.join((PREFIX, *parts, f"{side.value[0]}{attempt}"))
-    assert len(made) <= CLIENT_ORDER_ID_MAX, made
-    return made
+    """Return the order's deterministic id: letters, digits, '-' and '.', at most 48 characters."""
+    if not 0 <= attempt <= MAX_ATTEMPT:
+        raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}")
+    named = (("run", run), ("bar", bar.replace("-", "")), ("symbol", symbol))
+    parts = [_shorten(part, _MAX_LENGTHS[name]) for name, part in named]
+    order_id = _SEPARATOR.join((PREFIX, *parts, f"{side.value[0]}{attempt}"))
+    assert len(order_id) <= CLIENT_ORDER_ID_MAX, order_id
+    return order_id
 
 
-def is_made_here(client_order_id: str) -> bool:
-    """Whether an order of that name came from any run of this program."""
+def is_program_order_id(client_order_id: str) -> bool:
+    """Return True if the order was sent by any run of this program."""
     return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}")
 
 
-def is_ours(client_order_id: str, run: str) -> bool:
-    """Whether an order of that name came from this run."""
-    return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}{_short(run, _LONGEST['run'])}{_SEPARATOR}")
+def is_run_order_id(client_order_id: str, run: str) -> bool:
+    """Return True if the order was sent by this run."""
+    return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}{_shorten(run, _MAX_LENGTHS['run'])}{_SEPARATOR}")
 
 
-def _short(part: str, longest: int) -> str:
-    if len(part) <= longest and part.isalnum() and part.isascii():
+def _shorten(part: str, max_length: int) -> str:
+    if len(part) <= max_length and part.isalnum() and part.isascii():
         return part
-    return hashlib.sha256(part.encode()).hexdigest()[:_HASHED]
+    return hashlib.sha256(part.encode()).hexdigest()[:_HASH_DIGITS]

@@ -1,12 +1,12 @@
-"""What we know of one order: a pure function from what was known and what was heard to what is known now.
+"""State machine of one order: pure functions from the known state and a broker message to the new state.
 
-    SENDING ──> WORKING ──> ENDED          the broker has it; filled, canceled, expired, replaced or rejected by it
-       │ ├────> REFUSED                    the broker definitely never took it
-       │ └────> UNKNOWN ──> LOST           nobody answered; looked for in vain until its fill window was over
-       └ any of them: a fill or a sight of the order at the broker moves it on to WORKING or ENDED
+    SENDING ──> WORKING ──> ENDED          at the broker; then filled, canceled, expired, replaced or rejected
+       │ ├────> REFUSED                    the broker did not accept it
+       │ └────> UNKNOWN ──> LOST           no answer; look-ups did not find it before its deadline
+       └ from any state: a fill, or the order seen at the broker, leads to WORKING or ENDED
 
-The order's cumulative filled quantity is the authority: a fill is booked for what it adds to that, once, in whatever
-order and however often it is heard of. Nothing that was booked is taken back, and an order that ended stays ended.
+The order's cumulative filled quantity is authoritative: each fill is recorded once, for what it adds to that quantity,
+in whatever order and however often it is reported. Recorded fills are never removed, and an ended order stays ended.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from enum import StrEnum
 from finrl_pod.paper.records import Fill, Order, OrderStatus, Side
 
 ZERO = Decimal(0)
-PRICE_STEP = Decimal("1e-8")  # a price that follows from an average is rounded to it
+PRICE_STEP = Decimal("1e-8")  # rounding of a price derived from an average
 
 
 class OrderState(StrEnum):
-    """Where an order stands between us and the broker."""
+    """Lifecycle state of an order between the daemon and the broker."""
 
     SENDING = "sending"
     UNKNOWN = "unknown"
@@ -34,13 +34,16 @@ class OrderState(StrEnum):
 
     @property
     def may_fill(self) -> bool:
-        """The order may be at the broker and fill: no second one for the same intent may be sent."""
+        """True if the order may be at the broker and fill, so that its intent may have no second order."""
         return self in (OrderState.SENDING, OrderState.UNKNOWN, OrderState.WORKING)
 
 
 @dataclass(frozen=True)
 class OrderView:
-    """One order as we know it. filled: shares booked; value: their price times quantity. doubt: ask the broker anew."""
+    """Known state of one order.
+
+    filled: shares recorded. value: sum of their price times quantity. stale: the broker must be queried again.
+    """
 
     client_order_id: str
     symbol: str
@@ -52,17 +55,17 @@ class OrderView:
     filled: Decimal = ZERO
     value: Decimal = ZERO
     cancel_requested: bool = False
-    doubt: bool = False
+    stale: bool = False
 
     @property
     def remaining(self) -> Decimal:
-        """Shares that may still fill; none once the order cannot."""
+        """Shares that may still fill, 0 if the order cannot fill any more."""
         return max(self.quantity - self.filled, ZERO) if self.state.may_fill else ZERO
 
 
 @dataclass(frozen=True)
-class Booking:
-    """Shares to book: `quantity` more of an order, which makes `cumulative_quantity`."""
+class NewFill:
+    """A fill to record: `quantity` more shares of an order, `cumulative_quantity` in total."""
 
     execution_id: str
     quantity: Decimal
@@ -74,110 +77,110 @@ class Booking:
 
 @dataclass(frozen=True)
 class Change:
-    """What became of it, what to book, and what somebody should be told."""
+    """New state of an order, fills to record, and warnings to raise as alerts."""
 
     view: OrderView
-    bookings: tuple[Booking, ...] = ()
-    alarms: tuple[str, ...] = ()
+    fills: tuple[NewFill, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-def saw_fill(view: OrderView, fill: Fill) -> Change:
-    """An execution was heard of. One that continues what is booked is booked; one after a gap only raises a doubt."""
+def apply_fill(view: OrderView, fill: Fill) -> Change:
+    """Apply an execution. One that continues the recorded fills is recorded; one after a gap marks the view stale."""
     if fill.cumulative_quantity <= view.filled:
         return Change(view)
     if fill.cumulative_quantity - fill.quantity > view.filled:
-        return Change(replace(view, doubt=True))
-    added = fill.cumulative_quantity - view.filled  # less than the fill where a part of it was booked already
+        return Change(replace(view, stale=True))
+    added = fill.cumulative_quantity - view.filled  # less than the fill if a part of it is recorded already
     fee = fill.fee * added / fill.quantity
-    return _book(view, Booking(fill.id, added, fill.cumulative_quantity, fill.price, fill.time, fee))
+    return _record_fill(view, NewFill(fill.id, added, fill.cumulative_quantity, fill.price, fill.time, fee))
 
 
-def saw_order(view: OrderView, order: Order, *, settle: bool) -> Change:
-    """The order was seen at the broker. settle: what it filled beyond our fills is booked at the price that follows
-    from its average; without it (a message of the stream, which may be old) a difference only raises a doubt.
+def apply_order(view: OrderView, order: Order, *, authoritative: bool) -> Change:
+    """Apply the order as the broker reports it.
+
+    authoritative: from a REST query; shares filled beyond the recorded fills are recorded at the price that follows
+    from the average. Otherwise (a stream message, which may be old) a difference only marks the view stale.
     """
     if order.symbol != view.symbol or order.side != view.side:
-        alarm = (
-            f"order {view.client_order_id} is {view.side} {view.symbol} here and {order.side} {order.symbol} at the "
-            "broker: nothing of it was booked"
+        warning = (
+            f"order {view.client_order_id} is {view.side} {view.symbol} in the journal but {order.side} {order.symbol} "
+            "at the broker: none of its fills were recorded"
         )
-        return Change(view, alarms=(alarm,))
-    alarms: list[str] = []
+        return Change(view, warnings=(warning,))
+    warnings: list[str] = []
     if order.status is OrderStatus.UNKNOWN:
-        alarms.append(
-            f"order {view.client_order_id} has the status {order.status_word!r}, which is new to this program"
-        )
+        warnings.append(f"order {view.client_order_id} has the unknown status {order.status_word!r}")
     known = replace(view, broker_id=view.broker_id or order.id)
-    bookings: tuple[Booking, ...] = ()
+    fills: tuple[NewFill, ...] = ()
     if order.filled_quantity > view.filled:
-        if settle and order.filled_average_price is not None:
+        if authoritative and order.filled_average_price is not None:
             total = order.filled_average_price * order.filled_quantity
             added = order.filled_quantity - view.filled
             price = ((total - view.value) / added).quantize(PRICE_STEP)
             name = f"{order.id}/{order.filled_quantity}"
-            booked = _book(known, Booking(name, added, order.filled_quantity, price, order.updated_at))
-            known, bookings = booked.view, booked.bookings
-            alarms += booked.alarms
+            change = _record_fill(known, NewFill(name, added, order.filled_quantity, price, order.updated_at))
+            known, fills = change.view, change.fills
+            warnings += change.warnings
         else:
-            known = replace(known, doubt=True)
-    elif settle:
-        known = replace(known, doubt=False)
-    if view.state is OrderState.ENDED:  # an older message cannot bring it back
-        return Change(known, bookings, tuple(alarms))
+            known = replace(known, stale=True)
+    elif authoritative:
+        known = replace(known, stale=False)
+    if view.state is OrderState.ENDED:  # an older message cannot reopen it
+        return Change(known, fills, tuple(warnings))
     state = OrderState.ENDED if order.status.terminal else OrderState.WORKING
-    if known.state is OrderState.ENDED:  # the booking filled it
+    if known.state is OrderState.ENDED:  # the new fill completed it
         state = OrderState.ENDED
     status = order.status if known.status is not OrderStatus.FILLED else known.status
-    return Change(replace(known, state=state, status=status), bookings, tuple(alarms))
+    return Change(replace(known, state=state, status=status), fills, tuple(warnings))
 
 
-def was_refused(view: OrderView) -> Change:
-    """The broker definitely did not take it. One that was seen there, or filled, is not refused by a late answer."""
+def mark_refused(view: OrderView) -> Change:
+    """Mark an order that the broker did not accept. No effect if it was seen at the broker or has a fill."""
     if view.state in (OrderState.WORKING, OrderState.ENDED) or view.filled:
         return Change(view)
     return Change(replace(view, state=OrderState.REFUSED))
 
 
-def no_answer(view: OrderView) -> Change:
-    """Nobody knows what became of it."""
+def mark_unknown(view: OrderView) -> Change:
+    """Mark an order whose submission got no usable answer."""
     return Change(replace(view, state=OrderState.UNKNOWN)) if view.state is OrderState.SENDING else Change(view)
 
 
-def sent_again(view: OrderView) -> Change:
-    """The same id goes out once more, after look-ups that found nothing."""
+def mark_resent(view: OrderView) -> Change:
+    """Mark an order that is sent again under its id, after look-ups did not find it."""
     return Change(replace(view, state=OrderState.SENDING)) if view.state is OrderState.UNKNOWN else Change(view)
 
 
-def was_lost(view: OrderView) -> Change:
-    """Looked for in vain: nothing is expected of it any more. A fill that comes all the same is booked."""
+def mark_lost(view: OrderView) -> Change:
+    """Give up an order that the broker does not have. A fill that is reported later is still recorded."""
     return Change(replace(view, state=OrderState.LOST)) if view.state.may_fill else Change(view)
 
 
-def cancel_was_asked(view: OrderView) -> Change:
-    """A cancel went out, or will; only the broker's word ends the order."""
+def mark_cancel_requested(view: OrderView) -> Change:
+    """Mark a cancel request, before it is sent. Only the broker's report ends the order."""
     return Change(replace(view, cancel_requested=True))
 
 
-def cancel_was_lost(view: OrderView) -> Change:
-    """Nobody answered the cancel: it may not have arrived, and asking twice does no harm."""
+def clear_cancel_request(view: OrderView) -> Change:
+    """Clear an unanswered cancel request, so that it is sent again; a repeated cancel does no harm."""
     return Change(replace(view, cancel_requested=False))
 
 
-def _book(view: OrderView, booking: Booking) -> Change:
-    filled = booking.cumulative_quantity
+def _record_fill(view: OrderView, fill: NewFill) -> Change:
+    filled = fill.cumulative_quantity
     done = filled >= view.quantity
-    alarms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     if filled > view.quantity:
-        alarms = (f"order {view.client_order_id} filled {filled} of {view.quantity} {view.symbol}: more than asked",)
-    heard_of = view.state if view.state is OrderState.ENDED else OrderState.WORKING
+        warnings = (f"order {view.client_order_id} overfilled: {filled} shares of {view.quantity} {view.symbol}",)
+    open_state = view.state if view.state is OrderState.ENDED else OrderState.WORKING
     after = replace(
         view,
         filled=filled,
-        value=view.value + booking.quantity * booking.price,
-        state=OrderState.ENDED if done else heard_of,
+        value=view.value + fill.quantity * fill.price,
+        state=OrderState.ENDED if done else open_state,
         status=OrderStatus.FILLED if done else (
             view.status if view.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
         ),
-        doubt=False,
+        stale=False,
     )  # fmt: skip
-    return Change(after, (booking,), alarms)
+    return Change(after, (fill,), warnings)

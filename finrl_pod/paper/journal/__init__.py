@@ -1,1 +1,1 @@
-"""The journal: everything the daemon intends, sends, learns and decides, in one SQLite file that is only added to."""
+"""The daemon's journal: intents, orders, fills and decisions in one append-only SQLite file."""

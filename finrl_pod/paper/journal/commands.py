@@ -1,24 +1,30 @@
-"""Commands to the daemon, by way of the journal: they wait there until it reads them, also when it is down."""
+"""Operator commands to the daemon, queued in the journal until the daemon executes them, also while it is down."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from finrl_pod.paper.execution.risk import RiskState, tighten_risk_state
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add, moment
 
+LOCAL_ADDRESS = "this machine"
+
 
 class CommandName(StrEnum):
-    """halt: no more orders, cancel own live ones. resume: trade again. acknowledge: accept the account as it is.
+    """halt: send no more orders and cancel own live ones. resume: trade again.
 
-    reconcile: compare with the broker now. flatten: sell all own shares. stop: cancel own orders and end.
+    reconcile: compare the journal with the broker now. acknowledge: accept the account as it is.
+    flatten: sell all own shares. stop: cancel own orders and exit.
     """
 
     HALT = "halt"
@@ -31,7 +37,7 @@ class CommandName(StrEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """One wish. user, address: who gave it and from where, empty where that is not known."""
+    """A queued command. user, address: who submitted it and from where; empty if unknown."""
 
     id: int
     at: datetime
@@ -41,43 +47,61 @@ class Command:
     address: str = ""
 
 
-def ask(store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "", **arguments: Any) -> int:
-    """Leave a command; returns its number. user: a person's name; address: the machine it was given from."""
+class CommandResult(NamedTuple):
+    """Outcome of a command. refused: it was not executed, only in part, or its check failed."""
+
+    message: str
+    refused: bool = False
+
+
+def submit_command(store: Store, name: CommandName, *, user: str, address: str = LOCAL_ADDRESS) -> int:
+    """Queue a command now and return its number. A halt takes effect at once, also while no daemon runs."""
+    now = datetime.now(UTC)
+    if name is CommandName.HALT:
+        tighten_risk_state(store, RiskState.HALTED, "by command", now)
+    return enqueue(store, name, now, user=user, address=address)
+
+
+def enqueue(
+    store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "", **arguments: Any
+) -> int:
+    """Write a command to the journal and return its number."""
     values = {"name": name.value, "arguments": json.dumps(arguments, sort_keys=True)}
     return store.add(schema.commands, at, **values, user=user or None, address=address or None)
 
 
-def pending(store: Store) -> list[Command]:
-    """Commands that nobody has answered, oldest first."""
-    answered = select(schema.command_results.c.command_id)
+def pending_commands(store: Store) -> list[Command]:
+    """Return the commands without a result, oldest first."""
+    done = select(schema.command_results.c.command_id)
     return [
         Command(
             row.id, moment(row.at), CommandName(row.name), json.loads(row.arguments), row.user or "", row.address or ""
         )
-        for row in store.rows(schema.commands, schema.commands.c.id.not_in(answered))
+        for row in store.rows(schema.commands, schema.commands.c.id.not_in(done))
     ]
 
 
-class Answer(NamedTuple):
-    """What became of a command, in words. refused: it was not done, or not wholly, or what it asks for is not so."""
-
-    words: str
-    refused: bool = False
-
-
-def answer(store: Store, command: Command, given: Answer, at: datetime) -> None:
-    """Write what became of it."""
+def record_result(store: Store, command: Command, result: CommandResult, at: datetime) -> None:
+    """Write the result of a command in a transaction of its own."""
     with store.write() as connection:
-        answer_in(connection, command, given, at)
+        add_result(connection, command, result, at)
 
 
-def answer_in(connection: Connection, command: Command, given: Answer, at: datetime) -> None:
-    """The same inside a transaction, together with what the command does."""
-    values = {"outcome": given.words, "refused": int(given.refused)}
+def add_result(connection: Connection, command: Command, result: CommandResult, at: datetime) -> None:
+    """Write the result of a command inside the caller's transaction, together with its effects."""
+    values = {"outcome": result.message, "refused": int(result.refused)}
     add(connection, schema.command_results, at, command_id=command.id, **values)
 
 
-def answered(store: Store, command_id: int) -> Answer | None:
-    """What became of it, None while it waits."""
+def read_result(store: Store, command_id: int) -> CommandResult | None:
+    """Return the result of a command, or None while it is pending."""
     row = store.last(schema.command_results, schema.command_results.c.command_id == command_id)
-    return None if row is None else Answer(str(row.outcome), bool(row.refused))
+    return None if row is None else CommandResult(str(row.outcome), bool(row.refused))
+
+
+def current_user() -> str:
+    """Return the operating system's name of the user running this process, or "user UID" if there is none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"user {os.getuid()}"

@@ -1,11 +1,12 @@
-"""Tables of the journal, and how an older file becomes a current one.
+"""Tables of the journal and its schema migrations.
 
-Rows are never changed nor removed: triggers refuse it, so a state is the last row that speaks of it. Decimals are kept
-as text, times as ISO 8601 in UTC.
+The journal is append-only: triggers refuse UPDATE and DELETE, so a current state is the newest row about it. Decimals
+are stored as text, times as ISO 8601 in UTC. "foreign" tables hold what others trade or hold in the same account.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 from sqlalchemy import Column, Connection, ForeignKey, Integer, MetaData, Table, Text, UniqueConstraint, text
@@ -14,7 +15,7 @@ metadata = MetaData()
 
 
 def _table(name: str, *columns: Column[str] | Column[int] | UniqueConstraint) -> Table:
-    """A table with a running number, which is also the order in which its rows were written."""
+    """Declare a table with an autoincrement id, which is also the order in which its rows were written."""
     return Table(name, metadata, Column("id", Integer, primary_key=True, autoincrement=True), *columns)
 
 
@@ -22,7 +23,7 @@ def _text(name: str, *, optional: bool = False, unique: bool = False) -> Column[
     return Column(name, Text, nullable=optional, unique=unique)
 
 
-def _of(name: str, target: str) -> Column[int]:
+def _foreign_key(name: str, target: str) -> Column[int]:
     return Column(name, Integer, ForeignKey(f"{target}.id"), nullable=False)
 
 
@@ -37,9 +38,11 @@ intents = _table(
     _text("time_in_force"), _text("type"), _text("limit_price", optional=True), _text("reference_price"),
     _text("opens"), _text("deadline"), _text("ends"), UniqueConstraint("run", "bar", "symbol", "side"),
 )  # fmt: skip
-intent_events = _table("intent_events", _text("at"), _of("intent_id", "intents"), _text("state"), _text("detail"))
+intent_events = _table(
+    "intent_events", _text("at"), _foreign_key("intent_id", "intents"), _text("state"), _text("detail")
+)
 orders = _table(
-    "orders", _text("at"), _text("client_order_id", unique=True), _of("intent_id", "intents"),
+    "orders", _text("at"), _text("client_order_id", unique=True), _foreign_key("intent_id", "intents"),
     Column("attempt", Integer, nullable=False), _text("quantity"), _text("time_in_force"), _text("type"),
     _text("limit_price", optional=True), _text("replaces", optional=True),
 )  # fmt: skip
@@ -49,7 +52,7 @@ order_events = _table(
     Column("cancel_requested", Integer, nullable=False), _text("source"), _text("detail"),
 )  # fmt: skip
 fills = _table(
-    "fills", _text("at"), _of("order_id", "orders"), _text("execution_id"), _text("quantity"),
+    "fills", _text("at"), _foreign_key("order_id", "orders"), _text("execution_id"), _text("quantity"),
     _text("cumulative_quantity"), _text("price"), _text("fee"), _text("time"), _text("source"),
     UniqueConstraint("order_id", "cumulative_quantity"),
 )  # fmt: skip
@@ -70,8 +73,8 @@ equity = _table("equity", _text("at"), _text("session"), _text("equity"), _text(
 closes = _table(
     "closes", _text("at"), Column("symbol", Text, nullable=False, index=True), _text("session"), _text("price")
 )
-looks = _table(
-    "looks", _text("at"), _text("feed"), _text("adjustment"), _text("start"), _text("end"),
+price_fetches = _table(
+    "price_fetches", _text("at"), _text("feed"), _text("adjustment"), _text("start"), _text("end"),
     Column("symbols", Integer, nullable=False), _text("sha256"),
 )  # fmt: skip
 risk_states = _table("risk_states", _text("at"), _text("state"), _text("reason"))
@@ -81,29 +84,29 @@ commands = _table(
     _text("address", optional=True),
 )  # fmt: skip
 command_results = _table(
-    "command_results", _text("at"), _of("command_id", "commands"), _text("outcome"), Column("refused", Integer)
-)  # refused: 1 where the answer is no, NULL in rows of before version 4
+    "command_results", _text("at"), _foreign_key("command_id", "commands"), _text("outcome"), Column("refused", Integer)
+)  # refused: 1 if the command was refused, NULL in rows written before version 4
 alerts = _table("alerts", _text("at"), _text("level"), _text("kind"), _text("message"))
 strategies = _table("strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"))
-settings = _table("settings", _text("at"), _text("content"))  # JSON of what the daemon runs with
+settings = _table("settings", _text("at"), _text("content"))  # JSON of the daemon's settings
 
 
-def _first(connection: Connection) -> None:
-    """Version 1. A new file gets all of today's tables and columns here: later steps add what an older one lacks."""
+def _create_tables(connection: Connection) -> None:
+    """Version 1. A new file gets all current tables and columns here; later steps add what an older file lacks."""
     metadata.create_all(connection)
     for table in metadata.tables:
-        _guard(connection, table)
+        _make_append_only(connection, table)
 
 
-def _second(connection: Connection) -> None:
-    """Version 2: who gave a command, and from where; the daemon's settings."""
-    _add_missing(connection, "commands", ("user", "address"), "TEXT")
+def _add_command_source(connection: Connection) -> None:
+    """Version 2: who submitted a command and from where; the daemon's settings."""
+    _add_missing_columns(connection, "commands", ("user", "address"), "TEXT")
     settings.create(connection, checkfirst=True)
-    _guard(connection, settings.name)
+    _make_append_only(connection, settings.name)
 
 
-def _third(connection: Connection) -> None:
-    """Version 3: the closes that were known last, so far those of the decisions."""
+def _add_closes(connection: Connection) -> None:
+    """Version 3: the last known close of each symbol, taken from the decisions so far."""
     closes.create(connection, checkfirst=True)
     connection.execute(
         text(
@@ -111,22 +114,42 @@ def _third(connection: Connection) -> None:
             "SELECT d.at, j.key, d.bar, j.value FROM decisions d, json_each(d.inputs, '$.closes') j ORDER BY d.id"
         )
     )
-    _guard(connection, closes.name)
+    _make_append_only(connection, closes.name)
 
 
-def _fourth(connection: Connection) -> None:
-    """Version 4: whether the answer to a command is no."""
-    _add_missing(connection, "command_results", ("refused",), "INTEGER")
+def _add_refused(connection: Connection) -> None:
+    """Version 4: whether a command was refused."""
+    _add_missing_columns(connection, "command_results", ("refused",), "INTEGER")
 
 
-def _add_missing(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
+def _rename_dialect(connection: Connection) -> None:
+    """Version 5: table `looks` becomes `price_fetches`; the settings' section `outside` becomes `monitoring`.
+
+    Rows are never changed: renamed settings are appended as the newest row.
+    """
+    tables = {name for (name,) in connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))}
+    if "looks" in tables:
+        for verb in ("update", "delete"):
+            connection.execute(text(f"DROP TRIGGER IF EXISTS looks_no_{verb}"))
+        connection.execute(text("ALTER TABLE looks RENAME TO price_fetches"))
+    price_fetches.create(connection, checkfirst=True)
+    _make_append_only(connection, price_fetches.name)
+    last = connection.execute(text("SELECT at, content FROM settings ORDER BY id DESC LIMIT 1")).first()
+    content = {} if last is None else json.loads(last.content)
+    if last is not None and isinstance(content, dict) and "outside" in content:
+        renamed = {("monitoring" if key == "outside" else key): value for key, value in content.items()}
+        values = {"at": last.at, "content": json.dumps(renamed, sort_keys=True)}
+        connection.execute(text("INSERT INTO settings (at, content) VALUES (:at, :content)"), values)
+
+
+def _add_missing_columns(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
     known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
     for column in columns:
         if column not in known:
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
 
 
-def _guard(connection: Connection, table: str) -> None:
+def _make_append_only(connection: Connection, table: str) -> None:
     for verb in ("UPDATE", "DELETE"):
         connection.execute(
             text(
@@ -138,5 +161,5 @@ def _guard(connection: Connection, table: str) -> None:
 
 Migration = Callable[[Connection], None]
 
-# Step n makes version n out of version n - 1; a step that was released is never changed. See version.py.
-MIGRATIONS: Sequence[Migration] = (_first, _second, _third, _fourth)
+# Step n turns version n - 1 into version n. A released step never changes; reader.VERSION is the number of steps.
+MIGRATIONS: Sequence[Migration] = (_create_tables, _add_command_source, _add_closes, _add_refused, _rename_dialect)

@@ -1,1 +1,1 @@
-"""What shows the daemon's state: logs, alerts, heartbeat, health, status."""
+"""Monitoring of the daemon: heartbeat, health endpoint, alerts, logs and the status report."""

@@ -1,4 +1,4 @@
-"""Alerts to people: a signed webhook, and e-mail, Telegram and others by way of apprise. Never in the daemon's way."""
+"""Delivery of alerts: a signed webhook, and e-mail, Telegram and others through apprise; never blocks the daemon."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from finrl_pod.paper.monitoring.logs import masked, secrets
 
 SECRET, URLS = "FINRL_POD_WEBHOOK_SECRET", "FINRL_POD_ALERT_URLS"
 TIMEOUT = 5.0
-WAITING_MAX = 1000  # alerts; when nothing is taken any more the oldest are still in the journal
+MAX_QUEUED = 1000  # alerts; further ones are dropped, all of them are in the journal
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LEVELS = ("info", "warning", "critical")
 
 
 class Alerts:
-    """Delivers from a thread of its own, so that a slow receiver holds nobody up. Failures are logged, not raised.
+    """Delivers alerts from a background thread, once each; failures are logged, not raised.
 
-    The journal has every alert already: delivery is tried once and promises nothing.
+    Every alert is in the journal before it is delivered.
     """
 
     def __init__(self, webhook: str, log: Any, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises ConfigError for a webhook without a secret, or one that is neither https nor on this machine."""
+        """Raises ConfigError for a webhook without a secret, or that is neither https nor on this machine."""
         self._webhook = webhook
         self._log = log
         self._secret = environment.get(SECRET, "")
@@ -40,38 +40,36 @@ class Alerts:
         if webhook:
             parts = urlsplit(webhook)
             if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-                raise ConfigError(
-                    f"outside.webhook must be an https address (http on this machine only), got {webhook}"
-                )
+                raise ConfigError(f"monitoring.webhook must be an https URL (http on this machine only), got {webhook}")
             if not self._secret:
-                raise ConfigError(f"outside.webhook needs a secret to sign with: set {SECRET}")
-        self._waiting: queue.Queue[dict[str, str] | None] = queue.Queue(WAITING_MAX)
+                raise ConfigError(f"monitoring.webhook needs a secret for its signature: set {SECRET}")
+        self._queue: queue.Queue[dict[str, str] | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._deliver, name="alerts", daemon=True)
         self._thread.start()
 
-    def tell(self, level: str, kind: str, message: str) -> None:
-        """Log an alert, and hand it to the thread."""
+    def send(self, level: str, kind: str, message: str) -> None:
+        """Log an alert and queue it for delivery. Raises ValueError for an unknown level."""
         if level not in _LEVELS:
-            raise ValueError(f"an alert's level is one of {_LEVELS}, got {level!r}")
+            raise ValueError(f"level must be one of {_LEVELS}, got {level!r}")
         write = {"info": self._log.info, "warning": self._log.warning, "critical": self._log.critical}[level]
         write("alert", kind=kind, message=message)
         values = {"at": datetime.now(UTC).isoformat(), "level": level, "kind": kind}
         values["message"] = masked(message, self._hidden)
         try:
-            self._waiting.put_nowait(values)
+            self._queue.put_nowait(values)
         except queue.Full:
-            self._log.warning("alert not delivered", reason="too many wait", kind=kind)
+            self._log.warning("alert not delivered", reason="queue full", kind=kind)
 
     def close(self, seconds: float = TIMEOUT) -> None:
-        """Deliver what waits, for that long at most."""
-        self._waiting.put(None)
+        """Deliver queued alerts for at most `seconds`, then stop."""
+        self._queue.put(None)
         self._thread.join(seconds)
 
     def _deliver(self) -> None:
-        while (values := self._waiting.get()) is not None:
-            for send in (self._post, self._notify):
+        while (values := self._queue.get()) is not None:
+            for deliver in (self._post, self._notify):
                 try:
-                    send(values)
+                    deliver(values)
                 except Exception as error:  # noqa: BLE001 - a receiver may fail in any way, and must not end the thread
                     reason = masked(f"{type(error).__name__}: {error}", self._hidden)
                     self._log.warning("alert not delivered", reason=reason, kind=values["kind"])
@@ -82,7 +80,7 @@ class Alerts:
         body = json.dumps(values, sort_keys=True).encode()
         headers = {"Content-Type": "application/json", **signature(body, self._secret, values["at"])}
         request = urllib.request.Request(self._webhook, data=body, headers=headers, method="POST")
-        # Neither redirects nor the environment's proxies: the address is the one that the config names.
+        # No redirects and no proxies of the environment: the URL is the configured one.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         with opener.open(request, timeout=TIMEOUT):
             pass
@@ -98,11 +96,11 @@ class Alerts:
         kinds = {"info": "info", "warning": "warning", "critical": "failure"}
         title = f"finrl_pod paper: {values['kind']}"
         if not notifier.notify(body=values["message"], title=title, notify_type=kinds[values["level"]]):
-            raise OSError("a notifier did not take the message")
+            raise OSError("a notification service did not accept the message")
 
 
 def signature(body: bytes, secret: str, at: str) -> dict[str, str]:
-    """Headers that let a receiver check sender and time: HMAC-SHA256 over "AT.BODY", in hexadecimal."""
+    """Return the signature headers of a webhook: HMAC-SHA256 over "AT.BODY", in hexadecimal."""
     digest = hmac.new(secret.encode(), at.encode() + b"." + body, hashlib.sha256).hexdigest()
     return {"X-Finrl-Pod-Time": at, "X-Finrl-Pod-Signature": f"sha256={digest}"}
 

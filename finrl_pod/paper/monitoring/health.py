@@ -1,29 +1,75 @@
-"""Health and metrics over HTTP, on loopback alone: /health for a container's probe, /metrics for Prometheus."""
+"""Liveness of the daemon: heartbeat file, systemd watchdog, and /health and /metrics over HTTP on loopback."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import SetupError
-from finrl_pod.paper.monitoring.heartbeat import Heartbeat
+from finrl_pod.files import replace_file
 
 ADDRESS = "127.0.0.1"
-Facts = Callable[[], Mapping[str, float]]
+HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
+STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
+Metrics = Callable[[], Mapping[str, float]]
+
+
+class Heartbeat:
+    """Written by the daemon's main loop only: if the loop hangs, heartbeat file and watchdog go stale."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._last = float("-inf")
+        self.trading = False
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def beat(self, *, trading: bool) -> None:
+        """Record a sign of life. Cheap to call often. trading: recovery is complete."""
+        now = time.monotonic()
+        if now - self._last < HEARTBEAT_INTERVAL and trading == self.trading:
+            return
+        self._last, self.trading = now, trading
+        _notify_systemd("WATCHDOG=1\nREADY=1" if trading else "WATCHDOG=1")
+        if self._path is not None:
+            beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}
+            with contextlib.suppress(OSError):  # a full disk leaves a stale file, which is the signal
+                replace_file(self._path, json.dumps(beat).encode())
+
+    @property
+    def age(self) -> float:
+        """Real seconds since the last beat; infinite before the first."""
+        return time.monotonic() - self._last
+
+    @property
+    def alive(self) -> bool:
+        """True if the last beat is less than STALE_AFTER seconds old."""
+        return self.age < STALE_AFTER
 
 
 class HealthServer:
-    """Serves from threads of its own. facts: what /metrics shows, by name, read at each question."""
+    """Serves /health for container probes and /metrics for Prometheus, from background threads.
 
-    def __init__(self, port: int, heartbeat: Heartbeat, facts: Facts) -> None:
-        """Raises SetupError when the port is taken. Port 0 takes any free one, see `port`."""
+    metrics: called at each request, returns the gauges of /metrics by name.
+    """
+
+    def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics) -> None:
+        """Raises SetupError if the port is in use. Port 0 selects a free one, see `port`."""
         try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, facts))
+            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics))
         except OSError as error:
-            raise SetupError(f"port {port} on {ADDRESS} cannot be used: {error.strerror}; name another") from None
+            raise SetupError(
+                f"port {port} on {ADDRESS} cannot be used ({error.strerror}). Set another monitoring.port."
+            ) from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
@@ -34,13 +80,13 @@ class HealthServer:
         self._server.server_close()
 
 
-def _handler(heartbeat: Heartbeat, facts: Facts) -> type[BaseHTTPRequestHandler]:
+def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily
 
     class Collector:
         def collect(self) -> Any:
-            values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **facts()}
+            values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **metrics()}
             for name, value in values.items():
                 yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
 
@@ -55,16 +101,29 @@ def _handler(heartbeat: Heartbeat, facts: Facts) -> type[BaseHTTPRequestHandler]
             elif self.path == "/metrics":
                 self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
             else:
-                self._answer(404, "text/plain", b"there is /health and /metrics\n")
+                self._answer(404, "text/plain", b"not found: use /health or /metrics\n")
 
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            pass  # a probe every few seconds is no news
+            pass  # probes every few seconds are not worth logging
 
     return Handler
+
+
+def _notify_systemd(state: str) -> None:
+    """Send a state to systemd, if it started this process (sd_notify: one datagram to NOTIFY_SOCKET)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    address = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError:
+            return  # no listener: the watchdog will time out

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, secrets masked wherever they stand."""
+"""Structured logs: one JSON object per line on standard error, with secrets masked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 SECRET_VARIABLES = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "FINRL_POD_WEBHOOK_SECRET", "FINRL_POD_ALERT_URLS")
 MASK = "***"
-_SHORTEST = 4  # a shorter value would mask half of all text
+_MIN_LENGTH = 4  # a shorter value would mask ordinary text
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Values that no line may show, the longest first; addresses of notifiers one by one."""
-    values = {part for name in SECRET_VARIABLES for part in environment.get(name, "").split() if len(part) >= _SHORTEST}
+    """Return the secret values of the environment, longest first; alert URLs separately."""
+    parts = (part for name in SECRET_VARIABLES for part in environment.get(name, "").split())
+    values = {part for part in parts if len(part) >= _MIN_LENGTH}
     return tuple(sorted(values, key=len, reverse=True))
 
 
 def masked(value: Any, hidden: tuple[str, ...]) -> Any:
-    """The value with every secret in it struck out, also inside lists and mappings."""
+    """Return the value with every secret replaced by `MASK`, also inside lists and mappings."""
     if isinstance(value, str):
         for secret in hidden:
             value = value.replace(secret, MASK)
@@ -33,7 +34,7 @@ def masked(value: Any, hidden: tuple[str, ...]) -> Any:
 
 
 class _StandardError:
-    """Standard error, which may be full or gone: what it does not take is dropped, and the daemon lives on."""
+    """Standard error that drops text if it is full or closed, so that logging never ends the daemon."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -45,7 +46,7 @@ class _StandardError:
 
 
 def open_log(environment: Mapping[str, str] = os.environ) -> Any:
-    """A logger of the daemon, which never raises. What other libraries log is not shown: it might hold a secret."""
+    """Return the daemon's logger, which never raises. Logs of other libraries are dropped: they may hold secrets."""
     import structlog
 
     hidden = secrets(environment)

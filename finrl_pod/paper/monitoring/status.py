@@ -1,4 +1,4 @@
-"""What `paper status` shows, read from the journal alone: it works while the daemon runs and while it is down."""
+"""Status report of a run, read from the journal only, so that it works with and without a running daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import commands, schema
-from finrl_pod.paper.journal.book import Book
+from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import Side
 from finrl_pod.paper.settings import PaperConfig
@@ -22,8 +22,8 @@ LATEST_ALERTS = 5
 
 
 def status(store: Store, config: PaperConfig) -> dict[str, Any]:
-    """Plain values; amounts as text with all their decimals."""
-    book = Book(store)
+    """Return the status of a run as JSON values; amounts as text with all decimals."""
+    ledger = Ledger(store)
     risk, mark = store.last(schema.risk_states), store.last(schema.equity)
     decision = store.last(schema.decisions)
     return {
@@ -32,19 +32,19 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
         "account": store.fact("account"),
         "state": RiskState.ACTIVE.value if risk is None else risk.state,
         "reason": "" if risk is None else risk.reason,
-        "daemon": heartbeat(config.outside.heartbeat),
+        "daemon": read_heartbeat(config.monitoring.heartbeat),
         "capital": str(Decimal(str(config.capital))),
-        "cash": str(Decimal(str(config.capital)) + book.cash),
+        "cash": str(Decimal(str(config.capital)) + ledger.cash),
         "equity": None if mark is None else {"session": mark.session, "value": mark.equity, "at": mark.at},
-        "positions": {s: str(q) for s, q in sorted(book.positions.items()) if q},
-        "foreign_positions": {s: str(q) for s, q in sorted(book.foreign().items())},
-        "open_intents": [open_intent(t.intent.symbol, t) for t in book.open.values()],
+        "positions": {s: str(q) for s, q in sorted(ledger.positions.items()) if q},
+        "foreign_positions": {s: str(q) for s, q in sorted(ledger.external_positions().items())},
+        "open_intents": [open_intent(t.intent.symbol, t) for t in ledger.open.values()],
         "last_decision": None
         if decision is None
         else {"bar": decision.bar, "outcome": decision.outcome, "strategy": decision.strategy, "feed": decision.feed},
         "counts": {t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
         "slippage": slippage(store, config.broker.cost_bps),
-        "waiting_commands": [command.name.value for command in commands.pending(store)],
+        "waiting_commands": [command.name.value for command in commands.pending_commands(store)],
         "alerts": [
             {"at": row.at, "level": row.level, "kind": row.kind, "message": row.message}
             for row in store.rows(schema.alerts)[-LATEST_ALERTS:]
@@ -53,7 +53,7 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
 
 
 def open_intent(symbol: str, tracked: Any) -> dict[str, str]:
-    """One line of what is under way."""
+    """Return an open intent as JSON values."""
     return {
         "symbol": symbol,
         "side": tracked.intent.side.value,
@@ -64,14 +64,14 @@ def open_intent(symbol: str, tracked: Any) -> dict[str, str]:
 
 
 def orders(store: Store) -> list[dict[str, Any]]:
-    """Every order with what is known of it, oldest first."""
-    events, made, intents = schema.order_events, schema.orders.c, schema.intents.c
+    """Return every order with its last known state, oldest first."""
+    events, order, intents = schema.order_events, schema.orders.c, schema.intents.c
     with store.read() as connection:
         last = {row.order_id: row for row in connection.execute(select(events).order_by(events.c.id))}
         rows = connection.execute(
             select(schema.orders, intents.symbol, intents.side, intents.bar)
-            .join(schema.intents, made.intent_id == intents.id)
-            .order_by(made.id)
+            .join(schema.intents, order.intent_id == intents.id)
+            .order_by(order.id)
         ).all()
     return [
         {
@@ -85,16 +85,16 @@ def orders(store: Store) -> list[dict[str, Any]]:
 
 
 def slippage(store: Store, modelled_bps: float) -> dict[str, float | None]:
-    """What fills cost beyond the decision's prices, in basis points of value, beside what was modelled.
+    """Return realised and modelled slippage of fills against the decision's prices, in basis points of value.
 
-    Positive is against us. It holds the market's move from the decision to the fill, which averages out over time.
+    Positive is a cost. It includes the market's move between decision and fill, which averages out over time.
     """
-    fills, made, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    fills, order, intents = schema.fills.c, schema.orders.c, schema.intents.c
     with store.read() as connection:
         rows = connection.execute(
             select(fills.quantity, fills.price, intents.reference_price, intents.side)
-            .join(schema.orders, fills.order_id == made.id)
-            .join(schema.intents, made.intent_id == intents.id)
+            .join(schema.orders, fills.order_id == order.id)
+            .join(schema.intents, order.intent_id == intents.id)
             .where(intents.bar.not_like("flatten%"))
         ).all()
     value = sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows), Decimal(0))
@@ -106,8 +106,8 @@ def slippage(store: Store, modelled_bps: float) -> dict[str, float | None]:
     return {"realised_bps": realised, "modelled_bps": modelled_bps, "fills": float(len(rows))}
 
 
-def facts(store: Store, config: PaperConfig) -> dict[str, float]:
-    """Numbers for Prometheus."""
+def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
+    """Return the gauges of /metrics by name."""
     mark, risk = store.last(schema.equity), store.last(schema.risk_states)
     state = RiskState.ACTIVE if risk is None else RiskState(risk.state)
     return {
@@ -121,8 +121,8 @@ def facts(store: Store, config: PaperConfig) -> dict[str, float]:
     }
 
 
-def heartbeat(path: str) -> dict[str, Any]:
-    """The daemon's last sign of life, as far as a heartbeat file is configured."""
+def read_heartbeat(path: str) -> dict[str, Any]:
+    """Return the content and age of the heartbeat file; {"known": False} if there is none."""
     if not path:
         return {"known": False}
     try:

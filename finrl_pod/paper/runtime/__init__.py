@@ -1,1 +1,1 @@
-"""The daemon's process: its loop, clocks, schedule and commands."""
+"""The daemon's process: main loop, clocks, schedule, commands and replay."""

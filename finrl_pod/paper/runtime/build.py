@@ -7,47 +7,47 @@ from collections.abc import Callable
 from datetime import datetime
 
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
-from finrl_pod.paper.execution.order_manager import Alert, Desk
+from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
-from finrl_pod.paper.execution.risk import Risk
-from finrl_pod.paper.execution.trading_cycle import Parts, StrategySource
+from finrl_pod.paper.execution.risk import RiskManager
+from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.book import Book
+from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.clocks import BrokerTime
-from finrl_pod.paper.runtime.control import Control
-from finrl_pod.paper.runtime.daemon import Daemon, Watch
-from finrl_pod.paper.runtime.stream_watch import StreamWatch
+from finrl_pod.paper.runtime.control import CommandHandler
+from finrl_pod.paper.runtime.daemon import Daemon, HeartbeatSink
+from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
 from finrl_pod.paper.settings import PaperConfig, plain
 
 
-def assemble(
+def build_daemon(
     config: PaperConfig, store: Store, broker: Broker, feed: DataFeed, source: StrategySource, clock: Clock,
-    watch: Watch, tell: Alert,
+    heartbeat: HeartbeatSink, send_alert: Alert,
 ) -> Daemon:  # fmt: skip
-    """A daemon that is ready to run. tell: is handed every alert after it was journaled."""
+    """Return a daemon ready to run. send_alert: called with every alert after it was written to the journal."""
     time = BrokerTime(clock)
-    book, risk = Book(store), Risk(store, config.risk, config.orders)
+    ledger, risk = Ledger(store), RiskManager(store, config.risk, config.orders)
 
     def alert(level: str, kind: str, message: str) -> None:
         store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)
-        tell(level, kind, message)
+        send_alert(level, kind, message)
 
-    waits: list[Callable[[float], None]] = []
-    stream = StreamWatch(broker, time, config.timing.stale_stream, alert)
-    desk = Desk(
-        broker, book, risk, time, config.timing, alert, lambda seconds: waits[0](seconds), stream.found_by_polling
+    idle: list[Callable[[float], None]] = []  # the daemon's, which is built last
+    stream = StreamMonitor(broker, time, config.timing.stale_stream, alert)
+    orders = OrderManager(
+        broker, ledger, risk, time, config.timing, alert, lambda seconds: idle[0](seconds), stream.report_polled_change
     )
-    reconciler = Reconciler(desk, config.name)
-    control = Control(desk, risk, reconciler, config.name, config.timing.shutdown)
-    parts = Parts(config, broker, feed, source, book, risk, desk, reconciler, stream, time, alert)
-    daemon = Daemon(parts, time, watch, control)
-    waits.append(daemon.idle)
+    reconciler = Reconciler(orders, config.name)
+    control = CommandHandler(orders, risk, reconciler, config.name, config.timing.shutdown)
+    components = TradingComponents(config, broker, feed, source, ledger, risk, orders, reconciler, stream, time, alert)
+    daemon = Daemon(components, time, heartbeat, control)
+    idle.append(daemon.idle)
     return daemon
 
 
-def keep(store: Store, config: PaperConfig, at: datetime) -> None:
-    """Write the settings down, where they are not what was written last."""
+def record_settings(store: Store, config: PaperConfig, at: datetime) -> None:
+    """Write the settings to the journal if they differ from the last ones."""
     content = json.dumps(plain(config), sort_keys=True)
     last = store.last(schema.settings)
     if last is None or last.content != content:

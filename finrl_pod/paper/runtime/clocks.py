@@ -1,4 +1,4 @@
-"""Clocks: the machine's, one that is moved by hand, and either of them corrected by the broker's."""
+"""Clocks: system time, a manual clock for replays, and a clock synchronised with the broker's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from finrl_pod.paper.brokers.port import Clock
 
-_TICK = timedelta(microseconds=1)  # a shorter wait would round to none, and a loop that waits for it never end
+_TICK = timedelta(microseconds=1)  # a shorter wait would round to zero, and a loop waiting for it would never end
 
 
 class SystemClock:
@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Time that passes by sleeping alone: a replay goes as fast as it is computed."""
+    """Time that advances only by sleeping, so that a replay runs at full speed."""
 
     def __init__(self, start: datetime) -> None:
         self._start = start
@@ -50,45 +50,45 @@ class ManualClock:
 
 
 class Reading(NamedTuple):
-    """What a clock showed at one moment."""
+    """Wall and monotonic time read at one moment."""
 
     wall: datetime
     monotonic: float
 
 
 class BrokerTime:
-    """A clock set by the broker's: the host may be wrong, the auction is not."""
+    """The host's clock corrected by the broker's clock, which decides when auctions take place."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = timedelta(0)
-        self._asked = self.reading()
+        self._last_query = self.reading()
 
     def reading(self) -> Reading:
-        """The host's clock, to be taken before the broker is asked."""
+        """Read the host's clock, to be called before the broker's clock is queried."""
         return Reading(self._clock.now(), self._clock.monotonic())
 
-    def set(self, broker_now: datetime, asked: Reading | None = None) -> timedelta:
-        """Follow the broker's time from now on; returns how far the host's clock is from it.
+    def set(self, broker_now: datetime, before: Reading | None = None) -> timedelta:
+        """Synchronise with the broker's time and return the host clock's deviation from it.
 
-        asked: `reading` when the question was sent. The broker read its clock some time between then and now, so the
-        offset lies in a range; what was held before stays where it is inside.
+        before: `reading` when the query was sent. The broker read its clock some time between then and now, so the
+        offset is known to lie in a range; the previous offset is kept if it lies in that range, else clipped to it.
         """
         after = self.reading()
-        self._asked = after if asked is None else asked
-        taken = max(after.monotonic - self._asked.monotonic, 0.0)
-        least = broker_now - after.wall
-        self._offset = min(max(self._offset, least), least + timedelta(seconds=taken))
+        self._last_query = after if before is None else before
+        duration = max(after.monotonic - self._last_query.monotonic, 0.0)
+        lowest = broker_now - after.wall
+        self._offset = min(max(self._offset, lowest), lowest + timedelta(seconds=duration))
         return -self._offset
 
     @property
     def slipped(self) -> float:
-        """Seconds by which the host's clock has moved more than time has passed since the broker was last asked.
+        """Seconds by which wall time has moved more than monotonic time since the broker's clock was last queried.
 
-        The host's clock was set (either sign), or the machine slept: then Linux lets `monotonic` stand still.
+        Not 0 after the host's clock was set (either sign), or the machine slept (Linux stops `monotonic` meanwhile).
         """
         now = self.reading()
-        return (now.wall - self._asked.wall).total_seconds() - (now.monotonic - self._asked.monotonic)
+        return (now.wall - self._last_query.wall).total_seconds() - (now.monotonic - self._last_query.monotonic)
 
     def now(self) -> datetime:
         return self._clock.now() + self._offset

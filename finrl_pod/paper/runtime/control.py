@@ -1,4 +1,4 @@
-"""What commands do. Each is answered once, in the journal."""
+"""Execution of operator commands; each gets one result in the journal."""
 
 from __future__ import annotations
 
@@ -10,111 +10,121 @@ from typing import TYPE_CHECKING, Protocol
 
 from finrl_pod.errors import BrokerError
 from finrl_pod.paper.execution.intents import Intent
-from finrl_pod.paper.execution.order_manager import Desk
+from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.reconcile import Reconciler
-from finrl_pod.paper.execution.risk import Risk, RiskState
+from finrl_pod.paper.execution.risk import RiskManager, RiskState
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import Answer, Command, CommandName, answer, answer_in, pending
+from finrl_pod.paper.journal.commands import (
+    Command,
+    CommandName,
+    CommandResult,
+    add_result,
+    pending_commands,
+    record_result,
+)
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import DAY_END, MARGIN, Calendar
+from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, Calendar
 
 if TYPE_CHECKING:
     from finrl_pod.paper.brokers.port import Broker, Clock
 
 
 class Stoppable(Protocol):
-    """What a command can end."""
+    """A daemon that a command can stop."""
 
     def stop(self) -> None: ...
 
 
-class Control:
-    """Carries commands out, one after the other, in the daemon's thread."""
+class CommandHandler:
+    """Executes commands one after the other, in the daemon's thread."""
 
-    def __init__(self, desk: Desk, risk: Risk, reconciler: Reconciler, run: str, cancel_seconds: float) -> None:
-        self._desk = desk
+    def __init__(
+        self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, run: str, cancel_seconds: float
+    ) -> None:
+        self._orders = orders
         self._risk = risk
         self._reconciler = reconciler
         self._run = run
         self._cancel_seconds = cancel_seconds
 
-    def serve(self, command: Command, daemon: Stoppable) -> None:
-        """Carry a command out and answer it. Raises BrokerError when it could not be: it stays pending."""
+    def execute(self, command: Command, daemon: Stoppable) -> None:
+        """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""
         if command.name is CommandName.FLATTEN:
             self._flatten(command)
             return
-        actions: dict[CommandName, Callable[[], Answer]] = {
+        actions: dict[CommandName, Callable[[], CommandResult]] = {
             CommandName.HALT: self._halt,
             CommandName.RESUME: self._resume,
             CommandName.RECONCILE: self._reconcile,
             CommandName.ACKNOWLEDGE: self._acknowledge,
             CommandName.STOP: lambda: self._stop(daemon),
         }
-        given = actions[command.name]()
-        answer(self._desk.book.store, command, given, self._desk.clock.now())
+        result = actions[command.name]()
+        record_result(self._orders.ledger.store, command, result, self._orders.clock.now())
 
-    def halt_now(self) -> None:
-        """Write HALTED at once; the cancels follow when the loop is free, and then the command is answered."""
-        self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
+    def set_halted(self) -> None:
+        """Set the risk state to HALTED at once; cancels and the result follow when the loop executes the command."""
+        self._risk.tighten(RiskState.HALTED, "by command", self._orders.clock.now())
 
-    def _halt(self) -> Answer:
-        self._risk.tighten(RiskState.HALTED, "by command", self._desk.clock.now())
-        if self._desk.cancel_all(self._cancel_seconds):
-            return Answer("halted, no own order is live")
-        return Answer("halted, but own orders are still live: their cancels are not confirmed", refused=True)
+    def _halt(self) -> CommandResult:
+        self._risk.tighten(RiskState.HALTED, "by command", self._orders.clock.now())
+        if self._orders.cancel_all(self._cancel_seconds):
+            return CommandResult("halted, no own order is live")
+        return CommandResult("halted, but own orders are still live: their cancels are not confirmed", refused=True)
 
-    def _resume(self) -> Answer:
+    def _resume(self) -> CommandResult:
         if self._reconciler.differences:
-            words = "not resumed: the account does not agree with the journal, acknowledge that first"
-            return Answer(words, refused=True)
+            message = "not resumed: the account does not agree with the journal, acknowledge the differences first"
+            return CommandResult(message, refused=True)
         if self._risk.state is RiskState.ACTIVE:
-            return Answer("was active already")
-        self._risk.set(RiskState.ACTIVE, "by command", self._desk.clock.now())
-        return Answer("active")
+            return CommandResult("was active already")
+        self._risk.set(RiskState.ACTIVE, "by command", self._orders.clock.now())
+        return CommandResult("active")
 
-    def _reconcile(self) -> Answer:
-        self._desk.refresh()
+    def _reconcile(self) -> CommandResult:
+        self._orders.refresh()
         found = self._reconciler.compare()
         if found:
-            return Answer("; ".join(d.sentence for d in found), refused=True)
-        return Answer("journal and broker agree")
+            return CommandResult("; ".join(d.message for d in found), refused=True)
+        return CommandResult("journal and broker agree")
 
-    def _acknowledge(self) -> Answer:
-        self._desk.refresh()
-        text, store = self._reconciler.acknowledge(), self._desk.book.store
+    def _acknowledge(self) -> CommandResult:
+        self._orders.refresh()
+        summary, store = self._reconciler.acknowledge(), self._orders.ledger.store
         halted = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
-        freed = [symbol for symbol, is_halted in halted.items() if is_halted]
-        for symbol in freed:
-            store.add(schema.symbol_halts, self._desk.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
-        return Answer(f"{text}, {len(freed)} symbols freed")
+        released = [symbol for symbol, is_halted in halted.items() if is_halted]
+        for symbol in released:
+            store.add(schema.symbol_halts, self._orders.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
+        return CommandResult(f"{summary}, {len(released)} symbol halts lifted")
 
-    def _stop(self, daemon: Stoppable) -> Answer:
+    def _stop(self, daemon: Stoppable) -> CommandResult:
         daemon.stop()
-        return Answer("stopping")
+        return CommandResult("stopping")
 
-    def _may_not_flatten(self) -> str | None:
-        """Cancel own orders; why own shares cannot be sold now, or None."""
+    def _prepare_flatten(self) -> str | None:
+        """Cancel own orders. Returns why own shares cannot be sold now, or None."""
         if self._reconciler.differences:
-            return "not flattened: the account does not agree with the journal, acknowledge that first"
-        if not self._desk.cancel_all(self._cancel_seconds):
+            return "not flattened: the account does not agree with the journal, acknowledge the differences first"
+        if not self._orders.cancel_all(self._cancel_seconds):
             return "not flattened: own orders are still live, their cancels are not confirmed"
         return None
 
     def _flatten(self, command: Command) -> None:
-        """Sell own shares alone, by DAY orders; from then on only reducing orders are sent until resumed.
+        """Sell own shares by DAY orders; afterwards only reducing orders are sent until a resume.
 
-        State, intents and answer are written together: a command that was cut short is served again from its start.
+        State, intents and result are written in one transaction, so that an interrupted command starts over.
         """
-        refusal = self._may_not_flatten()
-        desk, now = self._desk, self._desk.clock.now()
+        refusal = self._prepare_flatten()
+        orders, now = self._orders, self._orders.clock.now()
         if refusal is not None:
-            answer(desk.book.store, command, Answer(refusal, refused=True), now)
+            record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
             return
         days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
-        session = next(s for s in days if s.close - DAY_END - MARGIN > now)
-        terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, session.close - DAY_END, session.close)
+        session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
+        deadline = session.close - DAY_ORDER_CUTOFF
+        terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
         intents = [
             Intent(
                 self._run,
@@ -124,25 +134,25 @@ class Control:
                 abs(shares),
                 *terms,
             )
-            for symbol, shares in sorted(desk.book.positions.items())
+            for symbol, shares in sorted(orders.ledger.positions.items())
             if shares
         ]
-        with desk.book.store.write() as connection:
-            self._risk.set_in(connection, RiskState.REDUCING, "flattened by command", now)
-            planned = desk.book.plan(connection, now, intents)
-            answer_in(connection, command, Answer(f"{len(intents)} positions are being sold"), now)
-        desk.book.adopt(planned)
+        with orders.ledger.store.write() as connection:
+            self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
+            planned = orders.ledger.add_intents(connection, now, intents)
+            add_result(connection, command, CommandResult(f"{len(intents)} positions are being sold"), now)
+        orders.ledger.track(planned)
 
 
-def halt_is_waiting(store: Store) -> bool:
-    """Whether a halt has been given that the loop has not answered yet."""
-    return any(command.name is CommandName.HALT for command in pending(store))
+def halt_pending(store: Store) -> bool:
+    """Return True if a halt was submitted that the main loop has not executed yet."""
+    return any(command.name is CommandName.HALT for command in pending_commands(store))
 
 
-def obey_halt(store: Store, risk: Risk, broker: Broker, clock: Clock) -> None:
-    """What a second thread does at a halt, whatever the loop is busy with: write HALTED, cancel what is live.
+def apply_halt(store: Store, risk: RiskManager, broker: Broker, clock: Clock) -> None:
+    """Set the risk state to HALTED and cancel live orders, from a second thread while the main loop is busy.
 
-    The loop finds the cancels' outcome at its next refresh, cancels again where need be, and answers the command.
+    The main loop learns the outcome of the cancels at its next refresh, repeats them if needed, and records the result.
     """
     risk.tighten(RiskState.HALTED, "by command", clock.now())
     latest: dict[int, tuple[str, str]] = {}
@@ -150,5 +160,5 @@ def obey_halt(store: Store, risk: Risk, broker: Broker, clock: Clock) -> None:
         latest[row.order_id] = (row.state, row.broker_id)
     for state, broker_id in latest.values():
         if state == OrderState.WORKING.value and broker_id:
-            with contextlib.suppress(BrokerError):  # the loop cancels it again
+            with contextlib.suppress(BrokerError):  # the main loop cancels it again
                 broker.cancel(broker_id)

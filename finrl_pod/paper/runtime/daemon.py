@@ -1,8 +1,8 @@
-"""The daemon: one loop that recovers, waits for the next round, trades it, and serves commands all the while.
+"""The daemon's main loop: recover, wait for the next trading cycle, trade it, and execute commands meanwhile.
 
-Start-up is recovery, so a daemon that was killed is simply started again. Whatever cannot be known stops the trading,
-not the daemon: it goes on polling, telling, and serving commands. Only refused keys, a journal that cannot
-be written, and what nobody foresaw end it, with own orders cancelled.
+Start-up is recovery, so a killed daemon is simply started again. A broker or feed that does not answer stops the
+trading but not the daemon, which keeps polling, alerting and executing commands. Only refused keys, an unwritable
+journal and unexpected errors end it, with own orders cancelled.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from typing import Protocol
 
 from finrl_pod.errors import AuthenticationError, BrokerError, DaemonError, DataError, FinrlPodError, JournalError
 from finrl_pod.paper.execution.order_state import OrderState
-from finrl_pod.paper.execution.trading_cycle import Parts, Trader
+from finrl_pod.paper.execution.trader import Trader, TradingComponents
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, pending
+from finrl_pod.paper.journal.commands import CommandName, pending_commands
 from finrl_pod.paper.records import BrokerClock
 from finrl_pod.paper.runtime.clocks import BrokerTime
-from finrl_pod.paper.runtime.control import Control
-from finrl_pod.paper.runtime.schedule import Calendar, Round
+from finrl_pod.paper.runtime.control import CommandHandler
+from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
 
-SLICE = 0.2  # real seconds between two looks at the commands while waiting
-BEFORE_AUCTION = 60.0  # seconds between two looks at orders that wait for an auction, where the stream is alive
-CLOCK_CHECK = timedelta(hours=6)
-# Seconds by which the host's clock may move otherwise than time passes before the broker is asked for the time again.
-SLIP = 1.0
-TOLD_AGAIN = 300.0  # seconds between two alerts of an outage at least, however often its cause changes
-_ADDRESS = re.compile(r"0x[0-9a-f]+")  # of an object, which differs at every try
+COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
+AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
+CLOCK_CHECK_INTERVAL = timedelta(hours=6)
+MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
+OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, however often its cause changes
+_OBJECT_ADDRESS = re.compile(r"0x[0-9a-f]+")  # in error messages, different at every attempt
 
 
-class Watch(Protocol):
-    """Sees from outside that the loop is alive."""
+class HeartbeatSink(Protocol):
+    """Receives the heartbeat of the main loop."""
 
     def beat(self, *, trading: bool) -> None:
         """Called from the loop at least every few real seconds."""
@@ -44,200 +43,205 @@ class Watch(Protocol):
 class Daemon:
     """One run on one account. Stop it with `stop` (from a signal handler too)."""
 
-    def __init__(self, parts: Parts, time: BrokerTime, watch: Watch, control: Control) -> None:
-        self._p = parts
+    def __init__(
+        self, components: TradingComponents, time: BrokerTime, heartbeat: HeartbeatSink, control: CommandHandler
+    ) -> None:
+        self._c = components
         self._time = time
-        self._watch = watch
+        self._heartbeat = heartbeat
         self._control = control
         self._calendar = Calendar()
-        self.trader = Trader(parts)
+        self.trader = Trader(components)
         self._stop = threading.Event()
-        self._checked_clock = time.now() - 2 * CLOCK_CHECK
-        self._told_off = 0.0  # seconds off the broker's clock that were told
-        self._failing = ""  # the cause of the outage that was told, while it lasts
-        self._told_failing = float("-inf")
+        self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
+        self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert
+        self._outage = ""  # cause of the current outage in the last alert, "" if there is none
+        self._outage_alerted = float("-inf")
         self.trading = False
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and stop
 
     def stop(self) -> None:
-        """End after the call that is under way: own orders are cancelled first."""
+        """Request a stop: after the current call own orders are cancelled and `run` returns."""
         self._stop.set()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until stopped, or until `until` says so between two steps.
+        """Run until stopped, or until `until` returns True between two steps.
 
-        Raises AuthenticationError and JournalError, and DaemonError for anything unforeseen.
+        Raises AuthenticationError and JournalError, and DaemonError for any unexpected error.
         """
         try:
             while not self._stop.is_set() and not until():
                 self.step()
-            if self._stop.is_set() and not self._p.desk.cancel_all(self._p.config.timing.shutdown):
-                self._p.alert("critical", "shutdown", "own orders are still live at the broker after the time allowed")
+            if self._stop.is_set() and not self._c.orders.cancel_all(self._c.config.timing.shutdown):
+                self._c.alert("critical", "shutdown", "own orders are still live after the shutdown timeout")
         except AuthenticationError as error:
-            self._p.alert("critical", "keys", str(error))
+            self._c.alert("critical", "keys", str(error))
             raise
         except JournalError:
-            self._cancel_unwritten()
+            self._cancel_unjournaled()
             raise
         except Exception as error:
-            left = "own orders were cancelled" if self._cancel_after_failure() else "own orders may still be live"
-            message = f"the daemon failed ({type(error).__name__}: {error}), {left}"
-            with contextlib.suppress(FinrlPodError):  # neither journal nor clock need work any more
-                self._p.alert("critical", "failed", message)
-            raise DaemonError(f"{message}: start it again, and report what the log says") from error
+            orders = "own orders were cancelled" if self._cancel_after_failure() else "own orders may still be live"
+            message = f"the daemon failed ({type(error).__name__}: {error}), {orders}"
+            with contextlib.suppress(FinrlPodError):  # journal and clock may be unusable
+                self._c.alert("critical", "failed", message)
+            raise DaemonError(f"{message}. Start it again, and report the traceback in the log.") from error
 
     def step(self) -> None:
-        """One turn of the loop: recover if needed, serve commands, do what is due, and wait."""
+        """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait."""
         try:
-            self._turn()
-            self._failing = ""
+            self._iterate()
+            self._outage = ""
         except (AuthenticationError, JournalError):
             raise
-        except (BrokerError, DataError, OSError) as error:  # OSError: a folder of runs that cannot be read just now
-            self._tell_failing(error)
-            self.idle(self._p.config.timing.poll)
+        except (BrokerError, DataError, OSError) as error:  # OSError: a folder of runs that is unreadable just now
+            self._alert_outage(error)
+            self.idle(self._c.config.timing.poll)
 
-    def _tell_failing(self, error: Exception) -> None:
-        """Alert once for each cause, not at every try."""
-        sentence, now = _ADDRESS.sub("", str(error)), self._time.monotonic()
-        cause = f"{type(error).__name__}: {sentence}"
-        if cause != self._failing and now - self._told_failing >= TOLD_AGAIN:
-            self._p.alert("critical", "unavailable", f"nothing new is sent: {sentence}")
-            self._failing, self._told_failing = cause, now
+    def _alert_outage(self, error: Exception) -> None:
+        """Alert once for each cause, not at every retry."""
+        message, now = _OBJECT_ADDRESS.sub("", str(error)), self._time.monotonic()
+        cause = f"{type(error).__name__}: {message}"
+        if cause != self._outage and now - self._outage_alerted >= OUTAGE_ALERT_INTERVAL:
+            self._c.alert("critical", "unavailable", f"no orders are sent: {message}")
+            self._outage, self._outage_alerted = cause, now
 
-    def idle(self, seconds: float, *, wakeful: bool = False) -> None:
-        """Wait on the daemon's clock, beating, and obeying what cannot wait: a halt.
+    def idle(self, seconds: float, *, interruptible: bool = False) -> None:
+        """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt at once.
 
-        wakeful: any command or a stop ends the wait; without it a wait between two questions to the broker is kept.
-        It is over when the time has passed, or when the clock says so: while a machine sleeps only the clock goes on.
+        interruptible: any command or a stop ends the wait. The wait ends when monotonic or wall time has passed: while
+        the machine sleeps only wall time advances.
         """
         end, until = self._time.monotonic() + seconds, self._time.now() + timedelta(seconds=seconds)
         while (left := min(end - self._time.monotonic(), (until - self._time.now()).total_seconds())) > 0:
-            self._watch.beat(trading=self.trading)
-            if self._urgent() and wakeful:
+            self._heartbeat.beat(trading=self.trading)
+            if self._check_commands() and interruptible:
                 return
-            self._time.sleep(left, SLICE)
+            self._time.sleep(left, COMMAND_POLL)
 
-    # ------------------------------------------------------------------ one turn
+    # ------------------------------------------------------------------ one iteration
 
-    def _turn(self) -> None:
-        self._watch.beat(trading=self.trading)
-        self._set_clock()
-        self._urgent()  # a halt that was given while we were down holds before anything is sent
+    def _iterate(self) -> None:
+        self._heartbeat.beat(trading=self.trading)
+        self._check_clock()
+        self._check_commands()  # a halt submitted while the daemon was down applies before anything is sent
         if not self.trading:
             self._recover()
-        for command in pending(self._p.book.store):
-            self._control.serve(command, self)
+        for command in pending_commands(self._c.ledger.store):
+            self._control.execute(command, self)
         if self._stop.is_set():
             return
         now = self._time.now()
-        round_ = self._calendar.rounds(now, self._p.config.schedule)[0]
-        if self._p.book.open:
-            agreed = not self._p.reconciler.differences
-            self._p.desk.settle(self.trader.exposure_of, may_send=agreed)
+        cycle = self._calendar.cycles(now, self._c.config.schedule)[0]
+        if self._c.ledger.open:
+            agreed = not self._c.reconciler.differences
+            self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=agreed)
             if agreed:
                 self.trader.send_due(self._stop.is_set)
-            self._p.desk.refresh()
-        self._p.stream.look()
-        if now < round_.opens:
-            return self._wait_for(round_)
-        if not self.trader.decided(round_):
-            if self._checked_clock < round_.opens:
-                return self._ask_clock()  # the round may begin once the broker says that it does
-            if now <= round_.deadline and not self._p.reconciler.differences:
-                self.trader.take_decision(round_)
+            self._c.orders.refresh()
+        self._c.stream.check()
+        if now < cycle.opens:
+            return self._wait_for(cycle)
+        if not self.trader.decided(cycle):
+            if self._clock_checked < cycle.opens:
+                return self._query_clock()  # the broker's clock decides whether the cycle has opened
+            if now <= cycle.deadline and not self._c.reconciler.differences:
+                self.trader.take_decision(cycle)
                 return None
-            if now > round_.deadline:
-                self.trader.write_off(round_, "missed", "no decision could be taken before its deadline")
+            if now > cycle.deadline:
+                self.trader.skip(cycle, "missed", "no decision could be taken before its deadline")
                 return None
-        return self.idle(self._pause(round_), wakeful=True)
+        return self.idle(self._seconds_to_poll(cycle), interruptible=True)
 
-    def _pause(self, round_: Round) -> float:
-        """Until the next look: short while orders may fill, longer before their auction, else the round's end."""
-        poll, now = self._p.config.timing.poll, self._time.now()
-        if not self.trader.decided(round_):
+    def _seconds_to_poll(self, cycle: TradingCycle) -> float:
+        """Return seconds until the next poll: few while orders may fill, more before their auction or without any."""
+        poll, now = self._c.config.timing.poll, self._time.now()
+        if not self.trader.decided(cycle):
             return poll
-        if not self._p.book.open and not self._p.stream.doubtful:
-            return max((round_.ends - now).total_seconds(), 0.0) + 1.0
+        if not self._c.ledger.open and not self._c.stream.awaiting_report:
+            return max((cycle.ends - now).total_seconds(), 0.0) + 1.0
         in_auction = all(
-            t.live is not None and t.live.view.state is OrderState.WORKING and t.intent.ends <= round_.ends
-            for t in self._p.book.open.values()
+            t.live is not None and t.live.view.state is OrderState.WORKING and t.intent.ends <= cycle.ends
+            for t in self._c.ledger.open.values()
         )
-        if in_auction and now < round_.auction and not self._p.stream.stale:
-            return min((round_.auction - now).total_seconds() + 1.0, max(poll, BEFORE_AUCTION))
+        if in_auction and now < cycle.auction and not self._c.stream.stale:
+            return min((cycle.auction - now).total_seconds() + 1.0, max(poll, AUCTION_POLL))
         return poll
 
-    def _wait_for(self, round_: Round) -> None:
-        """Until the round begins; with open orders only until the next look at them."""
-        seconds = (round_.opens - self._time.now()).total_seconds()
-        soon = self._p.book.open or self._p.stream.doubtful
-        self.idle(min(seconds, self._p.config.timing.poll) if soon else seconds, wakeful=True)
+    def _wait_for(self, cycle: TradingCycle) -> None:
+        """Wait until the cycle opens; with open orders only until the next poll."""
+        seconds = (cycle.opens - self._time.now()).total_seconds()
+        soon = self._c.ledger.open or self._c.stream.awaiting_report
+        self.idle(min(seconds, self._c.config.timing.poll) if soon else seconds, interruptible=True)
 
     def _recover(self) -> None:
-        p = self._p
-        account = p.broker.account()
-        p.book.store.bind("account", account.id)
-        p.book.store.bind("run", p.config.name)
-        p.reconciler.first_start()
-        p.reconciler.recover()
-        for difference in p.reconciler.differences:
-            p.alert("critical", "mismatch", f"{difference.sentence}; trading waits for `paper reconcile --acknowledge`")
-        for order in p.reconciler.foreign_orders:
-            p.alert("info", "foreign", f"the account has an order that is not ours and is left alone: {order}")
-        self.trader.tell_left_out()
-        self._skip_missed()
-        p.stream.forget()
+        c = self._c
+        account = c.broker.account()
+        c.ledger.store.bind("account", account.id)
+        c.ledger.store.bind("run", c.config.name)
+        c.reconciler.initialise()
+        c.reconciler.recover()
+        for difference in c.reconciler.differences:
+            message = f"{difference.message}; trading is stopped until `paper reconcile --acknowledge`"
+            c.alert("critical", "mismatch", message)
+        for order in c.reconciler.external_orders:
+            c.alert("info", "foreign", f"the account has an external order, which is ignored: {order}")
+        self.trader.alert_untraded_positions()
+        self._record_missed_decisions()
+        c.stream.reset()
         self.trading = True
 
-    def _skip_missed(self) -> None:
-        """Journal the decisions that were missed while the daemon was down. The last one may still be in time."""
-        last = self._p.book.store.last(schema.decisions, schema.decisions.c.run == self._p.config.name)
+    def _record_missed_decisions(self) -> None:
+        """Record decisions missed while the daemon was down, except the last one if it is still in time."""
+        last = self._c.ledger.store.last(schema.decisions, schema.decisions.c.run == self._c.config.name)
         if last is None:
             return
         now = self._time.now()
-        for round_ in self._calendar.rounds_since(last.bar, now, self._p.config.schedule):
-            if now > round_.deadline and not self.trader.decided(round_):
-                self.trader.write_off(round_, "missed", "the daemon was down")
+        for cycle in self._calendar.cycles_since(last.bar, now, self._c.config.schedule):
+            if now > cycle.deadline and not self.trader.decided(cycle):
+                self.trader.skip(cycle, "missed", "the daemon was down")
 
-    def _set_clock(self) -> None:
-        """Follow the broker's clock, anew where the host's was set or slept."""
-        if self._time.now() - self._checked_clock >= CLOCK_CHECK or abs(self._time.slipped) > SLIP:
-            self._ask_clock()
+    def _check_clock(self) -> None:
+        """Query the broker's clock at intervals, and at once if the host's clock was set or the machine slept."""
+        overdue = self._time.now() - self._clock_checked >= CLOCK_CHECK_INTERVAL
+        if overdue or abs(self._time.slipped) > MAX_CLOCK_SLIP:
+            self._query_clock()
 
-    def _ask_clock(self) -> None:
-        """Take the broker's time; tell once that the host's clock is off."""
-        asked = self._time.reading()
-        answer: BrokerClock = self._p.broker.clock()
-        off = self._time.set(answer.now, asked).total_seconds()
-        self._checked_clock = self._time.now()
-        most = self._p.config.timing.drift
-        if abs(off) <= most:
-            self._told_off = 0.0
-        elif abs(off - self._told_off) > most:
-            self._told_off = off
-            self._p.alert("warning", "clock", f"this machine's clock is {off:+.0f} s off the broker's, which rules")
+    def _query_clock(self) -> None:
+        """Synchronise with the broker's clock and alert once if the host's clock deviates too much."""
+        before = self._time.reading()
+        answer: BrokerClock = self._c.broker.clock()
+        drift = self._time.set(answer.now, before).total_seconds()
+        self._clock_checked = self._time.now()
+        limit = self._c.config.timing.drift
+        if abs(drift) <= limit:
+            self._alerted_drift = 0.0
+        elif abs(drift - self._alerted_drift) > limit:
+            self._alerted_drift = drift
+            message = f"this machine's clock is {drift:+.0f} s off the broker's, which is used"
+            self._c.alert("warning", "clock", message)
 
     # ------------------------------------------------------------------ stopping
 
-    def _urgent(self) -> bool:
-        """Obey a halt at once; whether anything waits to be served."""
-        commands = pending(self._p.book.store)
+    def _check_commands(self) -> bool:
+        """Apply a halt at once. Returns True if a command is pending or a stop was requested."""
+        commands = pending_commands(self._c.ledger.store)
         if any(command.name is CommandName.HALT for command in commands):
-            self._control.halt_now()
+            self._control.set_halted()
         return bool(commands) or self._stop.is_set()
 
     def _cancel_after_failure(self) -> bool:
-        """Cancel own orders as at a stop, or unwritten where that fails in its turn. True when none is live."""
+        """Cancel own orders as at a stop, or without the journal if that fails too. Returns True if none is live."""
         try:
-            return self._p.desk.cancel_all(self._p.config.timing.shutdown)
-        except Exception:  # noqa: BLE001 - whatever ended the daemon may be met again here
-            self._cancel_unwritten()
+            return self._c.orders.cancel_all(self._c.config.timing.shutdown)
+        except Exception:  # noqa: BLE001 - the error that ended the daemon may occur again here
+            self._cancel_unjournaled()
             return False
 
-    def _cancel_unwritten(self) -> None:
-        """Nothing can be written: nothing is sent any more, and what is live is cancelled, unwritten."""
-        for _, order in self._p.book.live_orders():
+    def _cancel_unjournaled(self) -> None:
+        """Cancel live own orders without writing to the journal, which cannot be written."""
+        for _, order in self._c.ledger.live_orders():
             if order.view.broker_id:
                 with contextlib.suppress(FinrlPodError):
-                    self._p.broker.cancel(order.view.broker_id)
+                    self._c.broker.cancel(order.view.broker_id)

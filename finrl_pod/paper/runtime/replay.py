@@ -1,4 +1,4 @@
-"""A past period through the very same daemon: simulated broker, simulated clock, as fast as it goes."""
+"""Replay of a past period through the daemon, with a simulated broker and clock."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.trading_cycle import StrategySource
+from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.runtime.build import assemble, keep
+from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.clocks import ManualClock
-from finrl_pod.paper.runtime.schedule import SETTLE, Calendar, round_of
+from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar, cycle_for
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Panel
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """days: sessions of the period. equity: (session, own equity at its close). orders, fills: how many."""
+class ReplayResult:
+    """Result of a replay.
+
+    first, last: first and last session. equity: (session, own equity at its close). orders, fills, alerts: counts.
+    final_positions: own shares by symbol at the end.
+    """
 
     first: date
     last: date
@@ -34,7 +38,7 @@ class Replayed:
     final_positions: dict[str, Decimal]
 
 
-class _NoWatch:
+class _NoHeartbeat:
     def beat(self, *, trading: bool) -> None:
         pass
 
@@ -42,45 +46,45 @@ class _NoWatch:
 def replay(
     config: PaperConfig, panel: Panel, source: StrategySource, start: date, end: date, journal: Path,
     progress: Callable[[date], None] = lambda _: None,
-) -> Replayed:  # fmt: skip
-    """Run the daemon from the close of `start` to that of `end` on `panel`, into a new journal.
+) -> ReplayResult:  # fmt: skip
+    """Run the daemon on `panel` from the close of `start` to the close of `end`, with a new journal.
 
-    The first decision is taken on the first session from `start` on, the last on the one before the last session up
-    to `end`. Raises InputError for a period without two sessions, or a journal that exists.
+    The first decision is taken on the first session from `start` on, the last on the session before the last one.
+    Raises InputError for a period of fewer than two sessions, or an existing journal.
     """
     if journal.exists():
-        raise InputError(f"{journal} exists already and is left as it is: name another journal for the replay")
+        raise InputError(f"{journal} exists already. Name another journal for the replay.")
     sessions = Calendar().sessions(start, end)
     if len(sessions) < 2:
-        raise InputError(f"a replay needs two sessions at least, {start} to {end} has {len(sessions)}: widen the dates")
+        raise InputError(f"a replay needs at least two sessions, {start} to {end} has {len(sessions)}")
     first, last = sessions[0], sessions[-1]
     if config.schedule.mode == "open" and panel.open is None:
         raise InputError(
-            f'panel {panel.name!r} has no opening prices: set schedule.mode = "close", or take other prices'
+            f'panel {panel.name!r} has no opening prices. Set schedule.mode = "close", or use another panel.'
         )
-    clock = ManualClock(first.close + SETTLE + timedelta(minutes=1))
+    clock = ManualClock(first.close + AUCTION_GRACE + timedelta(minutes=1))
     cost = Decimal(str(config.broker.cost_bps)) / 10_000
     broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost)
     store = Store.create_or_open(journal)
     try:
-        # A replay shows no sign of life: the heartbeat in the config is that of the daemon itself.
-        outside = dataclasses.replace(config.outside, heartbeat="")
-        keep(store, dataclasses.replace(config, journal=str(journal), outside=outside), clock.now())
-        daemon = assemble(config, store, broker, broker, source, clock, _NoWatch(), lambda *_: None)
-        seen: list[date] = []
+        # A replay writes no heartbeat: the file in the config belongs to the real daemon.
+        monitoring = dataclasses.replace(config.monitoring, heartbeat="")
+        record_settings(store, dataclasses.replace(config, journal=str(journal), monitoring=monitoring), clock.now())
+        daemon = build_daemon(config, store, broker, broker, source, clock, _NoHeartbeat(), lambda *_: None)
+        days: list[date] = []
 
-        def over() -> bool:
-            if not seen or seen[-1] != clock.now().date():
-                seen.append(clock.now().date())
+        def finished() -> bool:
+            if not days or days[-1] != clock.now().date():
+                days.append(clock.now().date())
                 progress(clock.now().date())
-            return clock.now() > last.close + SETTLE
+            return clock.now() > last.close + AUCTION_GRACE
 
-        daemon.run(until=over)
+        daemon.run(until=finished)
         after = next(s for s in Calendar().sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
-        daemon.trader.mark(round_of(after, last, config.schedule))
+        daemon.trader.record_prices(cycle_for(after, last, config.schedule))
         marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
         counts = [store.count(table) for table in (schema.orders, schema.fills, schema.alerts)]
         held = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
-        return Replayed(first.date, last.date, marks, counts[0], counts[1], counts[2], held)
+        return ReplayResult(first.date, last.date, marks, counts[0], counts[1], counts[2], held)
     finally:
         store.close()

@@ -1,6 +1,6 @@
-"""When to decide, until when to send, and when the outcome must be known: from the exchange's calendar alone.
+"""Trading cycles from the exchange calendar: when to decide, when to send orders, and when to give up on fills.
 
-Half days, holidays and daylight saving come with the calendar; the host's time zone is never asked.
+The calendar includes half days, holidays and daylight saving; the host's time zone does not matter.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from finrl_pod.paper.settings import ScheduleSettings
 
 EXCHANGE = "XNYS"
 OPEN_CUTOFF = timedelta(minutes=2)  # orders for the opening auction are refused from 9:28 New York time
-CLOSE_CUTOFF = timedelta(minutes=10)  # those for the closing auction from 15:50
-MARGIN = timedelta(seconds=30)  # no order leaves us closer to a cutoff than that
-SETTLE = timedelta(minutes=15)  # after an auction, until what did not fill in it is given up
-DAY_END = timedelta(minutes=5)  # no DAY order is sent closer to the close than that
+CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refused from 15:50
+SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
+AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
+DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
 
 
 @dataclass(frozen=True)
-class Round:
-    """One decision and its orders. bar: the last session that was complete. All moments are UTC.
+class TradingCycle:
+    """One decision and its orders. All times are UTC.
 
-    opens: the decision is taken then, and orders may go. deadline: none is sent later. auction: when they fill.
-    ends: what has not filled by then is given up.
+    bar: last complete session. session: the one whose auction fills the orders. opens: time of the decision and first
+    submission. deadline: last submission. auction: when orders fill. ends: unfilled orders are given up.
     """
 
     bar: date
@@ -41,8 +41,8 @@ class Round:
 
     @property
     def late_deadline(self) -> datetime:
-        """Until when a DAY order of this round may still be sent (a purchase that waited for sales)."""
-        return self.session.close - DAY_END
+        """Last submission of a DAY order of this cycle, such as a purchase that waited for sales."""
+        return self.session.close - DAY_ORDER_CUTOFF
 
 
 class Calendar:
@@ -52,55 +52,55 @@ class Calendar:
         self.exchange = exchange
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
-        """Those with start <= date <= end, in order. Raises InputError beyond the years that the calendar knows."""
-        days, made = _sessions(self.exchange, start.year // 10 * 10, _horizon())
+        """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar's end."""
+        days, sessions = _load_sessions(self.exchange, start.year // 10 * 10, _horizon())
         if end > days[-1]:
-            raise InputError(f"the exchange calendar ends on {days[-1]}, {end} was asked for: name an earlier date")
-        return made[bisect_left(days, start) : bisect_right(days, end)]
+            raise InputError(f"the date {end} is beyond the exchange calendar, which ends on {days[-1]}")
+        return sessions[bisect_left(days, start) : bisect_right(days, end)]
 
     def last_closed(self, now: datetime) -> Session:
-        """The newest session that had closed by then."""
+        """Return the last session that closed at or before `now`."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=1))
         return next(session for session in reversed(days) if session.close <= now)
 
-    def rounds(self, now: datetime, settings: ScheduleSettings) -> tuple[Round, ...]:
-        """Rounds whose end lies after now, the earliest first: that of today, if it still goes on, and some more."""
+    def cycles(self, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
+        """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        made = [round_of(session, before, settings) for before, session in pairwise(days)]
-        return tuple(r for r in made if r.ends > now)
+        cycles = [cycle_for(session, before, settings) for before, session in pairwise(days)]
+        return tuple(c for c in cycles if c.ends > now)
 
-    def rounds_since(self, bar: str, now: datetime, settings: ScheduleSettings) -> tuple[Round, ...]:
-        """Rounds of bars after that one (an ISO date) whose opening lies before now."""
+    def cycles_since(self, bar: str, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
+        """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
-        made = (round_of(b, a, settings) for a, b in pairwise(self.sessions(first, now.date() + timedelta(days=1))))
-        return tuple(r for r in made if r.bar > first and r.opens <= now)
+        cycles = (cycle_for(b, a, settings) for a, b in pairwise(self.sessions(first, now.date() + timedelta(days=1))))
+        return tuple(c for c in cycles if c.bar > first and c.opens <= now)
 
 
-def round_of(session: Session, before: Session, settings: ScheduleSettings) -> Round:
-    """The round whose orders fill in `session`, decided on the session before it."""
+def cycle_for(session: Session, before: Session, settings: ScheduleSettings) -> TradingCycle:
+    """Return the cycle whose orders fill in `session`, decided on the session before it."""
     lead = timedelta(minutes=settings.lead_minutes)
     auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
-    return Round(
+    return TradingCycle(
         bar=before.date,
         session=session,
         opens=auction - lead,
-        deadline=auction - cutoff - MARGIN,
+        deadline=auction - cutoff - SEND_MARGIN,
         auction=auction,
-        ends=auction + SETTLE,
+        ends=auction + AUCTION_GRACE,
     )
 
 
 def _horizon() -> date:
-    """Until when sessions are known: a year ahead at least. It moves on with the years that a daemon runs."""
+    """Return the last known session date, at least a year ahead, as of the current date."""
     return date(datetime.now(UTC).year + 1, 12, 31)
 
 
 @cache
-def _sessions(exchange: str, first_year: int, until: date) -> tuple[list[date], tuple[Session, ...]]:
-    """Every session from that year on until a day: read once, searched often."""
+def _load_sessions(exchange: str, first_year: int, until: date) -> tuple[list[date], tuple[Session, ...]]:
+    """Return dates and sessions from that year until `until`. Cached."""
     import exchange_calendars
 
-    with warnings.catch_warnings():  # it reads pandas in a way that newer ones warn of
+    with warnings.catch_warnings():  # it uses a pandas API that newer versions deprecate
         warnings.simplefilter("ignore", DeprecationWarning)
         table = exchange_calendars.get_calendar(exchange, start=f"{first_year}-01-01", end=str(until)).schedule
     days = [day.date() for day in table.index]

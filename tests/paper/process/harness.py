@@ -1,6 +1,6 @@
-"""A rig: the fake server in this process, the daemon in one of its own, and one clock for both.
+"""A harness: the fake server in this process, the daemon in one of its own, and one clock for both.
 
-Time runs at AWAKE simulated seconds a second while the daemon works, and flies while it sleeps.
+Time runs at WORKING_PACE simulated seconds a second while the daemon works, and flies while it sleeps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from finrl_pod.types import Panel
 ROOT = Path(__file__).parents[3]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-AWAKE, ASLEEP = 20.0, 400_000.0
-PATIENCE = 120.0  # real seconds for anything at all
-KEYS = {"APCA_API_KEY_ID": "rig-key", "APCA_API_SECRET_KEY": "rig-secret"}
+WORKING_PACE, WAITING_PACE = 20.0, 400_000.0
+TIMEOUT = 120.0  # real seconds for anything at all
+KEYS = {"APCA_API_KEY_ID": "harness-key", "APCA_API_SECRET_KEY": "harness-secret"}
 
 # What stands on the first level of the config, then its tables: a test replaces lines, or adds some to a table.
 CONFIG: dict[str, dict[str, Any]] = {
@@ -44,12 +44,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "data": {"window": 30},
     "timing": {"poll": 120.0},
     "risk": {"daily_loss": 0.9, "drawdown": 0.9, "max_turnover": 10.0},
-    "outside": {"heartbeat": "heartbeat.json"},
+    "monitoring": {"heartbeat": "heartbeat.json"},
 }
 
 
-class Child:
-    """A daemon that the nursery bore; as `subprocess.Popen`, as far as it goes."""
+class DaemonProcess:
+    """A daemon that the fork_server bore; as `subprocess.Popen`, as far as it goes."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -59,7 +59,7 @@ class Child:
     def poll(self) -> int | None:
         return self.returncode
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         assert self.ended.wait(timeout), "the daemon does not end"
         assert self.returncode is not None
         return self.returncode
@@ -68,26 +68,26 @@ class Child:
         os.kill(self.pid, number)
 
 
-class Nursery:
-    """See nursery.py."""
+class ForkServer:
+    """See fork_server.py."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("nursery.py"))]
+        command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
         self._process = subprocess.Popen(
             command, env=environment(OMP_NUM_THREADS="1"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._children: dict[int, Child] = {}
-        self._born: list[Child] = []
+        self._children: dict[int, DaemonProcess] = {}
+        self._born: list[DaemonProcess] = []
         self._change = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self._process.kill)
 
-    def bear(self, wish: dict[str, Any]) -> Child:
+    def spawn(self, request: dict[str, Any]) -> DaemonProcess:
         assert self._process.stdin is not None
         with self._change:
-            self._process.stdin.write(json.dumps(wish) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            assert self._change.wait_for(lambda: self._born, PATIENCE), "the nursery does not answer"
+            assert self._change.wait_for(lambda: self._born, TIMEOUT), "the fork_server does not answer"
             return self._born.pop()
 
     def _listen(self) -> None:
@@ -99,7 +99,7 @@ class Nursery:
             with self._change:
                 child = self._children.get(said["pid"])
                 if child is None:
-                    child = self._children[said["pid"]] = Child(said["pid"])
+                    child = self._children[said["pid"]] = DaemonProcess(said["pid"])
                     if "code" not in said:
                         self._born.append(child)
                 if "code" in said:
@@ -109,9 +109,9 @@ class Nursery:
 
 
 @cache
-def nursery() -> Nursery:
+def fork_server() -> ForkServer:
     """One for the whole test run."""
-    return Nursery()
+    return ForkServer()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -121,7 +121,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**mine, "PYTHONPATH": roots, **more}
 
 
-class Rig:
+class DaemonHarness:
     """A server with a daemon beside it. config: {"table": {"key": value}} over CONFIG; settings: of the server.
 
     awake: simulated seconds a second while the daemon works. Its time limits shrink with it, what it and the server
@@ -136,7 +136,7 @@ class Rig:
         *,
         panel: Panel | None = None,
         start: date = START,
-        awake: float = AWAKE,
+        awake: float = WORKING_PACE,
         **settings: Any,
     ) -> None:
         self.folder = folder
@@ -155,9 +155,9 @@ class Rig:
         self.exchange = self.server.exchange
         self.days = [s for s in self.exchange.prices.sessions.all if s.date >= start][:150]
         self._config = config or {}
-        self.daemon: Child | None = None
+        self.daemon: DaemonProcess | None = None
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> DaemonHarness:
         self.server.__enter__()
         self.write_config(self._config)
         return self
@@ -182,9 +182,9 @@ class Rig:
 
     # ------------------------------------------------------------------ the daemon
 
-    def launch(self, toml: Path | None = None, hooks: dict[str, Any] | None = None, **more: str) -> Child:
+    def launch(self, toml: Path | None = None, hooks: dict[str, Any] | None = None, **more: str) -> DaemonProcess:
         """Start a daemon; its output goes to daemon.log."""
-        self.daemon = nursery().bear(
+        self.daemon = fork_server().spawn(
             {
                 "arguments": ["paper", "run", str(toml or self.toml)],
                 "environment": environment(**{**KEYS, **more}),
@@ -207,35 +207,35 @@ class Rig:
         return self.daemon.wait()
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`finrl-pod paper ...` on the rig's config, in a process of its own."""
+        """`finrl-pod paper ...` on the harness's config, in a process of its own."""
         command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", words[0], str(self.toml), *words[1:]]
-        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
 
     # ------------------------------------------------------------------ time
 
-    def started(self) -> None:
+    def wait_until_recovered(self) -> None:
         """Wait until a new daemon has found the account as it should be."""
         seen = len(self.server.log.records)
         self.wait(lambda: any(r.get("path") == "/v2/positions" for r in self.server.log.records[seen:]))
 
-    def go(self) -> None:
+    def run_clock(self) -> None:
         """Let time run, as the daemon's sleep allows."""
-        self.server.follow_client_sleep(self.awake, ASLEEP)
+        self.server.follow_client_sleep(self.awake, WAITING_PACE)
 
-    def slow(self) -> None:
+    def slow_clock(self) -> None:
         """Let time run slowly whatever the daemon does: called in the server's thread."""
         self.server.set_pace(Pace(self.awake, self.awake))
 
-    def still(self) -> None:
+    def stop_clock(self) -> None:
         """Let time stand: called in the server's thread."""
         self.server.set_pace(Pace(0.0, 0.0))
 
-    def reach(self, moment: float, deed: Callable[[], Any] = lambda: None) -> None:
+    def run_until(self, moment: float, action: Callable[[], Any] = lambda: None) -> None:
         """Wait for a simulated moment, and do something in the server's thread just then."""
-        reached = self.server.schedule(moment, deed)
+        reached = self.server.schedule(moment, action)
         self.wait(reached.is_set)
 
-    def on(self, event: str, symbol: str | None, deed: Callable[[], Any]) -> threading.Event:
+    def on_order_event(self, event: str, symbol: str | None, action: Callable[[], Any]) -> threading.Event:
         """Do something at the first such event of an order for a symbol, or for any, before anybody is told of it."""
         done = threading.Event()
 
@@ -244,13 +244,13 @@ class Rig:
                 return
             if what["event"] == event and symbol in (None, what["order"]["symbol"]):
                 done.set()
-                deed()
+                action()
 
         self.server.call(lambda: self.exchange.listeners.insert(0, hear))
         return done
 
     def wait(self, condition: Callable[[], Any], *, alive: bool = True) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < end, f"it did not happen; see {self.folder / 'daemon.log'}"
             if alive and self.daemon is not None and self.daemon.poll() not in (None, -signal.SIGKILL):
@@ -269,7 +269,7 @@ class Rig:
 
     # ------------------------------------------------------------------ what can be seen
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True) as base:
             return base.execute(sql).fetchall()
 

@@ -14,9 +14,9 @@ from finrl_pod_strategies import baselines
 from finrl_pod.data.store import Store
 from finrl_pod.paper.settings import load
 from finrl_pod.types import Panel
-from tests.paper.made import prices
-from tests.paper.process.daemon import Restless
-from tests.paper.process.harness import KEYS, Rig
+from tests.paper.factories import prices
+from tests.paper.process.daemon_main import RandomWeights
+from tests.paper.process.harness import KEYS, DaemonHarness
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +36,19 @@ MADE: dict[str, Any] = {"symbols": ["AA", "BB", "CC"]}
 def test_orders_fills_and_equity_are_those_of_the_backtest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panel: Callable[[], Panel], start: date, config: dict[str, Any]
 ) -> None:
-    monkeypatch.setitem(baselines.BASELINES, "restless", Restless)
+    monkeypatch.setitem(baselines.BASELINES, "restless", RandomWeights)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    with Rig(tmp_path, config=config, panel=panel(), start=start) as rig:
-        rig.launch()
-        rig.started()
-        rig.go()
-        rig.reach(rig.days[SESSIONS].close + 1200, rig.slow)
-        assert rig.stop() == 0
-        found = run_track(load(rig.toml))
+    with DaemonHarness(tmp_path, config=config, panel=panel(), start=start) as harness:
+        harness.launch()
+        harness.wait_until_recovered()
+        harness.run_clock()
+        harness.run_until(harness.days[SESSIONS].close + 1200, harness.slow_clock)
+        assert harness.stop() == 0
+        found = run_track(load(harness.toml))
         assert found["differences"] == []
         assert found["same"]
         assert len(found["sessions"]) >= SESSIONS
         assert [round(e, 2) for e in found["equity"]] == [round(e, 2) for e in found["backtest"]]
-        assert len(rig.orders()) >= 2 * SESSIONS
-        assert {o.side for o in rig.orders()} == {"buy", "sell"}
+        assert len(harness.orders()) >= 2 * SESSIONS
+        assert {o.side for o in harness.orders()} == {"buy", "sell"}

@@ -94,14 +94,13 @@ def _password_form(path: Path, name: str) -> None:
 
 
 def _submit(path: Path, name: str, user: str) -> None:
-    from finrl_pod.paper.journal.commands import CommandName
+    from finrl_pod.paper.journal.commands import CommandName, submit_command
     from finrl_pod.paper.journal.store import Store
-    from finrl_pod_app.paper.commands import give
 
     try:
         store = Store.open(path)
         try:
-            number = give(store, CommandName(name), user=user, address=visitor_address())
+            number = submit_command(store, CommandName(name), user=user, address=visitor_address())
             st.session_state[_PENDING_COMMAND] = number
         finally:
             store.close()

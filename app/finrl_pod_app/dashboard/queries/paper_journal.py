@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.journal.reading import changes, read
+from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, unpack
 
 CACHED_JOURNALS = 2
@@ -46,7 +46,7 @@ _TABLES = {
     "risk": "SELECT at, state, reason FROM risk_states ORDER BY id",
     "alerts": f"SELECT at, level, kind, message FROM alerts ORDER BY id DESC LIMIT {MAX_ALERTS}",
     "halts": "SELECT at, symbol, halted, reason FROM symbol_halts ORDER BY id",
-    "price_reads": "SELECT at, feed, start, end, symbols FROM looks ORDER BY id DESC LIMIT 1",
+    "price_reads": "SELECT at, feed, start, end, symbols FROM price_fetches ORDER BY id DESC LIMIT 1",
     "strategies": "SELECT at, name, sha256, detail FROM strategies ORDER BY id",
     "external": _EXTERNAL,
     "equity": _EQUITY,
@@ -134,12 +134,12 @@ class Journal:
 
 def load(path: Path) -> Journal:
     """The journal at `path`; the cached object until the file changes. Raises JournalError."""
-    return _load(path, changes(path))
+    return _load(path, file_signature(path))
 
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def _load(path: Path, _: object) -> Journal:
-    return read(path, lambda connection: _read_tables(path, connection))
+    return read_journal(path, lambda connection: _read_tables(path, connection))
 
 
 def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:

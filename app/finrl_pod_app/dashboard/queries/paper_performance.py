@@ -13,7 +13,7 @@ import pandas as pd
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
-from finrl_pod_app.paper.tracking_error import track_file
+from finrl_pod_app.paper.tracking_error import tracking_file
 
 BASIS_POINTS = 10_000.0
 BARS_PER_YEAR = 252
@@ -155,7 +155,7 @@ def tracking(journal: Journal) -> Tracking:
 
 
 def _tracking_document(journal: Path) -> dict[str, list[str]]:
-    file = track_file(journal)
+    file = tracking_file(journal)
     if not file.is_file():
         return {}
     document = read_json(file)

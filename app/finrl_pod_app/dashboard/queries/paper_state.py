@@ -49,7 +49,7 @@ def trading_status(journal: Journal) -> StatusBadge:
 
 def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
     """Whether the daemon runs, by its heartbeat file and its process."""
-    path = journal.config.outside.heartbeat if journal.config else ""
+    path = journal.config.monitoring.heartbeat if journal.config else ""
     if not path:
         return StatusBadge("daemon", "unknown", "Daemon: unknown", "no heartbeat file is configured")
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse
-from finrl_pod.paper.execution.intents import is_made_here
+from finrl_pod.paper.execution.intents import is_program_order_id
 from finrl_pod.paper.records import (
     AccountState,
     ActionKind,
@@ -89,7 +89,7 @@ def order(values: Any) -> Order:
         side=side,
         quantity=filled if values.get("qty") is None else number(values, "qty"),
         filled_quantity=filled,
-        status=OrderStatus.read(status),
+        status=OrderStatus.parse(status),
         time_in_force=_enum_or(TimeInForce, values.get("time_in_force"), TimeInForce.DAY),
         type=_enum_or(OrderType, values.get("type") or values.get("order_type"), OrderType.MARKET),
         submitted_at=submitted,
@@ -267,7 +267,7 @@ def _symbol_and_side(values: Any) -> tuple[str, Side]:
     try:
         return text(values, "symbol"), _side(values)
     except UnreadableResponse:
-        if is_made_here(text(values, "client_order_id")):
+        if is_program_order_id(text(values, "client_order_id")):
             raise
         return f"({values.get('order_class') or 'no symbol'})", Side.BUY
 

@@ -1,6 +1,6 @@
-"""The book: intents, their orders and fills, as the journal has them. What is held follows from it.
+"""The ledger: order intents with their orders and fills in the journal, and the positions and cash that follow.
 
-Open intents are kept in memory beside the file; memory changes only after the file has.
+Open intents are cached in memory; memory changes only after the file has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
 from finrl_pod.paper.records import (
-    TAKEN,
+    SOLD_BY_OTHERS,
     CorporateAction,
     Fill,
     Order,
@@ -34,8 +34,8 @@ ZERO = Decimal(0)
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Own shares that the account does not have any more, and the cash that others' sales of them brought."""
+class MissingShares:
+    """Own shares that are no longer in the account, and the cash proceeds of the sales by others."""
 
     symbol: str
     quantity: Decimal
@@ -44,7 +44,7 @@ class Loss:
 
 @dataclass
 class TrackedOrder:
-    """An order of an intent and what is known of it. id: its row."""
+    """An order of an intent with its known state. id: row in the journal."""
 
     id: int
     attempt: int
@@ -53,7 +53,7 @@ class TrackedOrder:
 
 @dataclass
 class TrackedIntent:
-    """An intent with its orders, oldest first. id: its row."""
+    """An intent with its orders, oldest first. id: row in the journal."""
 
     id: int
     intent: Intent
@@ -67,18 +67,20 @@ class TrackedIntent:
 
     @property
     def remaining(self) -> Decimal:
-        """Shares still wanted."""
+        """Shares not filled yet."""
         return max(self.intent.quantity - self.filled, ZERO)
 
     @property
     def live(self) -> TrackedOrder | None:
-        """The one order that may still fill, or None."""
+        """The order that may still fill, at most one, or None."""
         return next((order for order in self.orders if order.view.state.may_fill), None)
 
 
-class Book:
-    """Reads and writes of one run's book. positions: own shares by symbol; cash: own cash flows so far; closes: what
-    shares are valued at.
+class Ledger:
+    """The ledger of one run.
+
+    positions: own shares by symbol. cash: sum of own cash flows so far. closes: prices that value the shares.
+    open: open intents by row.
     """
 
     def __init__(self, store: Store) -> None:
@@ -91,8 +93,8 @@ class Book:
 
     # ------------------------------------------------------------------ writing
 
-    def plan(self, connection: Connection, at: datetime, intents: list[Intent]) -> list[TrackedIntent]:
-        """Write intents inside a transaction of the caller, who passes them to `adopt` once it is through."""
+    def add_intents(self, connection: Connection, at: datetime, intents: list[Intent]) -> list[TrackedIntent]:
+        """Write intents inside the caller's transaction; the caller passes them to `track` after the commit."""
         tracked = []
         for intent in intents:
             row = add(connection, schema.intents, at, **_intent_values(intent))
@@ -100,65 +102,67 @@ class Book:
             tracked.append(TrackedIntent(row, intent))
         return tracked
 
-    def adopt(self, intents: list[TrackedIntent]) -> None:
-        """Keep planned intents in memory, after their transaction."""
+    def track(self, intents: list[TrackedIntent]) -> None:
+        """Cache written intents in memory, after their transaction committed."""
         self.open |= {tracked.id: tracked for tracked in intents}
 
     def start_order(self, tracked: TrackedIntent, request: OrderRequest, at: datetime) -> TrackedOrder:
-        """Write that an order is about to be sent, before it is. Refuses a second live one, and more than is wanted."""
+        """Write an order before it is sent.
+
+        Raises AssertionError if the intent has a live order already, or for more shares than remain.
+        """
         if tracked.live is not None:
-            raise AssertionError(f"intent {tracked.id} has a live order already")
+            raise AssertionError(f"intent {tracked.id} already has a live order")
         if request.quantity > tracked.remaining:
-            raise AssertionError(f"intent {tracked.id} wants {tracked.remaining} more, not {request.quantity}")
+            raise AssertionError(f"intent {tracked.id} has {tracked.remaining} shares left, not {request.quantity}")
         return self._add_order(tracked, request, at, "plan")
 
     def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime) -> TrackedOrder:
-        """Write that an order at the broker, which somebody put in the place of the intent's last one, is ours."""
+        """Write an order at the broker, with which somebody replaced the intent's last order, as an own order."""
         return self._add_order(tracked, order, at, "replaced")
 
-    def owner(self, broker_id: str) -> TrackedIntent | None:
-        """The open intent that an order belongs to."""
+    def intent_of_order(self, broker_id: str) -> TrackedIntent | None:
+        """Return the open intent that an order belongs to, or None."""
         open_ = self.open.values()
         return next((t for t in open_ if any(o.view.broker_id == broker_id for o in t.orders)), None)
 
     def record(self, order: TrackedOrder, change: Change, at: datetime, source: str, detail: str = "") -> bool:
-        """Write what was heard of an order, with its fills, in one transaction. False where nothing was new."""
-        if change.view == order.view and not change.bookings:
+        """Write an order's new state and fills in one transaction. Returns False if nothing changed."""
+        if change.view == order.view and not change.fills:
             return False
         with self.store.write() as connection:
-            self._event(connection, order.id, change.view, at, source, detail)
-            for booking in change.bookings:
+            self._add_event(connection, order.id, change.view, at, source, detail)
+            for fill in change.fills:
                 add(
-                    connection, schema.fills, at, order_id=order.id, execution_id=booking.execution_id,
-                    quantity=str(booking.quantity), cumulative_quantity=str(booking.cumulative_quantity),
-                    price=str(booking.price), fee=str(booking.fee), time=stamp(booking.time),
-                    source=source,
+                    connection, schema.fills, at, order_id=order.id, execution_id=fill.execution_id,
+                    quantity=str(fill.quantity), cumulative_quantity=str(fill.cumulative_quantity),
+                    price=str(fill.price), fee=str(fill.fee), time=stamp(fill.time), source=source,
                 )  # fmt: skip
         order.view = change.view
-        for booking in change.bookings:
-            signed = order.view.side.sign * booking.quantity
+        for fill in change.fills:
+            signed = order.view.side.sign * fill.quantity
             self.positions[order.view.symbol] += signed
-            self.cash -= signed * booking.price + booking.fee
+            self.cash -= signed * fill.price + fill.fee
         return True
 
     def close(self, tracked: TrackedIntent, state: IntentState, at: datetime, detail: str = "") -> None:
-        """Write that nothing more is sent for an intent."""
+        """Write an intent's final state: no further order is sent for it."""
         self.store.add(schema.intent_events, at, intent_id=tracked.id, state=state.value, detail=detail)
         tracked.state = state
         self.open.pop(tracked.id, None)
 
     @property
-    def cursor(self) -> str | None:
-        """Up to where fills were taken in."""
+    def fill_cursor(self) -> str | None:
+        """Broker cursor of the last fill recorded, or None."""
         row = self.store.last(schema.cursors, schema.cursors.c.name == "fills")
         return None if row is None else str(row.value)
 
-    def move_cursor(self, value: str, at: datetime) -> None:
-        """Write that fills up to there were taken in; they are all booked by then."""
+    def move_fill_cursor(self, value: str, at: datetime) -> None:
+        """Write the cursor up to which all fills are recorded."""
         self.store.add(schema.cursors, at, name="fills", value=value)
 
-    def foreign_fill(self, fill: Fill, at: datetime) -> None:
-        """Write an execution of an order that is not ours, once."""
+    def record_external_fill(self, fill: Fill, at: datetime) -> None:
+        """Write an execution of somebody else's order, once."""
         known = schema.foreign_fills.c.execution_id == fill.id
         if self.store.last(schema.foreign_fills, known) is None:
             self.store.add(
@@ -166,47 +170,48 @@ class Book:
                 quantity=str(fill.side.sign * fill.quantity), price=str(fill.price), time=stamp(fill.time),
             )  # fmt: skip
 
-    def book_action(
-        self, action: CorporateAction, own_change: Decimal, foreign_change: Decimal, cash: Decimal, at: datetime
+    def record_corporate_action(
+        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, at: datetime
     ) -> None:
-        """Write a corporate action with what it did to own and foreign shares, to own cash and to the last close."""
-        closes = self.closes.after(action)
+        """Write a corporate action with its effect on own and external shares, own cash and the last close."""
+        closes = self.closes.adjusted_for(action)
         with self.store.write() as connection:
             add(
                 connection, schema.corporate_actions, at, action_id=action.id, kind=action.kind.value,
                 symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
-                foreign_change=str(foreign_change), cash=str(cash), detail=action.detail,
+                foreign_change=str(external_change), cash=str(cash), detail=action.detail,
             )  # fmt: skip
             self.closes.write(connection, closes, at)
-        self.closes.adopt(closes)
+        self.closes.apply(closes)
         self.positions[action.symbol] += own_change
         self.cash += cash
 
-    def write_loss(self, connection: Connection, loss: Loss, at: datetime) -> None:
-        """Write inside a transaction of the caller, who passes it to `adopt_loss`, that own shares are gone.
+    def write_missing_shares(self, connection: Connection, missing: MissingShares, at: datetime) -> None:
+        """Write off own shares inside the caller's transaction; the caller passes them to `apply_missing_shares`.
 
-        As many foreign shares are added: what stood against ours is balanced.
+        The same number of external shares is added, so that own plus external shares stay as they are at the broker.
         """
         add(
-            connection, schema.corporate_actions, at, action_id=f"{TAKEN} {loss.symbol} {stamp(at)}", kind=TAKEN,
-            symbol=loss.symbol, ex_date=at.date().isoformat(), own_change=str(-loss.quantity),
-            foreign_change=str(loss.quantity), cash=str(loss.cash), detail="acknowledged",
+            connection, schema.corporate_actions, at, action_id=f"{SOLD_BY_OTHERS} {missing.symbol} {stamp(at)}",
+            kind=SOLD_BY_OTHERS, symbol=missing.symbol, ex_date=at.date().isoformat(),
+            own_change=str(-missing.quantity), foreign_change=str(missing.quantity), cash=str(missing.cash),
+            detail="acknowledged",
         )  # fmt: skip
 
-    def adopt_loss(self, loss: Loss) -> None:
-        """Keep a loss in memory, after its transaction."""
-        self.positions[loss.symbol] -= loss.quantity
-        self.cash += loss.cash
+    def apply_missing_shares(self, missing: MissingShares) -> None:
+        """Update positions and cash in memory, after the transaction committed."""
+        self.positions[missing.symbol] -= missing.quantity
+        self.cash += missing.cash
 
     # ------------------------------------------------------------------ reading
 
-    def foreign_proceeds(self, symbol: str, quantity: Decimal) -> Decimal:
-        """What others' newest sales of so many shares brought; sales that an earlier loss was paid with are over.
+    def external_proceeds(self, symbol: str, quantity: Decimal) -> Decimal:
+        """Return the proceeds of the newest sales of `quantity` shares by others, in currency.
 
-        Shares that went without a sale bring nothing.
+        Sales before the last write-off of the symbol do not count again. Shares without a sale bring nothing.
         """
         actions, sales = schema.corporate_actions.c, schema.foreign_fills.c
-        before = self.store.last(schema.corporate_actions, actions.kind == TAKEN, actions.symbol == symbol)
+        before = self.store.last(schema.corporate_actions, actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol)
         since = "" if before is None else before.at
         cash = ZERO
         for row in reversed(self.store.rows(schema.foreign_fills, sales.symbol == symbol, sales.at > since)):
@@ -215,11 +220,11 @@ class Book:
         return cash
 
     def live_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
-        """Orders that may still fill, with their intents."""
+        """Return the orders that may still fill, with their intents."""
         return [(t, order) for t in self.open.values() for order in t.orders if order.view.state.may_fill]
 
     def find(self, *, client_order_id: str = "", broker_id: str = "") -> TrackedOrder | None:
-        """One of our orders, of an open intent or any older one, by either name."""
+        """Return an own order, of an open or a closed intent, by our id or the broker's; None if there is none."""
         for tracked in self.open.values():
             for order in tracked.orders:
                 if client_order_id == order.view.client_order_id or (broker_id and broker_id == order.view.broker_id):
@@ -227,8 +232,8 @@ class Book:
         with self.store.read() as connection:
             return _find_on_disk(connection, client_order_id, broker_id)
 
-    def traded_and_closed(self, bar: str) -> Decimal:
-        """Value, at the decision's prices, of what closed intents of a bar have filled."""
+    def closed_intents_value(self, bar: str) -> Decimal:
+        """Return the value filled by closed intents of a decision bar, at the decision's prices."""
         fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
         wanted = (
             select(fills.quantity, intents.reference_price, intents.id)
@@ -240,13 +245,13 @@ class Book:
             rows = connection.execute(wanted).all()
         return sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows if r.id not in self.open), ZERO)
 
-    def used_names(self) -> set[str]:
-        """Every client_order_id that the journal knows."""
+    def client_order_ids(self) -> set[str]:
+        """Return every client_order_id in the journal."""
         with self.store.read() as connection:
             return set(connection.execute(select(schema.orders.c.client_order_id)).scalars())
 
-    def foreign(self) -> dict[str, Decimal]:
-        """Shares by symbol that are the account's and not ours: recorded ones, foreign fills, and booked actions."""
+    def external_positions(self) -> dict[str, Decimal]:
+        """Return shares by symbol that others hold in the account: recorded ones, their fills and corporate actions."""
         held: dict[str, Decimal] = defaultdict(Decimal)
         for table, column in (
             (schema.foreign_positions, "quantity"),
@@ -257,12 +262,12 @@ class Book:
                 held[row.symbol] += Decimal(getattr(row, column))
         return {symbol: quantity for symbol, quantity in held.items() if quantity}
 
-    def foreign_cash(self) -> Decimal:
-        """Cash flows of foreign fills."""
+    def external_cash(self) -> Decimal:
+        """Return the sum of cash flows of others' fills."""
         rows = self.store.rows(schema.foreign_fills)
         return -sum((Decimal(row.quantity) * Decimal(row.price) for row in rows), ZERO)
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ helpers
 
     def _load(self) -> None:
         fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
@@ -291,23 +296,23 @@ class Book:
                 self.open[row.id] = tracked
 
     def _add_order(
-        self, tracked: TrackedIntent, asked: OrderRequest | Order, at: datetime, source: str
+        self, tracked: TrackedIntent, terms: OrderRequest | Order, at: datetime, source: str
     ) -> TrackedOrder:
         attempt = len(tracked.orders)
-        view = OrderView(asked.client_order_id, asked.symbol, asked.side, asked.quantity)
+        view = OrderView(terms.client_order_id, terms.symbol, terms.side, terms.quantity)
         with self.store.write() as connection:
             row = add(
-                connection, schema.orders, at, client_order_id=asked.client_order_id, intent_id=tracked.id,
-                attempt=attempt, quantity=str(asked.quantity), time_in_force=asked.time_in_force.value,
-                type=asked.type.value, limit_price=_optional(asked.limit_price),
+                connection, schema.orders, at, client_order_id=terms.client_order_id, intent_id=tracked.id,
+                attempt=attempt, quantity=str(terms.quantity), time_in_force=terms.time_in_force.value,
+                type=terms.type.value, limit_price=_optional(terms.limit_price),
                 replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
             )  # fmt: skip
-            self._event(connection, row, view, at, source, "")
+            self._add_event(connection, row, view, at, source, "")
         order = TrackedOrder(row, attempt, view)
         tracked.orders.append(order)
         return order
 
-    def _event(
+    def _add_event(
         self, connection: Connection, order_id: int, view: OrderView, at: datetime, source: str, detail: str
     ) -> None:
         add(
@@ -331,7 +336,7 @@ def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) 
 
 
 def _view(connection: Connection, order: Any, intent: Any) -> OrderView:
-    """From an order's last event."""
+    """Restore an order's state from its last event."""
     events = schema.order_events
     last = connection.execute(
         select(events).where(events.c.order_id == order.id).order_by(events.c.id.desc()).limit(1)
@@ -339,7 +344,7 @@ def _view(connection: Connection, order: Any, intent: Any) -> OrderView:
     return OrderView(
         order.client_order_id, intent.symbol, Side(intent.side), Decimal(order.quantity), OrderState(last.state),
         last.broker_id, OrderStatus(last.status), Decimal(last.filled), Decimal(last.value),
-        bool(last.cancel_requested), doubt=OrderState(last.state).may_fill,
+        bool(last.cancel_requested), stale=OrderState(last.state).may_fill,
     )  # fmt: skip
 
 

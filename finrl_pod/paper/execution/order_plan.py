@@ -1,4 +1,4 @@
-"""From a decision to intents: sized by the same rule as in a backtest with execution="paper", sales first."""
+"""Turns a decision into order intents, sized by the same rule as a backtest with execution="paper"."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from finrl_pod.market.orders import WHOLE, SizingRules, limit_price, size_orders
 from finrl_pod.paper.execution.decision import Decision, Holdings
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import Round
+from finrl_pod.paper.runtime.schedule import TradingCycle
 from finrl_pod.paper.settings import PaperConfig
 
 ZERO = Decimal(0)
 
 
 def sizing_rules(config: PaperConfig) -> SizingRules:
-    """The config's numbers as they stand in its file."""
+    """Return the sizing rules of a config, as exact decimals."""
     orders = config.orders
     return SizingRules(
         cash_buffer=Decimal(str(orders.cash_buffer)),
@@ -27,47 +27,48 @@ def sizing_rules(config: PaperConfig) -> SizingRules:
     )
 
 
-def plan(
-    config: PaperConfig, decision: Decision, round_: Round, own: Holdings, assets: Mapping[str, Asset]
+def plan_orders(
+    config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset]
 ) -> tuple[list[Intent], dict[str, str]]:
-    """Intents, sales first and then the larger ones, and the symbols that were left alone with the reason.
+    """Return the intents of a decision (sales first, then by value) and the skipped symbols with the reason.
 
-    What has faulty prices or may not be traded keeps its holding, at its last known close. A fraction of a share goes
-    as a DAY order: brokers take none for an auction.
+    A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
+    Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
     """
     if decision.weights is None:
         return [], {}
     rules, symbols = sizing_rules(config), decision.prices.panel.symbols
-    left = dict(decision.prices.problems)
+    skipped = dict(decision.prices.problems)
     for symbol in symbols:
         asset = assets.get(symbol)
         if asset is None or not asset.tradable:
-            left.setdefault(symbol, "the broker does not trade it now")
+            skipped.setdefault(symbol, "not tradable at the broker now")
         elif rules.fractional and not asset.fractionable:
-            left.setdefault(symbol, "the broker does not trade fractions of it")
+            skipped.setdefault(symbol, "the broker does not trade fractions of it")
     # A symbol that never had a close cannot have been bought here: it is fixed, and any price will do.
     prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
     held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
-    fixed = [symbol in left for symbol in symbols]
+    fixed = [symbol in skipped for symbol in symbols]
     quantities = size_orders([float(w) for w in decision.weights], own.cash, held, prices, fixed, rules)
     intents = []
     for symbol, quantity, price in zip(symbols, quantities, prices, strict=True):
         if quantity % 1 and not assets[symbol].fractionable:
-            left[symbol] = f"{abs(quantity).normalize()} of it are held, and the broker does not trade fractions of it"
+            shares = abs(quantity).normalize()
+            skipped[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
-            intents.append(_intent(config, round_, symbol, quantity, price, rules))
-    return sorted(intents, key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol)), left
+            intents.append(_intent(config, cycle, symbol, quantity, price, rules))
+    return sorted(intents, key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol)), skipped
 
 
 def _intent(
-    config: PaperConfig, round_: Round, symbol: str, quantity: Decimal, price: Decimal, rules: SizingRules
+    config: PaperConfig, cycle: TradingCycle, symbol: str, quantity: Decimal, price: Decimal, rules: SizingRules
 ) -> Intent:
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
-    day = waits or rules.fractional or quantity % 1 != 0  # none of these can join an auction
+    day = waits or rules.fractional or quantity % 1 != 0  # none of these may join an auction
     return Intent(
         run=config.name,
-        bar=round_.bar.isoformat(),
+        bar=cycle.bar.isoformat(),
         symbol=symbol,
         side=Side.BUY if quantity > 0 else Side.SELL,
         quantity=abs(quantity),
@@ -75,7 +76,7 @@ def _intent(
         type=OrderType.LIMIT if rules.collar else OrderType.MARKET,
         limit_price=limit_price(price, quantity, rules.collar) if rules.collar else None,
         reference_price=price,
-        opens=round_.opens,
-        deadline=round_.late_deadline if waits else round_.deadline,
-        ends=round_.session.close if day else round_.ends,
+        opens=cycle.opens,
+        deadline=cycle.late_deadline if waits else cycle.deadline,
+        ends=cycle.session.close if day else cycle.ends,
     )

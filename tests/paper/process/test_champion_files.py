@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.paper.champions import damage, judged, train
-from tests.paper.process.harness import Rig
-from tests.soak.judge import judge
+from tests.paper.process.harness import DaemonHarness
+from tests.paper.trained_run import damage, judged, train
+from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
 
@@ -27,36 +27,36 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Iterator[Rig]:
+def run(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Iterator[DaemonHarness]:
     """Four sessions; before the third's decision a byte of the weights changes, before the fourth's it is as before."""
     folder = tmp_path_factory.mktemp("rows")
     shutil.copytree(trained, folder / "run")
     weights = sorted((folder / "run" / "snapshots").glob("*.safetensors"))[0]
-    with Rig(folder, config=CONFIG) as rig:
-        rig.launch()
-        rig.started()
-        rig.go()
-        rig.reach(rig.days[1].close + 600, lambda: damage(weights))
-        rig.reach(rig.days[2].close + 600, lambda: damage(weights))  # twice is not at all
-        rig.reach(rig.days[3].close + 600, rig.slow)
-        rig.code = rig.stop()  # type: ignore[attr-defined]
-        yield rig
+    with DaemonHarness(folder, config=CONFIG) as harness:
+        harness.launch()
+        harness.wait_until_recovered()
+        harness.run_clock()
+        harness.run_until(harness.days[1].close + 600, lambda: damage(weights))
+        harness.run_until(harness.days[2].close + 600, lambda: damage(weights))  # twice is not at all
+        harness.run_until(harness.days[3].close + 600, harness.slow_clock)
+        harness.code = harness.stop()  # type: ignore[attr-defined]
+        yield harness
 
 
-def test_both_invariants_hold(ran: Rig) -> None:
-    verdict = judge(ran.log, ran.journal)
+def test_both_invariants_hold(run: DaemonHarness) -> None:
+    verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
-    assert ran.code == 0  # type: ignore[attr-defined]
+    assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_weights_that_change_while_it_runs_trade_nothing_until_they_are_right_again(ran: Rig) -> None:
-    decisions = ran.rows("select bar, outcome, detail from decisions order by id")
+def test_weights_that_change_while_it_runs_trade_nothing_until_they_are_right_again(run: DaemonHarness) -> None:
+    decisions = run.query("select bar, outcome, detail from decisions order by id")
     assert [outcome for _, outcome, _ in decisions] == ["orders", "orders", "failed", "orders"]
     bar, _, reason = decisions[2]
     assert "is damaged" in reason
-    assert ran.orders(bar) == []
-    assert any(alert.startswith("critical failed") and "is damaged" in alert for alert in ran.alerts())
-    assert len(ran.orders(decisions[0][0])) >= 5
+    assert run.orders(bar) == []
+    assert any(alert.startswith("critical failed") and "is damaged" in alert for alert in run.alerts())
+    assert len(run.orders(decisions[0][0])) >= 5
 
 
 def other_weights(run: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_champion_that_is_not_what_was_tested_does_not_start(
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     change(run)
-    with Rig(tmp_path, config=CONFIG) as rig:
-        assert rig.launch().wait() == 2
-        log = (rig.folder / "daemon.log").read_text()
+    with DaemonHarness(tmp_path, config=CONFIG) as harness:
+        assert harness.launch().wait() == 2
+        log = (harness.folder / "daemon.log").read_text()
         assert words in log
         assert "Traceback" not in log
-        assert not rig.requests()
+        assert not harness.requests()

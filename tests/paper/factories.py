@@ -13,14 +13,14 @@ import numpy as np
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.trading_cycle import LoadedStrategy
+from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import Order, TimeInForce
-from finrl_pod.paper.runtime.build import assemble
+from finrl_pod.paper.runtime.build import build_daemon
 from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.runtime.daemon import Daemon
-from finrl_pod.paper.runtime.schedule import SETTLE, Calendar
+from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     DataSettings,
@@ -70,7 +70,7 @@ def config(**changes: Any) -> PaperConfig:
 
 
 @dataclasses.dataclass
-class Rotating:
+class RotatingStrategy:
     """Holds another pair of the three symbols each day: sales and purchases at every decision."""
 
     name: str = "rotating"
@@ -85,7 +85,7 @@ class Rotating:
 
 
 @dataclasses.dataclass
-class Swapping:
+class SwappingStrategy:
     """Two symbols, 60 and 40 percent, the other way round the next day."""
 
     name: str = "swapping"
@@ -97,7 +97,7 @@ class Swapping:
 
 
 @dataclasses.dataclass
-class Told:
+class FunctionStrategy:
     """Returns what a function says."""
 
     answer: Callable[[Window], Any]
@@ -109,7 +109,7 @@ class Told:
         return self.answer(window)
 
 
-class Source:
+class FixedSource:
     """A strategy that is simply there."""
 
     def __init__(self, strategy: Any) -> None:
@@ -119,7 +119,7 @@ class Source:
         return self.loaded
 
 
-class Beats:
+class NoHeartbeat:
     def beat(self, *, trading: bool) -> None:
         pass
 
@@ -154,7 +154,7 @@ class HostClock:
         return self._true.real_seconds(seconds)
 
 
-class Sparing(SimulatedBroker):
+class PartialFillBroker(SimulatedBroker):
     """Fills two fifths of each DAY order at the open; the rest stays live until it is cancelled or the day ends."""
 
     def _book(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
@@ -163,12 +163,12 @@ class Sparing(SimulatedBroker):
         super()._book(order, quantity, price, at)
 
 
-class Odd:
-    """A simulated broker whose methods can be replaced: `odd.instead["submit"] = f`; f gets the true method first."""
+class FaultyBroker:
+    """A simulated broker whose methods can be replaced: `odd.overrides["submit"] = f`; f gets the true method first."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self.true = broker
-        self.instead: dict[str, Callable[..., Any]] = {}
+        self.overrides: dict[str, Callable[..., Any]] = {}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -178,8 +178,8 @@ class Odd:
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append((name, arguments))
-            if name in self.instead:
-                return self.instead[name](true, *arguments, **named)
+            if name in self.overrides:
+                return self.overrides[name](true, *arguments, **named)
             return true(*arguments, **named)
 
         return call
@@ -188,7 +188,7 @@ class Odd:
         return sum(1 for called, _ in self.calls if called == name)
 
 
-class World:
+class SimulatedDaemon:
     """A daemon on a simulated market, which can be started again on the same journal and broker."""
 
     def __init__(
@@ -198,22 +198,22 @@ class World:
         self.config = settings or config()
         self.journal = folder / "journal.sqlite"
         session = Calendar().sessions(start, start + timedelta(days=7))[0]
-        self.clock = ManualClock(session.close + SETTLE + timedelta(minutes=1))
+        self.clock = ManualClock(session.close + AUCTION_GRACE + timedelta(minutes=1))
         self.host = HostClock(self.clock)
         self.panel = panel or prices()
         self.account = kind(self.panel, self.clock, Decimal(100_000))
-        self.broker = Odd(self.account)
-        self.source = Source(strategy or Rotating())
-        self.told: list[tuple[str, str, str]] = []
+        self.broker = FaultyBroker(self.account)
+        self.source = FixedSource(strategy or RotatingStrategy())
+        self.alerts: list[tuple[str, str, str]] = []
         self.restart()
 
     def restart(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
         self.store = Store.create_or_open(self.journal)
-        self.daemon = assemble(
-            self.config, self.store, self.broker, self.broker, self.source, self.host, Beats(),  # type: ignore[arg-type]
-            lambda *alert: self.told.append(alert),
+        self.daemon = build_daemon(
+            self.config, self.store, self.broker, self.broker, self.source, self.host, NoHeartbeat(),  # type: ignore[arg-type]
+            lambda *alert: self.alerts.append(alert),
         )  # fmt: skip
 
     def run_to(self, moment: datetime) -> Daemon:
@@ -226,8 +226,8 @@ class World:
 
     # ------------------------------------------------------------------ what must hold
 
-    def kinds(self) -> set[str]:
-        return {kind for _, kind, _ in self.told}
+    def alert_kinds(self) -> set[str]:
+        return {kind for _, kind, _ in self.alerts}
 
     def intents(self) -> list[Any]:
         return list(self.store.rows(schema.intents))
@@ -258,7 +258,7 @@ class World:
         live = [names[name] for name, order in at_broker.items() if order.live]
         assert len(live) == len(set(live)), "an intent has two live orders"
         own = {symbol: shares for symbol, shares in self.daemon.trader.positions.items() if shares}
-        foreign = self.daemon._p.book.foreign()
+        foreign = self.daemon._c.ledger.external_positions()
         assert {p.symbol: p.quantity for p in self.account.positions()} == {
             s: q for s in {*own, *foreign} if (q := own.get(s, Decimal(0)) + foreign.get(s, Decimal(0)))
         }
@@ -277,5 +277,5 @@ def first(times: int, otherwise: Any) -> Any:
     return odd
 
 
-def orders(world: World) -> list[Any]:
-    return [o for o in world.account.orders("all") if o.client_order_id.startswith("fp1.")]
+def own_orders(sim: SimulatedDaemon) -> list[Any]:
+    return [o for o in sim.account.orders("all") if o.client_order_id.startswith("fp1.")]

@@ -1,6 +1,6 @@
 """Judges a soak from the server's log and the journal's final state alone. Imports nothing of the project.
 
-    python tests/soak/judge.py server.jsonl journal.sqlite [fault-free-server.jsonl fault-free-journal.sqlite]
+    python tests/soak/consistency.py server.jsonl journal.sqlite [fault-free-server.jsonl fault-free-journal.sqlite]
 
 Prints what it found as JSON; the exit code is 1 when anything is wrong.
 """
@@ -29,7 +29,7 @@ Intent = tuple[str, str, str]  # decision bar, symbol, side
 
 
 @dataclass
-class Verdict:
+class RunReport:
     """faults: sentences, none when all is well. facts: what was counted. fills: intent -> (shares, value)."""
 
     faults: list[str] = field(default_factory=list)
@@ -37,9 +37,9 @@ class Verdict:
     fills: dict[Intent, tuple[Decimal, Decimal]] = field(default_factory=dict)
 
 
-def judge(log: Path, journal: Path, on_its_way: float = 0.0) -> Verdict:
+def check_run(log: Path, journal: Path, on_its_way: float = 0.0) -> RunReport:
     """All checks of one run. on_its_way: simulated seconds that a request may take to arrive."""
-    verdict = Verdict()
+    verdict = RunReport()
     records = list(_records(log))
     book = _Journal(journal)
     _check_requests(records, verdict)
@@ -60,7 +60,7 @@ def judge(log: Path, journal: Path, on_its_way: float = 0.0) -> Verdict:
     return verdict
 
 
-def same_fills(one: Verdict, other: Verdict) -> list[str]:
+def compare_fills(one: RunReport, other: RunReport) -> list[str]:
     """What two runs filled differently, a sentence each."""
     found = []
     for intent in sorted(one.fills.keys() | other.fills.keys()):
@@ -109,7 +109,7 @@ def _records(log: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _check_requests(records: list[dict[str, Any]], verdict: Verdict) -> None:
+def _check_requests(records: list[dict[str, Any]], verdict: RunReport) -> None:
     """No sixty seconds with more requests than the limit, as they arrived at the server."""
     arrived = sorted(r["arrived"] for r in records if r["kind"] == "request")
     most, first = 0, 0
@@ -126,7 +126,7 @@ def _check_requests(records: list[dict[str, Any]], verdict: Verdict) -> None:
 
 
 def _check_intents(
-    records: list[dict[str, Any]], book: _Journal, verdict: Verdict
+    records: list[dict[str, Any]], book: _Journal, verdict: RunReport
 ) -> tuple[dict[str, dict[str, Any]], int]:
     """Event by event: an intent's live orders are one at most, and its fills never exceed what was intended."""
     sent = {r["body"]["client_order_id"] for r in _posts(records)}
@@ -167,7 +167,7 @@ def _check_intents(
     return final, most
 
 
-def _check_orders(final: dict[str, dict[str, Any]], book: _Journal, verdict: Verdict) -> None:
+def _check_orders(final: dict[str, dict[str, Any]], book: _Journal, verdict: RunReport) -> None:
     """At the end the journal knows each order as the broker does."""
     for name, order in final.items():
         if name not in book.filled:
@@ -189,7 +189,7 @@ def _check_orders(final: dict[str, dict[str, Any]], book: _Journal, verdict: Ver
 
 
 def _check_positions(
-    records: list[dict[str, Any]], final: dict[str, dict[str, Any]], book: _Journal, verdict: Verdict
+    records: list[dict[str, Any]], final: dict[str, dict[str, Any]], book: _Journal, verdict: RunReport
 ) -> None:
     """Own fills, foreign ones and corporate actions of the journal make the broker's positions."""
     here = defaultdict[str, Decimal](Decimal)
@@ -213,7 +213,7 @@ def _check_positions(
     verdict.facts["decisions"] = _tally(book.decisions.values())
 
 
-def _check_hours(records: list[dict[str, Any]], on_its_way: float, verdict: Verdict) -> None:
+def _check_hours(records: list[dict[str, Any]], on_its_way: float, verdict: RunReport) -> None:
     """No order for the opening auction was sent in the hours in which these are refused: 9:28 to 19:00 in New York."""
     late = [r for r in _posts(records) if r["status"] == 422 and "not accepted" in str(r["answer"])]
     for record in late:
@@ -235,9 +235,9 @@ def _tally(values: Iterable[str]) -> dict[str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    verdict = judge(Path(arguments[0]), Path(arguments[1]))
+    verdict = check_run(Path(arguments[0]), Path(arguments[1]))
     if len(arguments) > 2:
-        verdict.faults += same_fills(verdict, judge(Path(arguments[2]), Path(arguments[3])))
+        verdict.faults += compare_fills(verdict, check_run(Path(arguments[2]), Path(arguments[3])))
     json.dump({"faults": verdict.faults, **verdict.facts}, sys.stdout, indent=1)
     sys.stdout.write("\n")
     return 1 if verdict.faults else 0

@@ -10,7 +10,7 @@ from finrl_pod_strategies import baselines
 from finrl_pod.types import Floats, Positions, Window
 
 
-class Restless:
+class RandomWeights:
     """Random weights that depend on the bar's date and nothing else: two runs want the same, whatever befell them."""
 
     name = "restless"
@@ -22,7 +22,7 @@ class Restless:
         return np.minimum(drawn, 0.35) * 0.9
 
 
-class Swapping:
+class SwappingStrategy:
     """Two symbols, a third and two thirds of nine tenths, the other way round on the next weekday."""
 
     name = "swapping"
@@ -35,7 +35,7 @@ class Swapping:
 
 def add_strategies() -> None:
     """So that a config can name them."""
-    baselines.BASELINES |= {"restless": Restless, "swapping": Swapping}
+    baselines.BASELINES |= {"restless": RandomWeights, "swapping": SwappingStrategy}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Daemons without the wait for their imports: one interpreter that has loaded everything forks a process for each.
+"""Starts daemons without the cost of their imports: one interpreter with everything loaded forks a process for each.
 
-Each child runs the very command line. Told by JSON lines: {"arguments", "environment", "log", "hooks"}; answers with
-{"pid"} and, once a child has ended, {"pid", "code"}.
+Each child runs the real command line. Requests are JSON lines {"arguments", "environment", "log", "hooks"}; responses
+are {"pid"} when a child started and {"pid", "code"} when it ended.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import signal
 import sys
 from typing import Any
 
+INTERNAL_ERROR = 70
 
-def load() -> None:
-    """Everything that a daemon imports or computes before its first request."""
+
+def preload() -> None:
+    """Import and compute everything that a daemon needs before its first request."""
     import finrl_pod_app.paper.runner
 
     from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
@@ -23,44 +25,44 @@ def load() -> None:
     from finrl_pod.paper.brokers.alpaca.transport import RequestContext
     from finrl_pod.paper.runtime.clocks import SystemClock
     from finrl_pod.paper.runtime.schedule import Calendar
-    from tests.paper.process import daemon
+    from tests.paper.process import daemon_main
 
     assert finrl_pod_app.paper.runner.run_daemon
     Calendar()
     AlpacaPyLibrary("http://127.0.0.1:1", "http://127.0.0.1:1", Keys("k", "s"), RequestContext(SystemClock()))
-    daemon.add_strategies()
+    daemon_main.add_strategies()
 
 
-def child(wish: dict[str, Any]) -> int:
-    """The daemon. Its journal, signals and sockets are its own."""
-    with open(wish["log"], "ab", buffering=0) as log:
+def run_daemon(request: dict[str, Any]) -> int:
+    """Run the command line in a forked child, with a log, signals and sockets of its own."""
+    with open(request["log"], "ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     os.environ.clear()
-    os.environ.update(wish["environment"])
+    os.environ.update(request["environment"])
     from finrl_pod_app.cli.main import run
 
-    from tests.paper.process import hooks
+    from tests.paper.process import fault_hooks
 
-    hooks.put_in(wish["hooks"])
-    return run(wish["arguments"])
+    fault_hooks.install(request["hooks"])
+    return run(request["arguments"])
 
 
 def main() -> None:
-    load()
+    preload()
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    say({"ready": True})
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(sys.stdin, selectors.EVENT_READ)
-        waiting.register(read, selectors.EVENT_READ)
+    respond({"ready": True})
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        selector.register(read, selectors.EVENT_READ)
         while True:
-            for key, _ in waiting.select():
+            for key, _ in selector.select():
                 if key.fileobj == read:
                     os.read(read, 4096)
-                    reap()
+                    report_ended_children()
                     continue
                 line = sys.stdin.readline()
                 if not line:
@@ -70,17 +72,17 @@ def main() -> None:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os.close(0)
-                    code = 70  # an exception that nobody thought of
+                    code = INTERNAL_ERROR
                     try:
-                        code = child(json.loads(line))
+                        code = run_daemon(json.loads(line))
                     finally:
                         sys.stdout.flush()
                         sys.stderr.flush()
                         os._exit(code)
-                say({"pid": pid})
+                respond({"pid": pid})
 
 
-def reap() -> None:
+def report_ended_children() -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -88,11 +90,11 @@ def reap() -> None:
             return
         if pid == 0:
             return
-        say({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+        respond({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def say(words: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def respond(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 

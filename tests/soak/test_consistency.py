@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.judge import Verdict, judge, same_fills
+from tests.soak.consistency import RunReport, check_run, compare_fills
 
 SCHEMA = """
 create table intents (id integer primary key, bar, symbol, side, quantity);
@@ -63,13 +63,13 @@ class Run:
         }
         self.log.append({"kind": "order", "event": event, "at": "", "order": order, **more})
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunReport:
         log, journal = self._folder / "log.jsonl", self._folder / "journal.sqlite"
         log.write_text("".join(json.dumps(record) + "\n" for record in self.log))
         journal.unlink(missing_ok=True)
         with sqlite3.connect(journal) as base:
             base.executescript("".join(self.sql))
-        return judge(log, journal)
+        return check_run(log, journal)
 
 
 @pytest.fixture
@@ -166,16 +166,16 @@ def test_planted_faults_are_found(run: Run, plant: Callable[[Run], None], senten
 
 def test_two_runs_are_compared_by_their_fills(run: Run, tmp_path: Path) -> None:
     one = run.verdict()
-    assert same_fills(one, run.verdict()) == []
+    assert compare_fills(one, run.verdict()) == []
     run.log[-1]["order"]["filled_avg_price"] = "2.6"
-    (sentence,) = same_fills(one, run.verdict())
+    (sentence,) = compare_fills(one, run.verdict())
     assert "2024-03-01 AAA buy" in sentence
 
 
 def test_the_judge_shares_no_code_with_what_it_judges() -> None:
     import ast
 
-    tree = ast.parse((Path(__file__).parent / "judge.py").read_text())
+    tree = ast.parse((Path(__file__).parent / "consistency.py").read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not [name for name in names if name.startswith("finrl_pod")]

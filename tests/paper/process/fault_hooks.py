@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 
-def put_in(hooks: Mapping[str, Any]) -> None:
+def install(hooks: Mapping[str, Any]) -> None:
     """{name: its argument}, see the functions."""
     for name, argument in hooks.items():
         HOOKS[name](argument)
@@ -76,18 +76,18 @@ def wrong_clock(seconds: float) -> None:
 
 def stall_while(file: str) -> None:
     """The loop hangs in its strategy as long as the file is there; a beat counts as stale after half a second."""
-    from finrl_pod.paper.monitoring import heartbeat
-    from tests.paper.process.daemon import Restless
+    from finrl_pod.paper.monitoring import health
+    from tests.paper.process.daemon_main import RandomWeights
 
-    heartbeat.STALE = 0.5
-    think = Restless.target_weights
+    health.STALE_AFTER = 0.5
+    think = RandomWeights.target_weights
 
-    def slowly(strategy: Restless, *arguments: Any) -> Any:
+    def slowly(strategy: RandomWeights, *arguments: Any) -> Any:
         while Path(file).exists():
             time.sleep(0.01)
         return think(strategy, *arguments)
 
-    Restless.target_weights = slowly  # type: ignore[method-assign]
+    RandomWeights.target_weights = slowly  # type: ignore[method-assign]
 
 
 HOOKS: dict[str, Callable[[Any], None]] = {

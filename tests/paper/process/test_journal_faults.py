@@ -1,0 +1,106 @@
+"""Row 40 against the real daemon process: its journal cannot be written, for want of space or because of a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.paper.journal.store import BUSY_SECONDS
+from tests.paper.process.harness import DaemonHarness
+from tests.soak.consistency import check_run
+
+pytestmark = pytest.mark.slow
+
+
+def with_live_orders(harness: DaemonHarness) -> list[Order]:
+    """A daemon whose orders wait for their auction, a quarter of an hour before it; time runs slowly from here."""
+    harness.launch()
+    harness.wait_until_recovered()
+    harness.run_clock()
+    harness.run_until(harness.days[1].open - 900, harness.slow_clock)
+    live = [o for o in harness.exchange.open_orders() if o.origin == "client"]
+    assert len(live) >= 5
+    return live
+
+
+def goes_on(harness: DaemonHarness) -> None:
+    """The daemon is started again, recovers, and trades another day."""
+    harness.launch()
+    harness.wait_until_recovered()
+    harness.run_clock()
+    harness.run_until(harness.days[2].close + 600, harness.slow_clock)
+    assert harness.stop() == 0
+    assert check_run(harness.log, harness.journal).faults == []
+    assert harness.orders(harness.days[1].date.isoformat())
+
+
+def test_a_full_disk_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None:
+    import resource
+
+    with DaemonHarness(tmp_path) as harness:
+        live = with_live_orders(harness)
+        harness.server.call(harness.stop_clock)
+        daemon = harness.daemon
+        assert daemon is not None
+        # No file may grow beyond what the journal's log is now: the next write fails as on a full disk.
+        size = Path(f"{harness.journal}-wal").stat().st_size
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (size, size))
+        harness.command("reconcile", "--wait", "0")  # something to write an answer to
+        assert daemon.wait() == 2
+        assert {o.status for o in live} == {"canceled"}
+        assert "the journal" in (harness.folder / "daemon.log").read_text()
+        goes_on(harness)
+
+
+@contextlib.contextmanager
+def locked(journal: Path) -> Iterator[None]:
+    """Another program holds the journal: nobody else can write."""
+    with contextlib.closing(sqlite3.connect(journal, isolation_level=None, timeout=60.0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def by_hand(harness: DaemonHarness, order: Order) -> None:
+    """Somebody cancels our order at the broker: the daemon has something to write."""
+    harness.server.call(lambda: harness.exchange.cancel(order.id, harness.exchange.now))
+
+
+def written(harness: DaemonHarness, order: Order) -> bool:
+    """Whether the journal knows that the order ended."""
+    of_order = f"join orders o on e.order_id = o.id where o.client_order_id = '{order.client_order_id}'"
+    return ("ended",) in harness.query(f"select e.state from order_events e {of_order}")
+
+
+def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None:
+    with DaemonHarness(tmp_path, config={"timing": {"poll": 60.0}}, awake=10.0) as harness:
+        first, second, *others = with_live_orders(harness)
+        daemon = harness.daemon
+        assert daemon is not None
+        # A lock that is short is waited for.
+        with locked(harness.journal):
+            by_hand(harness, first)
+            time.sleep(BUSY_SECONDS / 5)
+            assert not written(harness, first)
+        harness.wait(lambda: written(harness, first))
+        with locked(harness.journal):
+            by_hand(harness, second)
+            assert daemon.wait() == 2
+            assert {o.status for o in others} == {"canceled"}
+            # Nor does another one start on it; nothing is sent.
+            sent = len(harness.requests("POST", "/v2/orders"))
+            assert harness.launch().wait() == 2
+            assert len(harness.requests("POST", "/v2/orders")) == sent
+        log = (harness.folder / "daemon.log").read_text()
+        assert "is locked" in log
+        assert "end that one" in log
+        assert "Traceback" not in log
+        assert not written(harness, second)
+        goes_on(harness)
+        assert written(harness, second)

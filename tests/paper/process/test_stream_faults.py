@@ -1,0 +1,113 @@
+"""Rows 20 to 24 against the real daemon process: what the stream of updates does, and what becomes of the orders.
+
+Five sessions: an undisturbed one; one with a stream that is connected and says nothing; one whose connection breaks at
+fills; one whose new connections are refused; one with every message twice and late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from finrl_pod.fake_alpaca.faults import Fault
+from tests.paper.process.harness import WORKING_PACE, DaemonHarness
+from tests.soak.consistency import check_run
+
+pytestmark = pytest.mark.slow
+
+DAYS: tuple[tuple[Fault, ...], ...] = (
+    (),
+    (Fault("silence", event="pending_new", seconds=1e6),),
+    (Fault("disconnect", event="fill", times=2),),
+    (Fault("disconnect", event="fill"), Fault("refuse", times=3)),
+    (Fault("duplicate", event="fill", times=0), Fault("hold", times=0, seconds=0.2)),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
+    with DaemonHarness(tmp_path_factory.mktemp("rows")) as harness:
+        harness.launch()
+        harness.wait_until_recovered()
+        for day, faults in zip(harness.days, DAYS, strict=False):
+
+            def morning(faults: tuple[Fault, ...] = faults) -> None:
+                harness.server.faults.clear()
+                harness.server.faults.add(faults)
+                harness.server.hub.end_silence()
+
+            harness.run_clock()
+            harness.run_until(day.open - 3600, morning)
+            harness.run_until(day.open + 1200, harness.slow_clock)
+            if {f.kind for f in faults} & {"silence", "disconnect"}:  # it comes back, if not at once
+                harness.wait(lambda opening=day.open: happened(harness, "listening", opening))
+        harness.run_clock()
+        harness.run_until(day.close + 600, harness.slow_clock)
+        harness.code = harness.stop()  # type: ignore[attr-defined]
+        yield harness
+
+
+def happened(harness: DaemonHarness, what: str, after: float, until: float = float("inf")) -> list[dict[str, Any]]:
+    """Records of the stream between two simulated moments."""
+    found = [r for r in harness.server.log.records if r["kind"] == "stream" and r["what"] == what]
+    return [r for r in found if after <= datetime.fromisoformat(r["at"]).timestamp() < until]
+
+
+def test_both_invariants_hold(run: DaemonHarness) -> None:
+    verdict = check_run(run.log, run.journal)
+    assert verdict.faults == []
+    assert verdict.facts["decisions"] == {"orders": len(DAYS)}
+    assert run.code == 0  # type: ignore[attr-defined]
+
+
+def test_every_fill_is_booked_once_whatever_the_stream_did(run: DaemonHarness) -> None:
+    for number in range(len(DAYS) - 1):
+        bar = run.days[number].date.isoformat()
+        assert len(run.orders(bar)) >= 5
+        assert {o.status for o in run.orders(bar)} == {"filled"}
+    assert run.query("select order_id from fills group by order_id, cumulative_quantity having count(*) > 1") == []
+    booked = dict(run.query("select source, count(*) from fills group by source"))
+    assert booked["fills"] + booked.get("rest", 0) > 5, booked
+
+
+def test_a_silent_stream_raises_an_alarm_and_is_connected_anew(run: DaemonHarness) -> None:
+    told = [alert for alert in run.alerts() if "stale_stream" in alert]
+    assert "connected but silent" in told[0]
+    assert "back" in told[1]
+    opening = run.days[1].open
+    assert happened(run, "disconnected", opening, opening + 7200)
+    assert happened(run, "listening", opening, opening + 7200)
+    assert len(happened(run, "listening", 0.0, opening)) == 1  # and before that nobody had to connect again
+    ((late,),) = run.query(
+        f"select max(julianday(f.at) - julianday(f.time)) * 86400 from fills f join orders o on f.order_id = o.id "
+        f"join intents i on o.intent_id = i.id where i.bar = '{run.days[0].date}'"
+    )
+    assert late < 180.0  # found by polling
+
+
+def test_a_connection_that_breaks_at_fills_is_made_again(run: DaemonHarness) -> None:
+    opening = run.days[2].open
+    assert len(happened(run, "listening", opening - 60, opening + 3600)) >= 1
+
+
+def test_a_refused_connection_is_tried_again_ever_more_patiently(run: DaemonHarness) -> None:
+    opening = run.days[3].open
+    refused = happened(run, "refused", opening - 60, opening + 7200)
+    assert len(refused) == 3
+    back = happened(run, "listening", opening, opening + 7200)
+    assert len(back) == 1
+    moments = [r["real"] for r in [*refused, *back]]
+    gaps = [WORKING_PACE * (b - a) for a, b in pairwise(moments)]
+    assert min(gaps) >= 15.0, gaps  # half of REFUSED_PAUSE, in simulated seconds
+
+
+def test_there_is_one_session_at_any_time(run: DaemonHarness) -> None:
+    connected = 0
+    for record in run.server.log.records:
+        if record["kind"] == "stream":
+            connected += {"connected": 1, "disconnected": -1}.get(record["what"], 0)
+            assert connected <= 1
