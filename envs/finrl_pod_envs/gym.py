@@ -1,8 +1,8 @@
-"""Gymnasium views of the market environments, for other libraries' agents.
+"""Gymnasium adapters of the market environments, for agents of other libraries.
 
-`GymMarketEnv` is one account; `GymVectorEnv` is a batch of them, which keeps the speed of the batched market. Both
-show the flat observation and take actions in [-1, 1], or choices; actions of the portfolio environment are multiplied
-by `SCORE_SCALE` before they become weights, so that a bounded action can still put nearly everything into one asset.
+`GymMarketEnv` is one account, `GymVectorEnv` a batch of them at the speed of the batched market. Both have flat
+observations and actions in [-1, 1], or choices. Actions of the portfolio environment are multiplied by `SCORE_SCALE`
+before they become weights, so that a bounded action can still put nearly everything into one asset.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.trading_envs import make_env
 
-SCORE_SCALE = 5.0  # softmax of scores 5 and 19 times -5 gives 0.999 to the first
-BOUND = 1e6  # observations are clipped to it: Gymnasium's checks ask for finite bounds
+SCORE_SCALE = 5.0  # softmax of one score of 5 and nineteen of -5 is 0.999 for the first
+BOUND = 1e6  # observations are clipped to it: Gymnasium's checks require finite bounds
 
 Array = NDArray[np.float32]
 
 
-class _View:
-    """What both views share: spaces, checks and the way between numpy rows and torch batches."""
+class _Adapter:
+    """Shared by both adapters: spaces, checks, conversion between numpy rows and torch batches."""
 
     def __init__(self, env: MarketEnv) -> None:
         self.env = env
@@ -49,9 +49,9 @@ class _View:
         return np.array(row.cpu().numpy(), dtype=np.float32)
 
     def step(self, action: Any, shape: tuple[int, ...]) -> EnvStep:
-        """One step with actions of `shape`, clipped to [-1, 1] where they are no choices.
+        """Step with actions of `shape`, clipped to [-1, 1] unless they are choices.
 
-        Raises InputError for another shape and for NaN.
+        Raises InputError for another shape and for NaN or infinity.
         """
         values = np.asarray(action, dtype=np.float32)
         if values.shape != shape:
@@ -67,14 +67,14 @@ class _View:
 
 
 def _numpy(values: Tensor) -> NDArray[Any]:
-    """[1, E] on any device -> [E], a new array."""
+    """Convert [1, E] on any device to a new array [E]."""
     return np.array(values[0].detach().cpu().numpy())
 
 
 class GymMarketEnv(gymnasium.Env[Array, Array]):
-    """One account, one episode a window, as a Gymnasium environment.
+    """One market account as a Gymnasium environment; an episode is one window.
 
-    info: equity and cost in currency, turnover as a share of equity, time (the reached bar, ISO 8601).
+    info: equity and cost in currency, turnover as a fraction of equity, time (of the reached bar, ISO 8601).
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012  Gymnasium declares it as an instance variable
@@ -87,42 +87,42 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         first: int | None = None,
         last: int | None = None,
     ) -> None:
-        """Decisions at bars first..last of `market`; the start of each episode's window is drawn at reset."""
+        """Decisions at bars first..last of `market`; each reset draws the start of the window."""
         config = config or EnvironmentConfig()
-        self._view = _View(make_env(market, config, first=first, last=last, envs=1, group=1))
-        self.observation_space = self._view.observation
-        self.action_space = self._view.action
+        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=1, group=1))
+        self.observation_space = self._adapter.observation
+        self.action_space = self._adapter.action
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """A new episode; with a seed the episodes from here on repeat."""
+        """Start a new episode; a seed makes this and later episodes repeatable."""
         super().reset(seed=seed, options=options)
-        observation = self._view.env.reset(int(self.np_random.integers(2**31)), stagger=False)
+        observation = self._adapter.env.reset(int(self.np_random.integers(2**31)), stagger=False)
         self._running = True
-        return self._view.rows(observation)[0], {}
+        return self._adapter.rows(observation)[0], {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """action: [action_size] in [-1, 1]. Raises InputError for another shape, NaN, or a finished episode."""
         if not self._running:
-            raise InputError("the episode is over or was never begun: call reset() before step()")
-        outcome = self._view.step(action, self._view.action.shape or ())
+            raise InputError("the episode is over or was never started: call reset() before step()")
+        outcome = self._adapter.step(action, self._adapter.action.shape or ())
         terminated, truncated = bool(outcome.terminated), bool(outcome.truncated)
         self._running = not (terminated or truncated)
-        market = self._view.env.market
+        market = self._adapter.env.market
         info = {
             "equity": float(outcome.equity),
             "turnover": float(outcome.turnover),
             "cost": float(outcome.cost),
             "time": str(market.times[int(outcome.final_observation.day)]),
         }
-        return self._view.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, info
+        return self._adapter.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, info
 
 
 class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
-    """E accounts stepped together; a finished one starts anew in the same step (AutoresetMode.SAME_STEP).
+    """E market accounts as a Gymnasium vector environment, reset in the same step (AutoresetMode.SAME_STEP).
 
-    info, every step: equity, turnover, cost [E]. In steps where episodes ended, as Gymnasium's own vector
-    environments: final_obs [E] (object array, None elsewhere), final_info, and the masks _final_obs, _final_info.
+    info: equity, turnover, cost [E]; in steps where episodes end also, as in Gymnasium's own vector environments,
+    final_obs [E] (object array, None elsewhere), final_info, and the masks _final_obs, _final_info.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -138,30 +138,30 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         group: int = 1,
         stagger: bool = False,
     ) -> None:
-        """envs: accounts, the config's when None; each `group` of them shares a window.
+        """envs: number of accounts, by default the config's; each `group` of them shares a window.
 
-        stagger: first episodes of random length, so that not all end in the same step.
+        stagger: give first episodes a random length, so that not all end in the same step.
         """
         config = config or EnvironmentConfig()
-        self._view = _View(make_env(market, config, first=first, last=last, envs=envs, group=group))
+        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=envs, group=group))
         self._stagger = stagger
-        self.num_envs = self._view.env.envs
-        self.single_observation_space = self._view.observation
-        self.single_action_space = self._view.action
+        self.num_envs = self._adapter.env.envs
+        self.single_observation_space = self._adapter.observation
+        self.single_action_space = self._adapter.action
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """New episodes everywhere; with a seed the episodes from here on repeat."""
+        """Start new episodes; a seed makes these and later episodes repeatable."""
         super().reset(seed=seed, options=options)
-        observation = self._view.env.reset(int(self.np_random.integers(2**31)), stagger=self._stagger)
-        return self._view.rows(observation), {}
+        observation = self._adapter.env.reset(int(self.np_random.integers(2**31)), stagger=self._stagger)
+        return self._adapter.rows(observation), {}
 
     def step(
         self, actions: Array
     ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """actions: [E, action_size] in [-1, 1]. Raises InputError for another shape or NaN."""
-        outcome = self._view.step(actions, (self.num_envs, *(self._view.action.shape or ())))
+        outcome = self._adapter.step(actions, (self.num_envs, *(self._adapter.action.shape or ())))
         terminated, truncated = _numpy(outcome.terminated), _numpy(outcome.truncated)
         done = terminated | truncated
         info: dict[str, Any] = {}
@@ -169,12 +169,12 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         for name in ("equity", "turnover", "cost"):
             info[name], info[f"_{name}"] = _numpy(getattr(outcome, name)), everywhere.copy()
         if done.any():
-            info = self._with_finals(info, done, self._view.rows(outcome.final_observation))
+            info = self._with_finals(info, done, self._adapter.rows(outcome.final_observation))
         reward = _numpy(outcome.reward).astype(np.float64)
-        return self._view.rows(outcome.observation), reward, terminated, truncated, info
+        return self._adapter.rows(outcome.observation), reward, terminated, truncated, info
 
     def _with_finals(self, info: dict[str, Any], done: NDArray[np.bool_], rows: Array) -> dict[str, Any]:
-        """Finished environments' observations and info, laid out as Gymnasium's own vector environments do."""
+        """Add final observations and info of finished environments, in Gymnasium's layout."""
         finals = np.full(self.num_envs, None, dtype=object)
         inner: dict[str, Any] = {}
         for i in np.flatnonzero(done):

@@ -1,10 +1,10 @@
-"""What every market environment shares: windows, accounts, fills, rewards, auto-reset.
+"""Base class of market environments: windows, accounts, fills, rewards, auto-reset.
 
-State is a day for each group of environments and an account for each environment; the market itself is one table that
-all of them read. A subclass says how an action becomes share trades and in what units the account is observed.
+The state is a day for each group of environments and an account for each environment; all read the same market table.
+Subclasses convert actions to share trades and define the units in which the account is observed.
 
-Shapes inside: [P, G] for what a group shares, [P, G, A] for accounts, [P, G, A, N] for holdings; at the edge the last
-two are flattened to [P, E] and [P, E, N] with E = G * A.
+Shapes: [P, G] for groups, [P, G, A] for accounts, [P, G, A, N] for holdings. The public methods take and return
+[P, E] and [P, E, N] with E = G * A.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from finrl_pod.market.execution import equity, limit_gross_exposure
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
+from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_kernels import (
@@ -33,17 +34,16 @@ from finrl_pod_envs.market_kernels import (
 )
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.rewards import reward
-from finrl_pod_envs.settings import check
 from finrl_pod_envs.state import EnvState
 
-RUIN = 0.01  # an account that fell to this share of its starting cash is ruined: its episode is terminated
-START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after so many episodes
+RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
+START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after that many episodes
 
 
 class MarketEnv(ABC):
-    """P members times E accounts on one market. Implements the VecEnv protocol."""
+    """P members times E accounts on one market; implements `protocols.DifferentiableVecEnv`."""
 
-    KIND: ClassVar[Literal["portfolio", "stock_trading", "discrete"] | None] = None  # of the project's own ones
+    KIND: ClassVar[Literal["portfolio", "stock_trading", "discrete"] | None] = None  # set by built-in classes
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class MarketEnv(ABC):
         group: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Decisions are taken at bars first..last (of `market`, inclusive; as far as fills exist).
+        """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
-        config: its kind is that of the class. members: the ids whose random streams the P members use. envs, group:
-        override the config's.
-        dtype: of accounts and of what step returns; float32 when None, but FinRL's order in whole shares keeps its
-        accounts in float64: there one share flipped by a rounding changes every later purchase.
+        config: its `kind` is replaced by that of the class. members: ids that key the random streams of the P members.
+        envs, group: override the config's.
+        dtype: of accounts and of step's outputs; None: float32, but accounts are float64 with sequential buys in whole
+        shares, where one share flipped by rounding would change every later purchase.
         """
         config = config or EnvironmentConfig()
         if self.KIND is not None:
             config = dataclasses.replace(config, kind=self.KIND)
-        check(config, market)
+        _check_config(config, market)
         self.market, self.config = market, config
         exact = config.whole_shares and config.buy_allocation == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
@@ -111,22 +111,22 @@ class MarketEnv(ABC):
 
     @abstractmethod
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Share changes wanted [P, G, A, N] and the priority of buys, from actions [P, G, A, action_size]."""
+        """Convert actions [P, G, A, action_size] to trades in shares [P, G, A, N] and a priority of buys (or None)."""
 
     @abstractmethod
     def scale(self, worth: Tensor) -> Tensor | float:
-        """What cash and holdings are divided by in the observation; worth: [P, G, A] currency."""
+        """Divisor of cash and holdings in the observation; worth: equity [P, G, A] in currency."""
 
     # ---------------------------------------------------------------- VecEnv
 
     def reset(self, seed: int, *, stagger: bool = True) -> Observation:
-        """Draw every group's windows and put every account into cash.
+        """Start new episodes: draw every group's windows and set every account to cash.
 
-        stagger: a first episode of random length spreads the resets over time; False starts with a whole window.
+        stagger: give first episodes a random length, which spreads later resets; False starts with full windows.
         """
         p, g, a = self.members, self.groups, self.accounts
         top = self.last - self.window + 2
-        # Drawn on the CPU, so that every device plays the same episodes.
+        # Drawn on the CPU, so that episodes do not depend on the device.
         starts = [
             torch.randint(self.first, top, (START_ROUNDS, g), generator=stream)
             for stream in generators(seed, self.member_ids, "starts")
@@ -150,9 +150,9 @@ class MarketEnv(ABC):
         return self._observe_state()
 
     def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
-        """action: [P, E, action_size] -> EnvStep; finished environments are reset in the same call.
+        """Step all environments by `action` [P, E, action_size]; finished ones are reset in the same call.
 
-        rows: a tensor [P, E, 1 + N + N F] that receives the flat observation as well (`observation.flat`).
+        rows: optional buffer [P, E, 1 + N + N F] to fill with the flat observation (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
         self._check(action)
@@ -170,9 +170,9 @@ class MarketEnv(ABC):
         return outcome
 
     def step_differentiable(self, action: Tensor) -> EnvStep:
-        """`step` with a memory: rewards and accounts of later steps can be differentiated by these actions.
+        """`step` that records gradients: rewards and accounts, also of later steps, can be differentiated by `action`.
 
-        Until `detach`. Equity, turnover and cost have no derivative. Raises InputError as `step` does.
+        Call `detach` to cut the graph. Equity, turnover and cost have no gradient. Raises InputError as `step`.
         """
         self._check(action)
         assert self._state is not None
@@ -192,7 +192,7 @@ class MarketEnv(ABC):
         return outcome._replace(observation=self._observation)
 
     def detach(self) -> None:
-        """Forget how the accounts came about: what follows has no derivative by what was before."""
+        """Cut the gradient graph: later steps have no derivative by earlier actions."""
         if self._state is not None:
             self._state = EnvState(*(None if x is None else x.detach() for x in self._state))  # type: ignore[arg-type]
         if self._observation is not None:
@@ -249,13 +249,13 @@ class MarketEnv(ABC):
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
 
     def _use_native(self) -> None:
-        """For the project's own environments, whose `trades` and `scale` the kernels know."""
+        """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
         self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
-    # ---------------------------------------------------------------- the pure part
+    # ---------------------------------------------------------------- pure functions
 
     def transition(self, state: EnvState, action: Tensor) -> tuple[EnvState, EnvStep]:
-        """One step as a pure function of state and action: differentiable, compilable."""
+        """One step as a pure function of state and action; differentiable and compilable."""
         p, g, a = self.members, self.groups, self.accounts
         day, nxt = state.day, state.day + 1
         close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
@@ -268,19 +268,19 @@ class MarketEnv(ABC):
             action, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], action.unsqueeze(-2)], -2)
             trades, priority = self._delayed_trades(action, state, close)
         trades = self._allowed(trades, state, day)
-        if self.rules.limited:  # what cannot fill is still held, and counts
+        if self.rules.limited:  # positions that cannot fill still count as exposure
             trades = self.venue.limit_to_volume(day, trades)
             trades = limit_gross_exposure(trades, state.cash, state.shares, close, self.rules.leverage)
         cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
         before = equity(cash, state.shares, fill)
         done = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
-        if self.venue.carries:  # a reward covers the night between its two fills, whichever bar books it
+        if self.venue.carries:  # a reward includes the carry between its two fills, whichever bar charges it
             if self.venue.same_close:
                 done = done._replace(cash=self.venue.overnight(day, done.cash, done.shares, close))
-                rested = done.cash
+                carried = done.cash
             else:
-                rested = self.venue.overnight(nxt, done.cash, done.shares, close_next)
-            after = equity(rested, done.shares, fill_next)
+                carried = self.venue.overnight(nxt, done.cash, done.shares, close_next)
+            after = equity(carried, done.shares, fill_next)
         else:
             after = equity(done.cash, done.shares, fill_next)
         gain, memory = self._reward(before, after, state.memory)
@@ -304,7 +304,7 @@ class MarketEnv(ABC):
         return fresh, outcome
 
     def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
-        """Day and account at the close of the state's bar."""
+        """Observation of a state: day, and account at the close of that bar. worth: its equity, if known."""
         close = self.close[state.day].unsqueeze(2)
         values = state.shares * close
         worth = state.cash + values.sum(-1) if worth is None else worth
@@ -313,7 +313,7 @@ class MarketEnv(ABC):
         return Observation(state.day, account.to(self.shown))
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
-        """Trades after the market's own limits: what cannot fill is zero, what has ended or must be sold is sold."""
+        """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
         if not self._all_fillable:
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
@@ -325,7 +325,7 @@ class MarketEnv(ABC):
         return trades
 
     def _reset_where(self, state: EnvState, over: Tensor, ruined: Tensor) -> EnvState:
-        """Groups whose window is over move to their next window; their accounts, and ruined ones, start in cash."""
+        """Move groups whose window is over to their next one; reset their accounts, and ruined ones, to cash."""
         day, left, rounds = self._next_window(state, over)
         again = over.unsqueeze(-1) | ruined  # [P, G, A]
         memory = None if state.memory is None else torch.where(again, torch.zeros_like(state.memory), state.memory)
@@ -341,13 +341,13 @@ class MarketEnv(ABC):
         )
 
     def _next_window(self, state: EnvState, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Day, steps left and round [P, G] to go on with, where `over` [P, G] says whose window has ended."""
+        """Next day, steps left and round, [P, G] each. over: [P, G] bool, groups whose window has ended."""
         start = self._starts.gather(1, (state.round % START_ROUNDS).unsqueeze(1)).squeeze(1)
         return torch.where(over, start, state.day), torch.where(over, self.window, state.left), state.round + over
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Trades of an action that was decided `delay - 1` bars ago; none where there was none."""
-        known = ~torch.isnan(action)  # a score of -inf is one
+        """Trades of an action decided `delay - 1` bars ago; 0 where there is none."""
+        known = ~torch.isnan(action)  # -inf is a valid score
         decided = (state.day - (self.venue.delay - 1)).clamp(min=0)
         tradable = self.market.tradable[decided].unsqueeze(2)
         trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
@@ -363,3 +363,20 @@ class MarketEnv(ABC):
         if self.config.reward != "differential_sharpe":
             return None
         return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)
+
+
+def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:
+    """Raises ConfigError for a setting out of its range, or one that does not fit the market."""
+    check_settings("environment.", config)
+    if (config.fill == "same_close") != (market.fill_rule == "same_close"):
+        raise ConfigError(
+            f"environment.fill is {config.fill!r} but the market was built for fills at {market.fill_rule!r}; "
+            "build the market with the same rule"
+        )
+    if config.delay > 1 and config.kind != "portfolio":
+        raise ConfigError(
+            f'environment.delay above 1 needs environment.kind = "portfolio", got {config.kind!r}: a backtest delays '
+            "target weights, not numbers of shares; set delay = 1"
+        )
+    if config.turbulence_limit > 0 and market.turbulence is None:
+        raise ConfigError("environment.turbulence_limit needs a market with turbulence; set it to 0 or add the feature")

@@ -1,6 +1,6 @@
-"""Rewards by name. Each maps the equity before and after an interval, and a memory of its own, to a reward.
+"""Reward functions: equity before and after an interval, and a memory, to (reward, new memory).
 
-All tensors are [P, G, A]; `memory` is [2, P, G, A] for rewards that remember, else None.
+All tensors are [P, G, A]; `memory` is [2, P, G, A] for stateful rewards, else None.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.types import Tensor
 
-CHANGE_SCALE = 1e-4  # currency to reward, so that a day of a $1M account is of order one (FinRL's reward scaling)
-SHARPE_DECAY = 1 / 252  # the moving moments of the differential Sharpe ratio look back about a year of days
-SMALLEST_GROWTH = 1e-6  # ruin is a loss of at most log(1e-6), not of minus infinity
+CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
+SHARPE_DECAY = 1 / 252  # of the moving moments of the differential Sharpe ratio: about a year of daily bars
+SMALLEST_GROWTH = 1e-6  # bounds the reward of ruin at log(1e-6)
 
 Reward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 def log_growth(before: Tensor, after: Tensor) -> Tensor:
-    """log(after / before), bounded below at log(1e-6); an account at or below zero does not grow: log(1e-6)."""
+    """log(after / before), bounded below at log(1e-6), which is also returned for equity at or below zero."""
     return _ratio(before, after).clamp(min=SMALLEST_GROWTH).log()
 
 
 def _ratio(before: Tensor, after: Tensor) -> Tensor:
-    """after / before, and 0 where before is not positive: two negative equities must not look like a gain."""
+    """after / before, 0 where before is not positive: two negative equities must not look like a gain."""
     alive = before > 0
     return torch.where(alive, after, 0.0) / torch.where(alive, before, 1.0)
 
 
 def log_return(before: Tensor, after: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """log(after / before): the sum over an episode is the log growth of the account."""
+    """Log return log(after / before); its sum over an episode is the log growth of the account."""
     return log_growth(before, after), memory
 
 
 def change(before: Tensor, after: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Change of total assets in currency, times 1e-4 (FinRL)."""
+    """Change of equity in currency, times 1e-4 (as in FinRL)."""
     return (after - before) * CHANGE_SCALE, memory
 
 
@@ -46,7 +46,7 @@ def differential_sharpe(before: Tensor, after: Tensor, memory: Tensor | None) ->
     A and B are moving first and second moments of the simple return; the reward is 0 while B - A^2 is not positive.
     """
     if memory is None:
-        raise ValueError("differential_sharpe keeps a memory of two moments")
+        raise ValueError("differential_sharpe needs a memory of two moments")
     gain = _ratio(before, after) - 1
     first, second = memory.unbind(0)
     d_first, d_second = gain - first, gain * gain - second
@@ -66,7 +66,7 @@ REWARDS: dict[str, Reward] = {
 
 
 def reward(name: str) -> Reward:
-    """The reward of that name. Raises ConfigError for another."""
+    """Look up a reward by name. Raises ConfigError for an unknown name."""
     if name not in REWARDS:
         raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}")
     return REWARDS[name]

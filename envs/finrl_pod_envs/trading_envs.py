@@ -1,4 +1,4 @@
-"""The trading environments, and the one that a config names."""
+"""Built-in market environments: portfolio weights, share trades, discrete trades."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from finrl_pod_envs.state import EnvState
 
 
 class PortfolioEnv(MarketEnv):
-    """Target weights; long-only with cash by default, shorts and leverage by setting.
+    """Portfolio weights: long-only with cash by default, optionally with shorts and leverage.
 
-    action: [P, E, 1 + N] scores. observation.account: cash and holdings as shares of the current equity.
+    action: [P, E, 1 + N] scores (see `scores_to_weights`). observation.account: cash and holdings as fractions of the
+    current equity.
     """
 
     KIND = "portfolio"
@@ -37,9 +38,9 @@ class PortfolioEnv(MarketEnv):
 
 
 class StockTradingEnv(MarketEnv):
-    """Shares to trade, in [-1, 1] times `hmax`.
+    """Numbers of shares to trade, in [-1, 1] times `hmax`.
 
-    action: [P, E, N], clipped to [-1, 1]. observation.account: cash and holdings as shares of the starting cash.
+    action: [P, E, N], clipped to [-1, 1]. observation.account: cash and holdings as fractions of the starting cash.
     With buy_allocation="sequential", whole_shares=True and fill="same_close" it follows FinRL's rules.
     """
 
@@ -55,22 +56,23 @@ class StockTradingEnv(MarketEnv):
     def trades(
         self,
         action: Tensor,
-        state: EnvState,  # noqa: ARG002  a number of shares asks for no more than the action
+        state: EnvState,  # noqa: ARG002  the number of shares depends on the action only
         close: Tensor,  # noqa: ARG002
         tradable: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
         action = action.clamp(-1, 1)
         return action * self.config.hmax, action
 
-    def scale(self, worth: Tensor) -> float:  # noqa: ARG002  the units do not depend on the account
+    def scale(self, worth: Tensor) -> float:  # noqa: ARG002
         return self.config.cash
 
 
 class DiscreteTradingEnv(MarketEnv):
-    """Long only. 0: hold on; 1 to N: buy asset n for `trade_fraction` of the equity; N + 1 to 2 N: sell as much of it.
+    """Discrete trades, long-only: hold, or buy or sell one asset.
 
-    action: [P, E, 1] whole numbers below `actions`. observation.account: cash and holdings as shares of the current
-    equity. No more is bought than the cash pays for, no more sold than is held.
+    action: [P, E, 1] whole numbers below `actions`. 0: hold; 1 to N: buy asset n for `trade_fraction` of equity; N + 1
+    to 2 N: sell as much of it. Buys are limited to the cash, sales to the holdings. observation.account: cash and
+    holdings as fractions of the current equity.
     """
 
     KIND = "discrete"
@@ -79,7 +81,7 @@ class DiscreteTradingEnv(MarketEnv):
         super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
         if self.config.short or self.config.leverage != 1:
             raise ConfigError(
-                'environment.kind "discrete" knows neither shorts nor leverage; set environment.short = false and '
+                'environment.kind "discrete" supports neither shorts nor leverage; set environment.short = false and '
                 "environment.leverage = 1.0, or another kind"
             )
         self.action_size = 1
@@ -87,7 +89,7 @@ class DiscreteTradingEnv(MarketEnv):
         self.actions = number_of_choices(self.assets)
 
     def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
-        """As every environment's. Raises InputError for a number that is no choice."""
+        """As `MarketEnv.step`. Raises InputError for an action that is not a choice."""
         if bool(((action < 0) | (action >= self.actions) | (action != action.round())).any()):
             low, high = action.min().item(), action.max().item()
             raise InputError(
@@ -113,7 +115,7 @@ KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradi
 
 
 def make_env(market: MarketTensor, config: EnvironmentConfig, **kwargs: Any) -> MarketEnv:
-    """The environment of `config.kind`; `kwargs` as for MarketEnv. Raises ConfigError for another kind."""
+    """Make the environment of `config.kind`; `kwargs` as for MarketEnv. Raises ConfigError for an unknown kind."""
     if config.kind not in KINDS:
         raise ConfigError(f"environment.kind must be one of {', '.join(KINDS)}, got {config.kind!r}")
     return KINDS[config.kind](market, config, **kwargs)

@@ -89,7 +89,7 @@ def test_what_is_no_choice_is_refused(choice: float) -> None:
 @pytest.mark.parametrize("changes", [{"short": True}, {"leverage": 2.0}])
 def test_shorts_and_leverage_are_refused(changes: dict[str, float]) -> None:
     config = EnvironmentConfig(kind="discrete", **changes)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="knows neither shorts nor leverage"):
+    with pytest.raises(ConfigError, match="supports neither shorts nor leverage"):
         DiscreteTradingEnv(random_market(2), config)
 
 

@@ -166,7 +166,7 @@ def test_windows_go_on_after_the_starts_drawn_ahead_are_used_up() -> None:
         ({"window": 0}, "environment.window"),
         ({"leverage": 0.0}, "environment.leverage"),
         ({"turbulence_limit": 1.0}, "needs a market with turbulence"),
-        ({"fill": "same_close"}, "built to fill at 'next'"),
+        ({"fill": "same_close"}, "built for fills at 'next'"),
         ({"reward": "riches"}, "reward must be one of"),
     ],
 )

@@ -79,7 +79,7 @@ def test_actions_are_scaled_scores_for_weights_and_plain_for_shares() -> None:
         view, inner = GymMarketEnv(MARKET, config), make_env(MARKET, config, envs=1, group=1)
         view.reset(seed=3)
         inner.reset(0)
-        inner.set_state(view._view.env.state)
+        inner.set_state(view._adapter.env.state)
         action = np.linspace(-1, 1, inner.action_size, dtype=np.float32)
         want = inner.step(torch.from_numpy(action * scale).reshape(1, 1, -1))
         assert view.step(action)[1] == pytest.approx(want.reward.item(), abs=1e-9)
@@ -118,14 +118,14 @@ def test_the_vector_view_equals_single_views() -> None:
     observations, _ = vector.reset(seed=1)
     single.reset(seed=0)
     actions = np.random.default_rng(0).uniform(-1, 1, (7, 3, 4)).astype(np.float32)
-    before = vector._view.env.state
+    before = vector._adapter.env.state
     assert before is not None
     rewards, last = np.zeros((7, 3)), observations
     for t in range(7):
         last, rewards[t], *_ = vector.step(actions[t])
     for e in range(3):
         single.reset(seed=0)
-        single._view.env.set_state(
+        single._adapter.env.set_state(
             before._replace(
                 **{name: getattr(before, name)[:, e : e + 1] for name in ("day", "left", "round", "cash", "shares")}
             )
