@@ -25,35 +25,41 @@ _DESCRIBED: dict[type[Any], Mapping[str, Setting]] = {}
 
 @dataclass(frozen=True)
 class Constraint:
-    """Allowed values of a setting. description: the rule, as it reads after "must be"; check: True for allowed."""
+    """Allowed values of a setting.
+
+    description: the rule, as it reads after "must be". check: True for allowed. low, high: bounds for input fields,
+    None if unbounded; a bound itself may be excluded.
+    """
 
     description: str
     check: Callable[[Any], bool]
+    low: float | None = None
+    high: float | None = None
 
 
 def at_least(low: float) -> Constraint:
     """low <= x < infinity."""
-    return Constraint(f"{low:,} or more", lambda x: low <= x < math.inf)
+    return Constraint(f"{low:,} or more", lambda x: low <= x < math.inf, low)
 
 
 def between(low: float, high: float) -> Constraint:
     """low <= x <= high."""
-    return Constraint(f"{low:,} to {high:,}", lambda x: low <= x <= high)
+    return Constraint(f"{low:,} to {high:,}", lambda x: low <= x <= high, low, high)
 
 
 def at_least_and_below(low: float, high: float) -> Constraint:
     """low <= x < high."""
-    return Constraint(f"{low:,} or more and below {high:,}", lambda x: low <= x < high)
+    return Constraint(f"{low:,} or more and below {high:,}", lambda x: low <= x < high, low, high)
 
 
 def above_and_at_most(low: float, high: float) -> Constraint:
     """low < x <= high."""
-    return Constraint(f"above {low:,} and at most {high:,}", lambda x: low < x <= high)
+    return Constraint(f"above {low:,} and at most {high:,}", lambda x: low < x <= high, low, high)
 
 
-POSITIVE = Constraint("above 0", lambda x: x > 0)  # infinity is allowed: it lifts a limit
-POSITIVE_FINITE = Constraint("above 0 and finite", lambda x: 0 < x < math.inf)
-NOT_NEGATIVE = Constraint("0 or more", lambda x: x >= 0)  # infinity is allowed
+POSITIVE = Constraint("above 0", lambda x: x > 0, 0)  # infinity is allowed: it lifts a limit
+POSITIVE_FINITE = Constraint("above 0 and finite", lambda x: 0 < x < math.inf, 0)
+NOT_NEGATIVE = Constraint("0 or more", lambda x: x >= 0, 0)  # infinity is allowed
 FINITE = Constraint("a finite number", math.isfinite)
 FRACTION = between(0, 1)
 

@@ -7,12 +7,12 @@ import tomllib
 from datetime import date
 
 import pytest
-from finrl_pod_app.dashboard.training_form import build_config, merge, propose_splits
+from finrl_pod_app.dashboard.training_form import build_config, merge, number_field, propose_splits
 from finrl_pod_app.services.presets import config_text
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import RunConfig, SplitConfig, parse
+from finrl_pod.settings.run import RunConfig, SplitConfig, describe_setting, parse
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
@@ -42,6 +42,8 @@ def test_further_settings_override_the_form() -> None:
         ("[environment]\ncost_bps = 'much'", "environment.cost_bps"),
         ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),
         ("environment = 3", "environment"),
+        ("[environment]\ncost_bps = -1.0", "environment.cost_bps is out of its range, got -1.0"),
+        ("[tournament]\npods = 0", "tournament.pods is out of its range, got 0"),
     ],
 )
 def test_errors_name_the_setting(more: str, message: str) -> None:
@@ -69,3 +71,13 @@ def test_proposed_splits_are_ordered_without_overlap() -> None:
     for end, begin in ((days[1], days[2]), (days[3], days[4])):
         assert (begin - end).days == 1
     assert (days[1] - first).days == pytest.approx(0.7 * (last - first).days, abs=1)
+
+
+def test_number_fields_follow_the_declarations() -> None:
+    declared = describe_setting("environment.cost_bps")
+    field = number_field("environment.cost_bps")
+    assert field == {"label": "Cost (bps)", "min_value": 0.0, "max_value": 10_000.0, "help": declared.comment}
+    assert number_field("tournament.pods")["min_value"] == 1
+    assert number_field("seed")["max_value"] == 2**53 - 1  # what a browser can hold
+    with pytest.raises(KeyError):
+        number_field("environment.unknown")

@@ -1,4 +1,4 @@
-"""From the choices of the training form to a config: the record that a TOML file gives."""
+"""The training form: fields derived from the declarations of the settings, and the config built from its values."""
 
 from __future__ import annotations
 
@@ -8,21 +8,47 @@ from datetime import date, timedelta
 from typing import Any
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.settings.run import RunConfig, SplitConfig, parse
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import RunConfig, SplitConfig, describe_setting, parse
 
+MAX_NUMBER = 2**53 - 1  # the largest integer of a browser
 TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
+
+
+def setting_label(path: str) -> str:
+    """The label of a setting by its dotted name: "environment.cost_bps" -> "Cost (bps)"."""
+    return path.rpartition(".")[2].replace("_bps", " (bps)").replace("_", " ").capitalize()
+
+
+def number_field(path: str) -> dict[str, Any]:
+    """Label, help and bounds of a number's input field, as keyword arguments of `st.number_input`.
+
+    All numbers are int or float as declared. Raises KeyError for an unknown setting.
+    """
+    declared = describe_setting(path)
+    number = int if declared.type == "int" else float
+    low, high = (declared.constraint.low, declared.constraint.high) if declared.constraint else (None, None)
+    return {
+        "label": setting_label(path),
+        "min_value": None if low is None else number(low),
+        "max_value": None if high is None else number(min(high, MAX_NUMBER)),
+        "help": declared.comment,
+    }
 
 
 def build_config(choices: Mapping[str, Any], toml: str = "") -> RunConfig:
     """The config of nested choices, such as {"agent": {"algorithm": "sac"}}, overridden by settings in TOML.
 
-    Settings in neither keep their defaults. Raises ConfigError naming the setting at fault.
+    Settings in neither keep their defaults. Raises ConfigError for an unknown setting or a value out of its range.
     """
     try:
         overrides = tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the further settings are not valid TOML: {error}") from None
-    return parse(merge(dict(choices), overrides), "the form")
+    config = parse(merge(dict(choices), overrides), "the form")
+    for section in ("environment", "agent", "tournament", "gate"):
+        check_settings(f"the form: {section}.", getattr(config, section))
+    return config
 
 
 def merge(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.run_monitor import show_run
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.dashboard.training_form import build_config, propose_splits
+from finrl_pod_app.dashboard.training_form import build_config, number_field, propose_splits
 from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text
 
 MONITOR, CONFIGURE = "Monitor", "New training"
@@ -111,27 +111,14 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
             choices["environment"]["kind"] = "discrete"
     left, right = st.columns(2)
     tournament: TournamentConfig = base.tournament
-    pods = left.number_input(
-        "Pods", 1, 4096, tournament.pods, key=key("pods"), help=describe_setting("tournament.pods").comment
-    )
-    generations = right.number_input(
-        "Generations",
-        1,
-        1000,
-        tournament.generations,
-        key=key("generations"),
-        help=describe_setting("tournament.generations").comment,
-    )
-    samples = left.number_input(
-        "Samples per pod and generation",
-        1_000,
-        1_000_000_000,
-        tournament.samples_per_generation,
-        10_000,
-        key=key("samples"),
-        help=describe_setting("tournament.samples_per_generation").comment,
-    )
-    seed = right.number_input("Seed", 0, 2**31 - 1, base.seed, key=key("seed"), help=describe_setting("seed").comment)
+
+    def number(place: Any, path: str, value: float, step: float | None = None) -> Any:
+        return place.number_input(value=value, step=step, key=key(path), **number_field(path))
+
+    pods = number(left, "tournament.pods", tournament.pods)
+    generations = number(right, "tournament.generations", tournament.generations)
+    samples = number(left, "tournament.samples_per_generation", tournament.samples_per_generation, 10_000)
+    seed = number(right, "seed", base.seed)
     choices["seed"] = seed
     choices["tournament"] |= {"pods": pods, "generations": generations, "samples_per_generation": samples}
     choices["tournament"] |= {"champion": min(tournament.champion, pods)}
@@ -141,16 +128,8 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     st.subheader("Market", divider="gray")
     rules: EnvironmentConfig = base.environment
     left, right = st.columns(2)
-    cost = left.number_input(
-        "Transaction cost, basis points",
-        0.0,
-        1_000.0,
-        rules.cost_bps,
-        1.0,
-        key=key("cost"),
-        help=describe_setting("environment.cost_bps").comment,
-    )
-    cash = right.number_input("Initial cash, $", 1_000.0, 1e12, rules.cash, 100_000.0, format="%.0f", key=key("cash"))
+    cost = number(left, "environment.cost_bps", rules.cost_bps, 1.0)
+    cash = number(right, "environment.cash", rules.cash, 100_000.0)
     choices["environment"] |= {"cost_bps": cost, "cash": cash}
     return choices
 
