@@ -1,1 +1,1 @@
-"""Builds and loads the project's C++ kernels, each of which stands beside a plain torch version of the same thing."""
+"""Compiling, checking and loading of C++ kernels, and the headers that they share."""

@@ -1,4 +1,4 @@
-"""The kernel of the differentiable step against `MarketEnv.transition` under autograd, which is the definition."""
+"""The gradient kernel against `MarketEnv.transition` under autograd, which defines it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.markets import turbulent_market
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
 STEPS, BARS = 9, 30
-RUIN_SEEN = 0.97  # accounts are ruined early, so that resets are seen
+EARLY_RUIN = 0.97  # ruins accounts early, so that resets are covered
 configs = st.builds(
     EnvironmentConfig,
     fill=st.sampled_from(["next", "same_close"]),
@@ -31,13 +31,15 @@ configs = st.builds(
 )
 
 
-def made(seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool):  # type: ignore[no-untyped-def]
+def make_portfolio_env(
+    seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
+) -> PortfolioEnv:
     market = turbulent_market(seed, BARS, assets, config.fill, gaps)
     return PortfolioEnv(market, config, members=members, dtype=dtype)
 
 
-def path(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvStep], list[EnvState]]:
-    """The steps of a fresh environment, and the states they led to."""
+def run_actions(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvStep], list[EnvState]]:
+    """Results and states of the steps of an environment after a reset."""
     env.reset(seed)
     steps, states = [], []
     for action in actions:
@@ -47,8 +49,8 @@ def path(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvS
     return steps, states
 
 
-def weighed(steps: list[EnvStep], states: list[EnvState], stream: torch.Generator) -> torch.Tensor:
-    """One number that depends on everything that has a derivative."""
+def weighted_sum(steps: list[EnvStep], states: list[EnvState], stream: torch.Generator) -> torch.Tensor:
+    """A weighted sum of everything that is differentiable."""
     total = torch.zeros((), dtype=steps[0].reward.dtype)
     for step in steps:
         for x in (step.reward * 100, step.observation.account, step.final_observation.account):
@@ -68,21 +70,21 @@ def weighed(steps: list[EnvStep], states: list[EnvState], stream: torch.Generato
     dtype=st.sampled_from([torch.float32, torch.float64]),
     gaps=st.booleans(),
 )
-def test_values_and_derivatives_are_those_of_the_definition(
+def test_values_and_gradients_match_autograd(
     seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
 ) -> None:
-    kernel, plain = (made(seed, config, assets, members, dtype, gaps) for _ in range(2))
+    kernel, plain = (make_portfolio_env(seed, config, assets, members, dtype, gaps) for _ in range(2))
     assert kernel._gradient is not None
     plain._gradient = None
     stream = torch.Generator().manual_seed(seed)
     actions = torch.randn(STEPS, len(members), 30, assets + 1, generator=stream, dtype=dtype) * 2
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for env in (kernel, plain):
             mine = actions.clone().requires_grad_()
-            steps, states = path(env, seed, mine)
-            total = weighed(steps, states, torch.Generator().manual_seed(1))
+            steps, states = run_actions(env, seed, mine)
+            total = weighted_sum(steps, states, torch.Generator().manual_seed(1))
             results.append((steps, states, torch.autograd.grad(total, mine)[0]))
     (steps, states, gradient), (steps_plain, states_plain, wanted) = results
     exact = 1e-9 if dtype == torch.float64 else 3e-4
@@ -97,38 +99,38 @@ def test_values_and_derivatives_are_those_of_the_definition(
         assert torch.equal(one.terminated, other.terminated)
         assert torch.equal(one.observation.day, other.observation.day)
         assert torch.equal(one.final_observation.day, other.final_observation.day)
-        for mine, theirs in zip(_numbers(one), _numbers(other), strict=True):
+        for mine, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=exact, atol=exact)
         assert not one.equity.requires_grad
         assert not other.cost.requires_grad
-    if dtype == torch.float64:  # in float32 a rounding may decide whether an asset is bought or sold
+    if dtype == torch.float64:  # in float32 rounding may decide whether an asset is bought or sold
         torch.testing.assert_close(gradient, wanted, rtol=1e-7, atol=1e-9)
     else:
         assert float((gradient - wanted).norm()) <= 0.02 * float(wanted.norm()) + 1e-3
     assert torch.isfinite(gradient).all()
 
 
-def _numbers(step: EnvStep) -> list[torch.Tensor]:
+def tensors_of(step: EnvStep) -> list[torch.Tensor]:
     accounts = (step.observation.account, step.final_observation.account)
     return [*accounts, step.reward, step.turnover, step.equity * 1e-6, step.cost * 1e-6]
 
 
 @pytest.mark.parametrize("reward", ["log_return", "change"])
-def test_the_derivative_matches_finite_differences(reward: str) -> None:
+def test_gradient_matches_finite_differences(reward: str) -> None:
     config = EnvironmentConfig(window=30, envs=2, group=2, cost_bps=30.0, reward=reward)  # type: ignore[arg-type]
-    env = made(0, config, 3, (0,), torch.float64, gaps=False)
+    env = make_portfolio_env(0, config, 3, (0,), torch.float64, gaps=False)
     assert env._gradient is not None
 
     def total(actions: torch.Tensor) -> torch.Tensor:
-        steps, _ = path(env, 0, actions)
+        steps, _ = run_actions(env, 0, actions)
         return torch.stack([step.reward for step in steps])
 
     actions = 0.5 * torch.randn(3, 1, 2, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert torch.autograd.gradcheck(total, actions.requires_grad_(), eps=1e-6, atol=1e-6, rtol=1e-4)
 
 
-def test_what_is_detached_is_forgotten() -> None:
-    env = made(0, EnvironmentConfig(window=30, envs=4, group=2), 3, (0,), torch.float64, gaps=False)
+def test_detach_cuts_the_gradient() -> None:
+    env = make_portfolio_env(0, EnvironmentConfig(window=30, envs=4, group=2), 3, (0,), torch.float64, gaps=False)
     env.reset(0)
     action = torch.zeros(1, 4, 4, dtype=torch.float64).requires_grad_()
     env.step_differentiable(action)

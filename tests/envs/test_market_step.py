@@ -1,4 +1,4 @@
-"""The kernel against `MarketEnv.transition`, which is the definition: from the same state, with the same action."""
+"""The step kernel against `MarketEnv.transition`, which defines it: from the same state with the same action."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.markets import random_market, turbulent_market
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
 STEPS, BARS = 14, 30
-RUIN_SEEN = 0.97  # accounts are ruined early, so that resets are seen
+EARLY_RUIN = 0.97  # ruins accounts early, so that resets are covered
 configs = st.builds(
     EnvironmentConfig,
     kind=st.sampled_from(["portfolio", "stock_trading"]),
@@ -39,7 +39,7 @@ configs = st.builds(
 )
 
 
-def both(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[EnvState, EnvStep]]:
+def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[EnvState, EnvStep]]:
     assert env._native is not None
     return [env.transition(state, action), env._native(state, action, env._starts, market_env.RUIN)]
 
@@ -53,10 +53,10 @@ def both(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[En
     dtype=st.sampled_from([torch.float32, torch.float64]),
     gaps=st.booleans(),
 )
-def test_kernel_and_definition_agree(
+def test_kernel_matches_transition(
     seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
 ) -> None:
-    if config.whole_shares:  # in float32 a rounding may flip a share in either
+    if config.whole_shares:  # in float32 rounding may flip a share in either
         dtype = torch.float64
     market = turbulent_market(seed, BARS, assets, config.fill, gaps)
     env = make_env(market, config, members=members, dtype=dtype)
@@ -64,12 +64,12 @@ def test_kernel_and_definition_agree(
     stream = torch.Generator().manual_seed(seed)
     exact = 1e-9 if dtype == torch.float64 else 2e-5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             action = torch.randn(len(members), 30, env.action_size, generator=stream, dtype=dtype) * 2
             assert env.state is not None
-            (state, plain), (native_state, native) = both(env, env.state, action)
-            # Cash is what remains of sums that are a thousand times larger.
+            (state, plain), (native_state, native) = step_both_ways(env, env.state, action)
+            # Cash is the difference of sums that are a thousand times larger.
             torch.testing.assert_close(native_state.cash, state.cash, rtol=0, atol=exact * config.cash)
             # A sequential purchase may take all that remains of the cash, with its rounding.
             last = 5 if config.buy_allocation == "sequential" else 1
@@ -92,17 +92,17 @@ def test_kernel_and_definition_agree(
             env.set_state(state)
 
 
-def test_a_nan_action_spoils_its_own_account_alone() -> None:
+def test_nan_action_affects_its_own_account_only() -> None:
     env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
     env.reset(0)
     action = torch.zeros(1, 4, env.action_size)
     action[0, 1, 3] = torch.nan
     assert env.state is not None
-    for _, step in both(env, env.state, action):
+    for _, step in step_both_ways(env, env.state, action):
         assert torch.isnan(step.equity).tolist() == [[False, True, False, False]]
 
 
-def test_a_state_is_not_changed_by_the_step_taken_from_it() -> None:
+def test_step_does_not_change_its_input_state() -> None:
     env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
     env.reset(0)
     before = env.state
@@ -112,7 +112,7 @@ def test_a_state_is_not_changed_by_the_step_taken_from_it() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before[:5], kept, strict=True))
 
 
-def test_what_the_kernel_does_not_know_takes_the_plain_way() -> None:
+def test_unsupported_rules_use_torch() -> None:
     market = random_market(bars=BARS)
     config = EnvironmentConfig(envs=4, group=2, window=6)
     assert make_env(market, config)._native is not None
@@ -120,12 +120,12 @@ def test_what_the_kernel_does_not_know_takes_the_plain_way() -> None:
         assert make_env(market, dataclasses.replace(config, **change))._native is None
 
     class Idle(PortfolioEnv):
-        """Its trades are its own."""
+        """May define other trades."""
 
     assert Idle(market, config)._native is None
 
 
-def test_gradients_go_through_the_definition() -> None:
+def test_step_with_gradients_uses_torch() -> None:
     env = make_env(random_market(bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
     env.reset(0)
     action = torch.zeros(1, 4, env.action_size, requires_grad=True)
@@ -135,26 +135,26 @@ def test_gradients_go_through_the_definition() -> None:
 
 
 @pytest.mark.parametrize(("envs", "group"), [(1, 1), (12, 4), (27, 9), (64, 32)])
-def test_flat_rows_are_those_of_torch(envs: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole blocks of rows and what is left over, into a tensor of its own and at an odd place in memory."""
+def test_flat_observations_match_torch(envs: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks of rows and a remainder, into a new tensor and to an unaligned address."""
     market = random_market(assets=5, features=3, bars=BARS)
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3))
     seen = env.reset(0)
     fast = observation.flat(market, seen)
-    room = torch.zeros(fast.numel() + 1)[1:].view(fast.shape)
-    assert observation.flat(market, seen, out=room) is room
+    buffer = torch.zeros(fast.numel() + 1)[1:].view(fast.shape)
+    assert observation.flat(market, seen, out=buffer) is buffer
     monkeypatch.setattr(observation, "load", lambda *_: None)
     plain = observation.flat(market, seen)
     assert torch.equal(fast, plain)
-    assert torch.equal(room, plain)
+    assert torch.equal(buffer, plain)
     assert torch.equal(plain[..., : seen.account.shape[-1]], seen.account)
 
 
 @pytest.mark.parametrize(
     ("envs", "group", "dtype"), [(12, 4, None), (27, 9, None), (150, 75, None), (12, 4, torch.float64)]
 )
-def test_a_step_writes_the_flat_rows_of_what_it_shows(envs: int, group: int, dtype: torch.dtype | None) -> None:
-    """After resets, too; in a dtype that the kernel does not write, through `flat`."""
+def test_step_writes_flat_observations(envs: int, group: int, dtype: torch.dtype | None) -> None:
+    """Also after resets; in a dtype that the kernel does not write, through `flat`."""
     market = random_market(assets=9, features=3, bars=BARS, volatility=0.03)
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3), dtype=dtype)
     env.reset(0)
@@ -162,7 +162,7 @@ def test_a_step_writes_the_flat_rows_of_what_it_shows(envs: int, group: int, dty
     stream = torch.Generator().manual_seed(0)
     ended = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             outcome = env.step(torch.randn(2, envs, env.action_size, generator=stream, dtype=dtype) * 2, rows)
             assert torch.equal(rows, observation.flat(market, outcome.observation, out=torch.empty_like(rows)))
@@ -170,37 +170,37 @@ def test_a_step_writes_the_flat_rows_of_what_it_shows(envs: int, group: int, dty
     assert ended
 
 
-def test_recycling_changes_no_number_and_keeps_the_last_outcome() -> None:
+def test_reused_buffers_change_no_result_and_keep_the_last_one() -> None:
     market = random_market(assets=9, bars=BARS, volatility=0.03)
-    fresh, thrifty = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
-    thrifty.reuse_buffers(True)
+    fresh, reusing = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
+    reusing.reuse_buffers(True)
     stream = torch.Generator().manual_seed(0)
-    fresh.reset(0), thrifty.reset(0)
+    fresh.reset(0), reusing.reset(0)
     before: list[torch.Tensor] = []
     seen: list[torch.Tensor] = []
     ends = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_env, "RUIN", RUIN_SEEN)
+        patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             action = torch.randn(1, 12, fresh.action_size, generator=stream)
-            ours, theirs = (list(numbers(with_ends_alone(env.step(action)))) for env in (fresh, thrifty))
+            ours, theirs = (list(tensors_of(with_ended_accounts_only(env.step(action)))) for env in (fresh, reusing))
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-            assert all(torch.equal(a, b) for a, b in zip(before, seen, strict=True)), "the outcome before is untouched"
+            assert all(torch.equal(a, b) for a, b in zip(before, seen, strict=True)), "the previous result is unchanged"
             before, seen = ours, theirs
             ends += int(ours[3].sum() + ours[4].sum())
-            assert thrifty.state is not None
+            assert reusing.state is not None
             assert fresh.state is not None
-            assert all(torch.equal(a, b) for a, b in zip(thrifty.state[:5], fresh.state[:5], strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(reusing.state[:5], fresh.state[:5], strict=True))
     assert ends
 
 
-def with_ends_alone(outcome: EnvStep) -> EnvStep:
+def with_ended_accounts_only(outcome: EnvStep) -> EnvStep:
     """Of the final accounts those whose episode ended: with reused buffers the others are left as they were."""
     over = (outcome.terminated | outcome.truncated).unsqueeze(-1)
     final = outcome.final_observation
     return outcome._replace(final_observation=final._replace(account=torch.where(over, final.account, 0.0)))
 
 
-def numbers(outcome: EnvStep) -> Iterator[torch.Tensor]:
+def tensors_of(outcome: EnvStep) -> Iterator[torch.Tensor]:
     for x in outcome:
         yield from x if isinstance(x, tuple) else (x,)

@@ -1,4 +1,4 @@
-"""The kernel of actor-critics against each algorithm's own loss through autograd."""
+"""The actor-critic kernel against each algorithm's loss through autograd."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 NAMES = [f"{name} {settings}" for name, settings in CASES]
 
 
-def inputs_of_flat(config: OffPolicyConfig) -> ObservationAdapter:
+def flat_adapter(config: OffPolicyConfig) -> ObservationAdapter:
     env = Flat()
     return make_adapter(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
 
 
-def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
+def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:
     config = RECORDS[algorithm](
         **{"policy": "mlp", "hidden": (16, 24), "batch_size": 40, "buffer_size": 300, "learning_starts": 0, **settings}
     )
@@ -68,9 +68,9 @@ def filled(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) 
 
 @pytest.mark.parametrize(("algorithm", "settings"), CASES, ids=NAMES)
 @pytest.mark.parametrize("members", [1, 3])
-def test_updates_are_those_of_autograd(members: int, algorithm: str, settings: dict[str, Any]) -> None:
-    """Parameters, moments, targets and figures after ten updates; float32 sums in another order."""
-    fused, plain = (filled(kernel, members, algorithm, **settings) for kernel in (True, False))
+def test_updates_match_autograd(members: int, algorithm: str, settings: dict[str, Any]) -> None:
+    """Parameters, moments, targets and metrics after ten updates, up to the order of float32 sums."""
+    fused, plain = (algorithm_with_data(kernel, members, algorithm, **settings) for kernel in (True, False))
     start = fused.weights()["w0"].clone()
     one, two = fused.learn(10, 1.0), plain.learn(10, 1.0)
     for name in fused.FIGURES:
@@ -83,8 +83,8 @@ def test_updates_are_those_of_autograd(members: int, algorithm: str, settings: d
 
 
 @pytest.mark.parametrize("algorithm", RECORDS)
-def test_a_member_without_numbers_stops_alone(algorithm: str) -> None:
-    fused, whole = filled(True, 3, algorithm), filled(True, 3, algorithm)
+def test_member_with_nan_parameters_stops_and_others_continue(algorithm: str) -> None:
+    fused, whole = algorithm_with_data(True, 3, algorithm), algorithm_with_data(True, 3, algorithm)
     for sac in (fused, whole):
         sac.learn(2, 1.0)
     fused.weights()["w0"][1] = torch.nan
@@ -96,13 +96,13 @@ def test_a_member_without_numbers_stops_alone(algorithm: str) -> None:
             assert torch.equal(fused.member(p)[1][name], value), name
 
 
-def test_threads_change_no_number() -> None:
+def test_results_are_independent_of_the_thread_count() -> None:
     before = torch.get_num_threads()
     try:
         each = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            sac = filled(True, 1, hidden=(256, 256), batch_size=256)
+            sac = algorithm_with_data(True, 1, hidden=(256, 256), batch_size=256)
             sac.learn(3, 1.0)
             each.append(sac.member(0)[1])
     finally:
@@ -110,7 +110,7 @@ def test_threads_change_no_number() -> None:
     assert all(torch.equal(each[0][name], each[1][name]) for name in each[0])
 
 
-def test_it_is_left_out_where_it_does_not_fit() -> None:
+def test_unsupported_dtype_and_networks_use_autograd() -> None:
     settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch_size": 10}
     assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._kernel is None  # type: ignore[attr-defined]
     market = random_market(5, bars=60)
@@ -119,22 +119,22 @@ def test_it_is_left_out_where_it_does_not_fit() -> None:
         assert on_market.algorithm._kernel is None  # type: ignore[attr-defined]
 
 
-def test_a_subclass_is_trusted_to_differ() -> None:
+def test_subclass_uses_autograd_unless_it_sets_kernel() -> None:
     class Other(TD3):
         pass
 
     config = TD3Config(policy="mlp", hidden=(8,), batch_size=10)
-    own, other = (kind(inputs_of_flat(config), config) for kind in (TD3, Other))
+    own, other = (kind(flat_adapter(config), config) for kind in (TD3, Other))
     assert own._kernel is not None
     assert other._kernel is None
 
 
-def test_the_kernel_does_not_keep_an_algorithm_and_its_replay_alive() -> None:
+def test_kernel_does_not_keep_its_algorithm_alive() -> None:
     gc.collect()
     gc.disable()
     try:
         for name in RECORDS:
-            algorithm = filled(True, 1, name)
+            algorithm = algorithm_with_data(True, 1, name)
             algorithm.learn(2, 1.0)
             seen = weakref.ref(algorithm)
             del algorithm

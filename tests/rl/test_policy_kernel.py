@@ -1,4 +1,4 @@
-"""The kernels of policies against autograd through PPO's own loss, and Adam."""
+"""The policy kernels against PPO's loss through autograd and Adam in torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rl.learners import small_env
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
 
-def learner(
+def make_learner(
     group: int,
     members: int,
     hidden: tuple[int, ...],
@@ -54,49 +54,49 @@ def learner(
     )
 
 
-def state(ppo: PPO) -> list[Tensor]:
+def training_state(ppo: PPO) -> list[Tensor]:
     optimiser = ppo.optimiser
     return [x.clone() for x in (ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps, ppo.alive)]
 
 
-def put(ppo: PPO, kept: Sequence[Tensor]) -> None:
+def restore_state(ppo: PPO, saved: Sequence[Tensor]) -> None:
     optimiser = ppo.optimiser
-    for there, x in zip((ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps), kept, strict=False):
+    for there, x in zip((ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps), saved, strict=False):
         there.copy_(x)
-    ppo.alive = kept[-1].clone()
+    ppo.alive = saved[-1].clone()
 
 
-def watched(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
-    """Every minibatch both ways from the same state; both say the same, and leave the same behind."""
-    seen: list[list[Tensor]] = []
+def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
+    """Run every minibatch with autograd and with the kernel from the same state, and compare results and new states."""
+    states: list[list[Tensor]] = []
     minibatch, fused = type(ppo)._minibatch, ppo._kernel
     assert fused is not None
 
     def both(*arguments: Any) -> tuple[Tensor, Tensor]:
-        before = state(ppo)
+        before = training_state(ppo)
         ppo._kernel = None
         plain, _ = minibatch(ppo, *arguments)
-        expected = state(ppo)
-        put(ppo, before)
+        expected = training_state(ppo)
+        restore_state(ppo, before)
         ppo._kernel = fused
         figures, kl = minibatch(ppo, *arguments)
-        found = state(ppo)
+        found = training_state(ppo)
         torch.testing.assert_close(figures, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
         torch.testing.assert_close(figures[0], kl, rtol=0, atol=0, equal_nan=True)
         for name, x, y in zip(("weights", "first", "second"), found, expected, strict=False):
             assert torch.equal(x.isnan(), y.isnan())
             x, y = x.nan_to_num(), y.nan_to_num()
             scale = y.abs().amax(1, keepdim=True) + 1e-30
-            # A weight whose gradient is all but zero moves by its sign, which a rounding may turn.
+            # A weight whose gradient is almost zero moves by its sign, which rounding may flip.
             torch.testing.assert_close(x / scale, y / scale, rtol=0, atol=2e-3 if name == "weights" else 4e-5)
             assert (x - y).abs().median() <= 1e-6 * scale.max(), name
         assert torch.equal(found[3], expected[3]), "steps"
         assert torch.equal(found[4], expected[4]), "alive"
-        seen.append(found)
+        states.append(found)
         return figures, kl
 
     monkeypatch.setattr(ppo, "_minibatch", both)
-    return seen
+    return states
 
 
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
@@ -104,14 +104,14 @@ def watched(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
     ("group", "members", "hidden"),
     [(1, 1, (8,)), (4, 3, (16, 10)), (70, 1, (8, 8, 24)), (33, 2, (64, 64)), (2, 8, (1, 5))],
 )
-def test_steps_are_those_of_autograd_and_adam(
+def test_mlp_steps_match_autograd_and_adam(
     group: int, members: int, hidden: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = learner(group, members, hidden, kind)
-    seen = watched(subject.algorithm, monkeypatch)
+    subject = make_learner(group, members, hidden, kind)
+    states = compare_minibatches(subject.algorithm, monkeypatch)
     subject.learn(3 * 8 * 2 * group)
-    assert len(seen) >= 6
-    assert not torch.equal(seen[0][0], seen[-1][0])
+    assert len(states) >= 6
+    assert not torch.equal(states[0][0], states[-1][0])
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
@@ -119,47 +119,47 @@ def test_steps_are_those_of_autograd_and_adam(
 @pytest.mark.parametrize(
     ("group", "members", "hidden"), [(1, 1, (8,)), (4, 3, (16, 8)), (70, 1, (32, 32)), (3, 8, (8, 24))]
 )
-def test_steps_of_the_equivariant_policy(
+def test_equivariant_steps_match_autograd_and_adam(
     group: int, members: int, hidden: tuple[int, ...], kind: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = learner(group, members, hidden, kind, policy="equivariant", gaps=gaps)
+    subject = make_learner(group, members, hidden, kind, policy="equivariant", gaps=gaps)
     assert (subject.algorithm.tradable is not None) == gaps
-    seen = watched(subject.algorithm, monkeypatch)
+    states = compare_minibatches(subject.algorithm, monkeypatch)
     subject.learn(3 * 8 * 2 * group)
-    assert len(seen) >= 6
-    moved = (seen[-1][0] - seen[0][0]).abs().amin(0)
+    assert len(states) >= 6
+    moved = (states[-1][0] - states[0][0]).abs().amin(0)
     assert float((moved == 0).float().mean()) < 0.02, "every weight has a gradient"
 
 
 @pytest.mark.parametrize("members", [1, 8])
-def test_one_asset_alone(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tower with a single output is another branch of the kernel: here the actor has one as well."""
-    subject = learner(3, members, (8, 4), "stock_trading", assets=1)
-    seen = watched(subject.algorithm, monkeypatch)
+def test_single_asset(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tower with one output takes a branch of its kernel; with one asset the actor does too."""
+    subject = make_learner(3, members, (8, 4), "stock_trading", assets=1)
+    states = compare_minibatches(subject.algorithm, monkeypatch)
     subject.learn(3 * 8 * 6)
-    assert len(seen) >= 6
+    assert len(states) >= 6
 
 
-@pytest.mark.parametrize("members", [3, 8])  # shared by threads, and one a thread
-def test_who_stops_and_who_breaks_is_the_same(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member whose KL is too large sits out, one whose parameters are no numbers stops, the gradient is cut."""
-    subject = learner(4, members, (16, 16), "portfolio")
+@pytest.mark.parametrize("members", [3, 8])  # members shared among threads, and one thread per member
+def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large KL: the member skips the step; NaN parameters: it stops; large gradient: it is clipped."""
+    subject = make_learner(4, members, (16, 16), "portfolio")
     ppo = subject.algorithm
     ppo.settings["target_kl"][0], ppo.settings["max_grad_norm"][1] = 1e-9, 1e-3
     ppo.parameters.flat[2, 7] = torch.nan
-    seen = watched(ppo, monkeypatch)
+    states = compare_minibatches(ppo, monkeypatch)
     subject.learn(8 * 8)
-    steps = seen[-1][3]
+    steps = states[-1][3]
     assert subject.alive == [p != 2 for p in range(members)]
     assert steps[2] == 0
-    assert 1 <= steps[0] < steps[1] == len(seen)
+    assert 1 <= steps[0] < steps[1] == len(states)
 
 
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
 @pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
-def test_what_is_said_and_drawn_is_the_policys(group: int, members: int, policy: str, kind: str) -> None:
-    subject = learner(group, members, (16, 8), kind, policy=policy, gaps=True)
+def test_outputs_and_samples_match_the_policy(group: int, members: int, policy: str, kind: str) -> None:
+    subject = make_learner(group, members, (16, 8), kind, policy=policy, gaps=True)
     ppo, (day, account) = subject.algorithm, subject.env.reset(0)
     assert ppo._kernel is not None
     features, tradable = ppo.rows(day)
@@ -174,7 +174,7 @@ def test_what_is_said_and_drawn_is_the_policys(group: int, members: int, policy:
         torch.testing.assert_close(drawn, plain, rtol=1e-5, atol=1e-5)
 
 
-def test_float64_and_odd_widths_take_autograd() -> None:
+def test_float64_and_unsupported_widths_use_autograd() -> None:
     env = small_env(market=random_market(0, bars=80))
     assert Learner(env, PPOConfig(policy="mlp", horizon=4), dtype=torch.float64).algorithm._kernel is None
     assert Learner(env, PPOConfig(policy="equivariant", hidden=(12,), horizon=4)).algorithm._kernel is None

@@ -1,1 +1,1 @@
-"""C++ kernels of networks and updates, and their Python side."""
+"""C++ kernels for training on the CPU, and the Python modules that call them."""
