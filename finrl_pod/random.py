@@ -1,7 +1,7 @@
-"""Random streams: every number drawn comes from a generator keyed by (seed, member, purpose).
+"""Random generators keyed by (seed, member, purpose).
 
-A member draws the same numbers whether it trains alone or beside others, and a purpose that draws more does not shift
-another purpose's numbers.
+A member draws the same numbers whether it trains alone or in a population, and drawing more for one purpose does not
+shift the numbers of another.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import torch
 
 
 def key(seed: int, member: int, purpose: str) -> int:
-    """A 63-bit seed made from the three parts (numpy's SeedSequence mixes them). torch's generator on a CPU uses its
-    low 32 bits: of 30,000 streams two are the same with a chance of a tenth."""
+    """63-bit seed mixed from seed, member and purpose by numpy's SeedSequence.
+
+    torch's CPU generator uses the low 32 bits: among 30,000 generators two coincide with a probability of 0.1.
+    """
     words = np.random.SeedSequence([seed, member, zlib.crc32(purpose.encode())]).generate_state(2, np.uint32)
     return int(words[0]) | (int(words[1]) & 0x7FFFFFFF) << 32
 
 
 def generator(seed: int, member: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """One stream on a device."""
+    """Generator for one member and purpose."""
     return torch.Generator(device).manual_seed(key(seed, member, purpose))
 
 
 def generators(
     seed: int, members: Sequence[int], purpose: str, device: torch.device | str = "cpu"
 ) -> list[torch.Generator]:
-    """One stream for each member, in order."""
+    """Generators for each member, in order."""
     return [generator(seed, member, purpose, device) for member in members]

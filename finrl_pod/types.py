@@ -1,7 +1,7 @@
-"""The records that cross room borders. All are frozen: derive a new one, never change one.
+"""Records shared between packages. All are immutable: derive new ones with `dataclasses.replace`.
 
-Letters: T bars, N assets, F features, P members of a population, E environments a member, G groups of environments that
-share a window (E = G * A accounts), H horizon.
+Dimensions: T bars, N assets, F features, P members of a population, E environments per member, G groups of A
+environments that share a window (E = G * A), H horizon.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """An index that is not tradable in the panel but serves as a yardstick.
+    """An index to compare with, not tradable in the panel.
 
-    close: [T] float64, same bars as the panel. price_only: True when it leaves dividends out.
+    close: [T] float64, same bars as the panel. price_only: whether it excludes dividends.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Panel:
     """Prices of N symbols over T bars.
 
     times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session's date at 00:00.
-    close, open, high, low, volume: [T, N] float64, each present or absent (None) as a whole; NaN where `tradable` is
-    False. Prices in the quote currency, volume in shares.
-    tradable: [T, N] bool; False before a ticker starts, after it ended, and on missing bars.
-    adjusted: prices are adjusted for splits and dividends. flaws: known faults of the data, one sentence each.
+    close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
+    quote currency, volumes in shares.
+    tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
+    adjusted: prices are adjusted for splits and dividends. flaws: known data problems, one sentence each.
     """
 
     times: Times
@@ -63,12 +63,12 @@ class Panel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The price columns that are present, in the order of `PRICE_COLUMNS`."""
+        """Names of the present price columns, in the order of `PRICE_COLUMNS`."""
         return tuple(c for c in PRICE_COLUMNS if getattr(self, c) is not None)
 
     @property
     def sha256(self) -> str:
-        """Hash of every number and name in the panel; equal panels have equal hashes on every machine."""
+        """Hash of all numbers and names of the panel, equal on all machines."""
         digest = hashlib.sha256()
         digest.update(repr((self.symbols, self.bar, self.adjusted, self.columns)).encode())
         digest.update(self.times.astype("datetime64[ns]").astype("<i8").tobytes())
@@ -83,9 +83,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Per-feature shift and scale, fitted on the training split alone: (x - mean) / std, clipped to +-clip.
+    """Per-feature standardisation fitted on the training split: (x - mean) / std, clipped to +-clip.
 
-    mean, std: one number a feature, in the order of `feature_names`.
+    mean, std: one number per feature, in the order of `feature_names`.
     """
 
     feature_names: tuple[str, ...]
@@ -96,21 +96,21 @@ class Normaliser:
 
 @dataclass(frozen=True, eq=False)
 class MarketTensor:
-    """A panel made ready for vectorised environments: what a decision at bar t sees, and what it fills at.
+    """Tensors of a panel for vectorised environments: observations and fill prices of each decision bar.
 
-    close: [T, N] float64, the price known at t; the last known close is carried on over gaps and after a ticker's
-        end (for valuation), and 1.0 stands before its start.
-    fill: [T, N] float64, the price at which the decision of bar t fills (open of t+1, else close of t+1; close of t
-        for fill="same_close"); where `fillable` is False the carried close stands.
-    features: [T, N, F] float32, normalised, finite (0 where undefined). raw_features: the same before normalising,
+    close: [T, N] float64, price known at t; carried forward over gaps and after a ticker's end (for valuation), 1.0
+        before its start.
+    fill: [T, N] float64, fill price of the decision of bar t (open of t+1, else close of t+1; close of t for
+        fill="same_close"); the carried close where `fillable` is False.
+    features: [T, N, F] float32, normalised, 0 where undefined. raw_features: [T, N, F] float32 before normalisation,
         NaN where undefined.
-    tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can trade. ended: [T, N] bool,
+    tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can fill. ended: [T, N] bool,
         the ticker has no bar after t: holdings are sold at the last close.
-    first: first bar at which every feature of some tradable asset is defined. steps: decisions t < steps have both
-        fill(t) and fill(t+1).
+    first: first bar at which a tradable asset has all features defined. steps: decisions t < steps have both fill(t)
+        and fill(t+1).
     turbulence: [T] float64 or None, NaN during warm-up.
-    fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, infinite where
-        an ended ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
+    fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, inf where
+        a delisted ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
     """
 
     times: Times
@@ -139,17 +139,17 @@ class MarketTensor:
 
 
 class Account(NamedTuple):
-    """cash [...]; shares [..., N]."""
+    """Cash [...] in currency and shares [..., N]."""
 
     cash: Tensor
     shares: Tensor
 
 
 class Observation(NamedTuple):
-    """What a policy sees of a market: a row of the shared table, and its own account.
+    """Observation of a market environment: a row index into the shared feature table, and the accounts.
 
     day: [P, G] int64, the decision bar, shared by the A = E // G consecutive accounts of a group.
-    account: [P, E, 1 + N] float, cash and holdings at the bar's close as shares of a scale the environment names.
+    account: [P, E, 1 + N] float, cash and holdings at the bar's close as fractions of a scale set by the environment.
     """
 
     day: Tensor
@@ -157,11 +157,11 @@ class Observation(NamedTuple):
 
 
 class EnvStep(NamedTuple):
-    """One step of E environments for each of P members. All [P, E] unless said.
+    """Outcome of a step of E environments for each of P members; [P, E] unless stated.
 
-    observation: the next one (after auto-reset); final_observation: the one before the reset, equal elsewhere.
-    reward: float. terminated: ruin. truncated: end of the window. equity: currency, at the closing prices of the
-    reached bar, before a reset. turnover: traded value / equity, one-sided sum of buys and sells. cost: currency.
+    observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
+    reward: float. terminated: bool, ruin. truncated: bool, end of the window. equity: currency, at the close of the
+    reached bar, before a reset. turnover: traded value (buys plus sells) / equity. cost: currency.
     """
 
     observation: Any
@@ -176,7 +176,7 @@ class EnvStep(NamedTuple):
 
 @dataclass(frozen=True)
 class AgentSnapshot:
-    """Everything needed to run or continue an agent. `weights` and `optimiser`: names to CPU tensors."""
+    """A saved agent: everything needed to run or continue it. weights, optimiser: name -> CPU tensor."""
 
     id: str
     parent: str | None
@@ -193,7 +193,7 @@ class AgentSnapshot:
 
 @dataclass(frozen=True)
 class Score:
-    """One row of a leaderboard: who, from whom, how good on the validation split."""
+    """A leaderboard row: an agent, its parent and its score on the validation split."""
 
     id: str
     parent: str | None
@@ -207,11 +207,11 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The past, as handed to a strategy: copies of everything known at the decision bar, which is the last row.
+    """Past data passed to a strategy; the last row is the decision bar. Arrays are copies.
 
-    close: [t+1, N] (NaN where not tradable); open, high, low, volume: the same or None; tradable: [t+1, N];
-    benchmark: [t+1] or None. features: [N, F] raw features of the decision bar for strategies that name
-    `feature_names`, else None.
+    close: [t+1, N], NaN where not tradable; open, high, low, volume: [t+1, N] or None; tradable: [t+1, N] bool;
+    benchmark: [t+1] or None. features: [N, F] raw features of the decision bar if the strategy has `feature_names`,
+    else None.
     """
 
     times: Times
@@ -228,7 +228,7 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """What is held at the decision bar: weights [N] of equity, cash weight, equity in currency."""
+    """Positions at the decision bar: weights [N] and cash as fractions of equity, equity in currency."""
 
     weights: Floats
     cash: float
@@ -237,13 +237,13 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class BacktestResult:
-    """A strategy's account over T bars, marked at the close.
+    """Result of a backtest: a strategy's account over T bars, marked at the close.
 
-    times: [T]. equity: [T] currency. weights: [T, N] held after the bar's fill, shares of equity.
-    turnover: [T], sum of |traded value| / equity of the fills of that bar. costs: [T] currency.
-    cost_parts: [T] currency by the name of a cost model; they add up to `costs`.
-    risk_free: [T-1] simple return of cash from one mark to the next, or None where cash earns nothing. carry: currency
-    that cash earned less what shorts paid, over all bars.
+    times: [T]. equity: [T] currency. weights: [T, N] after the bar's fills, fractions of equity.
+    turnover: [T], sum of |traded value| / equity of the bar's fills. costs: [T] currency.
+    cost_parts: [T] currency by cost model; they add up to `costs`.
+    risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
+    borrow fees, in currency, over all bars.
     """
 
     name: str

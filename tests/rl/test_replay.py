@@ -69,7 +69,7 @@ def test_free_memory_is_a_plausible_number() -> None:
 
 def test_what_a_container_keeps_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "_of_machine", lambda: 2**40)
+    monkeypatch.setattr(memory, "_machine_bytes", lambda: 2**40)
     stat = f"anon 5\ninactive_file {2**30}\nactive_file {2**29}\nfile {3 * 2**29}\n"
     for name, text in {"max": str(2**33), "current": str(2**33 - 1000), "stat": stat}.items():
         (tmp_path / f"memory.{name}").write_text(text + "\n")

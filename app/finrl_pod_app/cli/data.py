@@ -1,4 +1,4 @@
-"""`finrl-pod data`: what is stored, and how prices get in."""
+"""`finrl-pod data`: list, show, fetch, import and check price panels."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 HARD_FLAWS = 1
 
-app = typer.Typer(help="Prices: what is stored, how to get more, what is wrong with them.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, import, list and check prices.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
-Stored = Annotated[str, typer.Argument(metavar="NAME", help="A panel's name, as `finrl-pod data list` shows it.")]
-NewName = Annotated[str, typer.Option("--name", help="The name to store it under; replaces the panel of that name.")]
+Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of a panel, see `finrl-pod data list`.")]
+NewName = Annotated[
+    str, typer.Option("--name", help="Name to store it under; replaces an existing panel of that name.")
+]
 
 
 @app.command("list", epilog="Example: finrl-pod data list --json")
@@ -55,7 +57,7 @@ def list_panels(as_json: Json = False) -> None:
 
 @app.command("show", epilog="Example: finrl-pod data show sample")
 def show(name: Stored, as_json: Json = False) -> None:
-    """Show where a panel came from, what it holds, and its known flaws."""
+    """Show the source, contents and known flaws of a panel."""
     from finrl_pod.data.store import Store
 
     _show(Store().show(name), as_json)
@@ -67,12 +69,12 @@ def fetch(
     source: Annotated[str, typer.Option(help="yfinance or alpaca (keys: APCA_API_KEY_ID and APCA_API_SECRET_KEY).")],
     symbols: Annotated[str, typer.Option(help="Tickers, separated by commas.")],
     start: Annotated[str, typer.Option(help="First date, such as 2015-01-01.")],
-    end: Annotated[str, typer.Option(help="Last date, included.")],
+    end: Annotated[str, typer.Option(help="Last date, inclusive.")],
     name: NewName,
     bar: Bar = "1d",
     as_json: Json = False,
 ) -> None:
-    """Fetch bars from the network and store them; when anything fails, the panel stored before stays."""
+    """Fetch bars from the network and store them. On failure an existing panel stays unchanged."""
     from finrl_pod.data.dates import first_moment, last_moment
     from finrl_pod.data.sources import open_source
     from finrl_pod.data.store import Store
@@ -105,14 +107,14 @@ def import_file(
     name: NewName,
     bar: Bar = "1d",
     adjusted: Annotated[
-        bool, typer.Option("--adjusted/--unadjusted", help="Are prices adjusted for splits and dividends?")
+        bool, typer.Option("--adjusted/--unadjusted", help="Whether prices are adjusted for splits and dividends.")
     ] = True,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Bars missing inside a ticker's life become untradable.")
+        bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a file of prices and store it; a fault is named with its line and nothing is stored."""
+    """Check a file of prices and store it. Errors name the line, and nothing is stored."""
     from finrl_pod.data.sources.files import read_file
     from finrl_pod.data.store import Store
 
@@ -125,7 +127,7 @@ def import_file(
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
 def check_panel(name: Stored, as_json: Json = False) -> None:
-    """Check a stored panel again; the exit code is 1 when a flaw makes it unusable, else 0."""
+    """Check a stored panel; exit code 1 if a flaw makes it unusable, else 0."""
     from finrl_pod.data.flaws import check, sentences
     from finrl_pod.data.store import Store
 
@@ -188,7 +190,7 @@ def _show(manifest: Manifest, as_json: bool) -> None:
 
 
 def _brief(manifest: Manifest) -> dict[str, Any]:
-    """A line of the list: what the table shows, and the hash."""
+    """A row of the list as JSON: the columns of the table, and the hash."""
     keys = ("name", "source", "bar", "symbols", "columns", "bars", "start", "end", "adjusted", "sha256", "created",
             "builtin", "fault")  # fmt: skip
     plain = manifest.plain()
