@@ -10,7 +10,7 @@ import torch
 from finrl_pod_app.cli.main import run
 
 from finrl_pod.errors import RunError
-from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, ranges_of
+from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, member_settings
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.zoo import NAMES, everything, small_config, small_learner
 
@@ -28,7 +28,7 @@ def settings_of(name: str) -> list[dict[str, float]]:
         {"learning_rate": 5e-3, "max_grad_norm": 0.05, "temperature": 0.2, "target_noise": 0.5, "gae_lambda": 0.5},
         {"learning_rate": 3e-3, "target_entropy": -2.0, "noise_clip": 0.1, "clip_range": 0.1, "tau": 1.0},
     ]
-    return [{key: x for key, x in values.items() if key in ranges_of(name)} for values in each]
+    return [{key: x for key, x in values.items() if key in member_settings(name)} for values in each]
 
 
 def learned(name: str, members: tuple[int, ...], spoil: tuple[int, int] | None = None, **settings: Any) -> Any:
@@ -173,7 +173,7 @@ def test_every_name_has_its_implementation_and_its_facts() -> None:
         assert facts.source
         assert facts.record(algorithm=name).algorithm == name
     for name in NAMES:
-        assert all(hasattr(small_config(name), key) for key in ranges_of(name))
+        assert all(hasattr(small_config(name), key) for key in member_settings(name))
 
 
 def test_the_command_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "batch_size": (
         "sac",
         {"batch_size": 90},
-        "agent.batch_size must be at most agent.buffer_size, got 90 and 60; take a smaller batch",
+        "agent.batch_size must be at most agent.buffer_size, got 90 and 60",
     ),
     "group": ("td3", {"batch_size": 10}, "agent.batch_size must be a multiple of environment.group, got 10 and 3"),
     "buffer_size": (

@@ -13,10 +13,9 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_RANGES, explained_variance, flatten, to_items
+from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten, to_items
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.optimiser import clip_by_member
-from finrl_pod.settings.constraints import Ranges
 from finrl_pod.types import Tensor
 
 NO_CLIP = 1e9
@@ -25,7 +24,7 @@ NO_CLIP = 1e9
 class A2C(PPO):
     """A2C of P members: each iteration is a short rollout and one gradient step on all of it."""
 
-    RANGES: ClassVar[Ranges] = ROLLOUT_RANGES
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = ROLLOUT_SETTINGS
 
     @property
     def gradient_steps(self) -> int:

@@ -15,7 +15,6 @@ from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_netw
 from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import ModelInput, repeat, scale_of
 from finrl_pod.settings.algorithm_configs import AgentConfig
-from finrl_pod.settings.constraints import at_least, check_ranges
 from finrl_pod.types import Tensor
 
 
@@ -163,6 +162,5 @@ class ActorCritic(OffPolicy):
 def check(config: AgentConfig) -> None:
     """Raises ConfigError for a critic ensemble that cannot be."""
     critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
-    check_ranges("agent", config, {name: at_least(1) for name in ("critics", "policy_delay") if hasattr(config, name)})
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
         raise ConfigError(f"agent.critic_subset must be between 1 and agent.critics = {critics}, got {subset}")

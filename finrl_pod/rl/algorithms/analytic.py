@@ -20,13 +20,18 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.protocols import DifferentiableVecEnv, MarketVecEnv
 from finrl_pod.random import generators
-from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.rl.algorithms.base import (
+    COMMON_MEMBER_SETTINGS,
+    Metrics,
+    scale_of_rewards,
+    settings_of,
+    spread_of_rewards,
+)
 from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.train_state import TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
-from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, at_least, check_ranges
 from finrl_pod.types import Observation, Tensor
 
 CRITIC = ("value_", "critic_")  # what the names of a critic's tensors begin with
@@ -52,7 +57,7 @@ class Trajectory(NamedTuple):
 class DifferentiableAlgorithm(ABC):
     """A subclass says what it makes of a trajectory."""
 
-    RANGES: ClassVar[Ranges] = {**COMMON_RANGES, "exploration_noise": at_least(0), "max_grad_norm": ABOVE_ZERO}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "exploration_noise", "max_grad_norm")
 
     def __init__(
         self,
@@ -68,13 +73,13 @@ class DifferentiableAlgorithm(ABC):
     ) -> None:
         """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
 
-        hyperparameters: for each member, values that replace the config's (keys of `RANGES`).
+        hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`).
         """
         self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
         self.features, self.tradable = features.to(dtype), tradable
         self.policy: Policy = make_policy(spec)
         p = len(members)
-        self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
+        self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.train_state = TrainState(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = generators(seed, members, "actions", self.device)
@@ -209,7 +214,6 @@ class DifferentiableAlgorithm(ABC):
 
 def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
-    check_ranges("agent", config, {"horizon": at_least(1)})
     if config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "

@@ -11,12 +11,12 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import AgentConfig
-from finrl_pod.settings.constraints import SHARE, Ranges, above_to, check_value
+from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor
 
 Metrics = dict[str, Tensor]
 # What a member of every algorithm has of its own.
-COMMON_RANGES: Ranges = {"learning_rate": above_to(0, 1), "gamma": SHARE}
+COMMON_MEMBER_SETTINGS = ("learning_rate", "gamma")  # of every algorithm
 SAME = 1e-8  # a spread of rewards that is none
 
 
@@ -39,10 +39,10 @@ class Algorithm(Protocol):
     """P members with settings of their own that learn in one program.
 
     settings: name -> [P]. alive: [P] bool, False for a member whose loss was no longer a number. actor: how its
-    weights decide. RANGES: the settings that a member has of its own, and what is good for each.
+    weights decide. MEMBER_SETTINGS: settings that may differ between members.
     """
 
-    RANGES: ClassVar[Ranges]
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]]
     spec: PolicySpec
     settings: dict[str, Tensor]
 
@@ -124,7 +124,7 @@ def scale_of_rewards(spread: Tensor) -> Tensor:
 def settings_of(
     each: Sequence[Mapping[str, float]] | None,
     config: AgentConfig,
-    ranges: Ranges,
+    names: Sequence[str],
     members: int,
     *,
     dtype: torch.dtype,
@@ -138,12 +138,12 @@ def settings_of(
     if len(each) != members:
         raise ConfigError(f"hyperparameters must be given for each of the {members} members, got {len(each)}")
     for values in each:
-        if unknown := set(values) - set(ranges):
-            raise ConfigError(f"{config.algorithm} has no hyperparameter {min(unknown)!r}; it has {', '.join(ranges)}")
+        if unknown := set(values) - set(names):
+            raise ConfigError(f"{config.algorithm} has no hyperparameter {min(unknown)!r}; it has {', '.join(names)}")
     settings = {}
-    for name in ranges:
+    for name in names:
         column = [float(values.get(name, getattr(config, name))) for values in each]
         for value in column:
-            check_value("agent.", config, name, value, ranges[name])
+            check_setting("agent.", config, name, value)
         settings[name] = torch.tensor(column, dtype=dtype, device=device)
     return settings

@@ -11,14 +11,13 @@ from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import TD3Config
-from finrl_pod.settings.constraints import Ranges, at_least
 from finrl_pod.types import Tensor
 
 
 class DDPG(ActorCritic):
     """Every update: the critics towards r + discount Q'(s', mu'(s')), then the actor up the first critic."""
 
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "exploration_noise": at_least(0)}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "exploration_noise")
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
     ACTOR_TARGET = True
     KERNEL = True
@@ -66,7 +65,7 @@ class TD3(DDPG):
 
     config: TD3Config
     KERNEL = True
-    RANGES: ClassVar[Ranges] = {**DDPG.RANGES, "target_noise": at_least(0), "noise_clip": at_least(0)}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*DDPG.MEMBER_SETTINGS, "target_noise", "noise_clip")
 
     @property
     def delay(self) -> int:  # type: ignore[override]

@@ -11,7 +11,6 @@ from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import GreedyActor, make_q_network
 from finrl_pod.settings.algorithm_configs import DQNConfig
-from finrl_pod.settings.constraints import SHARE, Ranges
 from finrl_pod.types import Tensor
 
 
@@ -19,7 +18,7 @@ class DQN(OffPolicy):
     """Every update: Huber loss towards r + discount max_a Q'(s', a)."""
 
     config: DQNConfig
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "final_epsilon": SHARE}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "final_epsilon")
     FIGURES = (*OffPolicy.FIGURES, "epsilon")
     DUELING = False
 

@@ -12,14 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import VecEnv, group_shape
 from finrl_pod.random import generators
-from finrl_pod.rl.algorithms.base import COMMON_RANGES, Actor, Metrics, scale_of_rewards, settings_of
+from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
 from finrl_pod.rl.training.train_state import TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
-from finrl_pod.settings.constraints import ABOVE_ZERO, Ranges, above_to
 from finrl_pod.types import Tensor
 
 AT_ONCE = 64  # updates whose samples are gathered in one go
@@ -41,11 +42,7 @@ class Batch(NamedTuple):
 class OffPolicy(ABC):
     """A subclass names its trained parts and targets, says how it explores, and does one update."""
 
-    RANGES: ClassVar[Ranges] = {
-        **COMMON_RANGES,
-        "tau": above_to(0, 1),
-        "max_grad_norm": ABOVE_ZERO,
-    }
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "tau", "max_grad_norm")
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
     action_shape: tuple[int, ...]  # of one account's action in the replay
     action_dtype: torch.dtype
@@ -61,10 +58,12 @@ class OffPolicy(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        """hyperparameters: for each member, values that replace the config's (keys of `RANGES`)."""
+        """hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`)."""
         self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
         self.members, self.device = len(members), torch.device(device)
-        self.settings = settings_of(hyperparameters, config, self.RANGES, self.members, dtype=dtype, device=self.device)
+        self.settings = settings_of(
+            hyperparameters, config, self.MEMBER_SETTINGS, self.members, dtype=dtype, device=self.device
+        )
         self.train_state = TrainState(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._scaled = False  # all of them are set
@@ -275,3 +274,23 @@ class OffPolicy(ABC):
         written, seen, updates = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.seen, self.updates = seen, updates
+
+
+def check(config: OffPolicyConfig, env: VecEnv) -> None:
+    """Raises ConfigError for a setting that does not fit another one or the environment."""
+    accounts = group_shape(env)[-1]
+    if config.batch_size > config.buffer_size:
+        raise ConfigError(
+            f"agent.batch_size must be at most agent.buffer_size, got {config.batch_size} and {config.buffer_size}; "
+            "decrease batch_size or increase buffer_size"
+        )
+    if config.batch_size % accounts:
+        raise ConfigError(
+            f"agent.batch_size must be a multiple of environment.group, got {config.batch_size} and {accounts}: "
+            "a gradient step uses whole groups"
+        )
+    if config.buffer_size < env.envs:
+        raise ConfigError(
+            f"agent.buffer_size must hold a step of all {env.envs} environments, got {config.buffer_size}; "
+            "increase buffer_size or use fewer environments"
+        )

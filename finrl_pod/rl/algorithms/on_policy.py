@@ -19,10 +19,7 @@ from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormalise
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
 from finrl_pod.rl.training.worker import IDENTITY, ObservationNormaliser, Worker, as_pair
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
-from finrl_pod.settings.constraints import ABOVE_ZERO, at_least, between, check_ranges
 from finrl_pod.types import Tensor
-
-MAX_LOG_STD = 20.0
 
 
 class MeanActor:
@@ -149,7 +146,6 @@ class OnPolicy(ABC):
 def check(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
-    check_ranges("agent", config, {"horizon": at_least(1)})
     if isinstance(env, MarketVecEnv) and config.horizon > env.window:
         raise ConfigError(
             f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
@@ -166,10 +162,6 @@ def check(config: AgentConfig, env: VecEnv) -> None:
 
 
 def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
-    log_std = between(-MAX_LOG_STD, MAX_LOG_STD)
-    check_ranges(
-        "agent", config, {"optimiser_epsilon": ABOVE_ZERO, "sde_sample_freq": at_least(0), "log_std_init": log_std}
-    )
     for name, usual in (("activation", "tanh"), ("orthogonal_init", True), ("use_sde", False)):
         if config.policy != "mlp" and getattr(config, name) != usual:
             raise ConfigError(
@@ -187,13 +179,11 @@ def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
 
 
 def _check_h_term(config: OnPolicyConfig) -> None:
-    check_ranges("agent", config, dict.fromkeys(("h_steps", "h_trajectories", "h_buffer"), at_least(1)))
     if config.h_term and config.h_steps > config.horizon:
         raise ConfigError(f"agent.h_steps must be at most agent.horizon = {config.horizon}, got {config.h_steps}")
 
 
 def _check_minibatches(config: PPOConfig, env: VecEnv) -> None:
-    check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
     _, groups, accounts = group_shape(env)
     items = config.horizon * groups
     if items % config.minibatches:

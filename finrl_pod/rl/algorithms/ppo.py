@@ -14,7 +14,13 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.random import generators
-from finrl_pod.rl.algorithms.base import COMMON_RANGES, Metrics, scale_of_rewards, settings_of, spread_of_rewards
+from finrl_pod.rl.algorithms.base import (
+    COMMON_MEMBER_SETTINGS,
+    Metrics,
+    scale_of_rewards,
+    settings_of,
+    spread_of_rewards,
+)
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
@@ -26,20 +32,18 @@ from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
-from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, SHARE, Ranges, at_least
 from finrl_pod.types import Tensor
 
-ROLLOUT_RANGES: Ranges = {
-    **COMMON_RANGES,
-    "gae_lambda": SHARE,
-    "entropy_coefficient": FINITE,
-    "value_coefficient": at_least(0),
-    "max_grad_norm": ABOVE_ZERO,
-    "h_term": at_least(0),
-    "diversity": at_least(0),
-}
-RANGES: Ranges = {**ROLLOUT_RANGES, "clip_range": ABOVE_ZERO, "target_kl": ABOVE_ZERO}
-MEMBER_SETTINGS = tuple(RANGES)
+ROLLOUT_SETTINGS = (
+    *COMMON_MEMBER_SETTINGS,
+    "gae_lambda",
+    "entropy_coefficient",
+    "value_coefficient",
+    "max_grad_norm",
+    "h_term",
+    "diversity",
+)
+MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # On a CPU a minibatch is processed in chunks whose widest layer has this many numbers, so that activations stay in the
 # cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
@@ -62,7 +66,7 @@ class PPO(OnPolicy):
     """PPO of P members: parameters, optimiser state and settings, on one market table."""
 
     config: OnPolicyConfig
-    RANGES: ClassVar[Ranges] = RANGES
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = MEMBER_SETTINGS
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class PPO(OnPolicy):
         """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
         members: ids that key the random streams. hyperparameters: per member, values that override the config's (keys
-        of `RANGES`). Raises ConfigError for unknown or invalid ones.
+        of `MEMBER_SETTINGS`). Raises ConfigError for unknown or invalid ones.
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.features, self.tradable = features.to(dtype), tradable
@@ -92,7 +96,7 @@ class PPO(OnPolicy):
         self.parameters = Parameters([self.policy.init(s, dtype, init) for s in streams], self.device)
         self.optimiser = _make_optimiser(config, self.parameters.flat)
         p = len(self.member_ids)
-        self.settings = settings_of(hyperparameters, config, self.RANGES, p, dtype=dtype, device=self.device)
+        self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
         self.regularisers = Regularisers.of(
             config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids

@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MarketVecEnv, VecEnv
-from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy_settings, on_policy, shac
+from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy, on_policy, shac
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
 from finrl_pod.rl.algorithms.base import Actor, Algorithm
@@ -32,7 +32,7 @@ from finrl_pod.settings.algorithm_configs import (
     SimulatorConfig,
 )
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.constraints import Range, Ranges, check_ranges
+from finrl_pod.settings.constraints import check_settings
 
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
 SIMULATOR: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
@@ -46,7 +46,6 @@ OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "dueling_dqn": DuelingDQN,
     "d3qn": D3QN,
 }
-LAYERS = Range("one number or more, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
 
 
 def make_algorithm(
@@ -96,21 +95,21 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     return BoundedActor(spec, kind.HEADS)
 
 
-def ranges_of(algorithm: str) -> Ranges:
-    """The settings that a member of this algorithm has of its own."""
-    return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).RANGES
+def member_settings(algorithm: str) -> tuple[str, ...]:
+    """Names of the settings that may differ between members of a population."""
+    return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).MEMBER_SETTINGS
 
 
 def check(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
-    check_ranges("agent", config, {"hidden": LAYERS})
+    check_settings("agent.", config)
     if config.policy not in ("equivariant", "mlp"):
         raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
     _check_fit(config, env)
     if isinstance(config, OffPolicyConfig):
-        off_policy_settings.check(config, env)
+        off_policy.check(config, env)
         actor_critic.check(config)
     elif isinstance(config, SimulatorConfig):
         assert isinstance(env, MarketVecEnv)  # see `_check_fit`
@@ -119,7 +118,6 @@ def check(config: AgentConfig, env: VecEnv) -> None:
             shac.check(config, env)
     else:
         on_policy.check(config, env)
-    check_ranges("agent", config, ranges_of(config.algorithm))
 
 
 def _check_fit(config: AgentConfig, env: VecEnv) -> None:

@@ -18,7 +18,6 @@ from finrl_pod.rl.networks.critics import combine_values
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
-from finrl_pod.settings.constraints import ABOVE_ZERO, FINITE, Ranges
 from finrl_pod.types import Tensor
 
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
@@ -60,7 +59,7 @@ class SAC(ActorCritic):
     """Every update: critics to the soft value, the actor up the ensemble, the temperature to its entropy."""
 
     config: SACConfig | REDQConfig
-    RANGES: ClassVar[Ranges] = {**OffPolicy.RANGES, "temperature": ABOVE_ZERO, "target_entropy": FINITE}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature", "target_entropy")
     FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
     HEADS = 2
     KERNEL = True

@@ -17,7 +17,6 @@ from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.buffers.rollout import gae
 from finrl_pod.settings.algorithm_configs import SHACConfig
-from finrl_pod.settings.constraints import SHARE, Ranges, above_to, at_least, check_ranges
 from finrl_pod.types import Tensor
 
 
@@ -32,7 +31,7 @@ class SHAC(DifferentiableAlgorithm):
     """
 
     config: SHACConfig
-    RANGES: ClassVar[Ranges] = {**DifferentiableAlgorithm.RANGES, "gae_lambda": SHARE, "tau": above_to(0, 1)}
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*DifferentiableAlgorithm.MEMBER_SETTINGS, "gae_lambda", "tau")
 
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         self.train_state.add("critic", critic, target=True)
@@ -124,7 +123,6 @@ def _by_item(x: Tensor) -> Tensor:
 
 def check(config: SHACConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for passes and parts that cannot be."""
-    check_ranges("agent", config, {"epochs": at_least(1), "minibatches": at_least(1)})
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(
