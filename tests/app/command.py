@@ -1,4 +1,4 @@
-"""The real command, in a process of its own."""
+"""Runs the installed command as a process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def environment(store: Path) -> dict[str, str]:
     return {**os.environ, "FINRL_POD_DATA": str(store), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
 
-def heed_ctrl_c() -> None:
-    """In the new process: who runs the tests in the background may have told all of them to ignore it."""
+def restore_ctrl_c() -> None:
+    """Restore SIGINT in the child: tests started in the background inherit it as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -27,12 +27,12 @@ def start(store: Path, *arguments: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(store),
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_ctrl_c,
     )
 
 
 def call(store: Path, *arguments: str | Path) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
+    """Run a command; returns exit code, standard output and standard error."""
     process = start(store, *arguments)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err

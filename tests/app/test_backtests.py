@@ -20,7 +20,7 @@ from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.tournament.progress import Progress
-from tests.app.made import fill_store
+from tests.app.small_run import fill_store
 
 MINE = """
 import numpy as np

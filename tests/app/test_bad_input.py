@@ -17,7 +17,7 @@ from finrl_pod_app.services.presets import config_text
 from finrl_pod.data.store import Store
 from finrl_pod.settings.run import RunConfig
 from tests.app.command import call
-from tests.app.made import fill_store, made_config, made_panel
+from tests.app.small_run import fill_store, small_config, small_panel
 from tests.data.panels import panel
 
 Say = Callable[..., str]
@@ -127,20 +127,20 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
 
 
 @pytest.mark.parametrize("fault", CONFIG_FAULTS)
-def test_a_fault_in_the_config(fault: str, say: Say) -> None:
+def test_invalid_configs_are_refused(fault: str, say: Say) -> None:
     change, words = CONFIG_FAULTS[fault]
-    sentence = say("tournament", write(made_config(), change), "--out", "run", "--device", "cpu", "--json")
+    sentence = say("tournament", write(small_config(), change), "--out", "run", "--device", "cpu", "--json")
     assert words in sentence
     assert not Path("run").exists()
 
 
-def test_a_test_period_of_no_bars(say: Say) -> None:
+def test_an_empty_test_period_is_refused(say: Say) -> None:
     # A panel with a hole of four months, as a source that lost its summer.
-    made = made_panel("holes")
+    made = small_panel("holes")
     kept = (made.times < made.times[546]) | (made.times > made.times[670])
     holes = dataclasses.replace(panel(made.close[kept], name="holes"), times=made.times[kept])
     Store().save(holes)
-    config = write(made_config(), ('name = "made"', 'name = "holes"'))
+    config = write(small_config(), ('name = "made"', 'name = "holes"'))
     assert "split test, 2021-07-01 to 2021-10-31, has no bars" in say("tournament", config, "--out", "run")
 
 
@@ -177,8 +177,8 @@ def test_a_test_period_of_no_bars(say: Say) -> None:
         (("data", "show", "absent"), "there is no panel 'absent'"),
     ],
 )
-def test_a_fault_in_the_arguments(arguments: tuple[str, ...], words: str, say: Say) -> None:
-    Path("good.toml").write_text(config_text(made_config()))
+def test_invalid_arguments_are_refused(arguments: tuple[str, ...], words: str, say: Say) -> None:
+    Path("good.toml").write_text(config_text(small_config()))
     before = Path("good.toml").read_bytes()
     assert words in say(*arguments)
     assert Path("good.toml").read_bytes() == before
@@ -186,8 +186,8 @@ def test_a_fault_in_the_arguments(arguments: tuple[str, ...], words: str, say: S
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_there(say: Say) -> None:
-    sentence = say("tournament", write(made_config()), "--out", "run", "--device", "cuda")
+def test_a_missing_device_is_refused(say: Say) -> None:
+    sentence = say("tournament", write(small_config()), "--out", "run", "--device", "cuda")
     assert "device cuda was asked for but this machine has none" in sentence
     assert not Path("run").exists()
 
@@ -206,7 +206,7 @@ CSV_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", CSV_FAULTS)
-def test_a_fault_in_a_csv_stores_nothing(fault: str, say: Say, store: Path) -> None:
+def test_an_invalid_csv_stores_nothing(fault: str, say: Say, store: Path) -> None:
     old, new, words = CSV_FAULTS[fault]
     assert CSV.count(old) == 1
     Path("bad.csv").write_text(CSV.replace(old, new))
@@ -214,7 +214,7 @@ def test_a_fault_in_a_csv_stores_nothing(fault: str, say: Say, store: Path) -> N
     assert not (store / "bad").exists()
 
 
-def test_the_same_csv_without_a_fault_is_stored(store: Path) -> None:
+def test_the_corrected_csv_is_stored(store: Path) -> None:
     Path("good.csv").write_text(CSV)
     assert run(["data", "import", "good.csv", "--name", "good"]) == 0
     assert (store / "good" / "manifest.json").exists()
@@ -223,7 +223,7 @@ def test_the_same_csv_without_a_fault_is_stored(store: Path) -> None:
 def test_a_truncated_parquet_in_the_store(say: Say, store: Path) -> None:
     (file,) = (store / "made").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-100])
-    config = write(made_config())
+    config = write(small_config())
     assert "was truncated or altered" in say("tournament", config, "--out", "run")
     assert "fetch or import 'made' again" in say("backtest", "--strategy", "index", "--data", "made")
     assert not Path("run").exists()
@@ -231,7 +231,7 @@ def test_a_truncated_parquet_in_the_store(say: Say, store: Path) -> None:
 
 def test_a_damaged_manifest_in_the_store(say: Say, store: Path) -> None:
     (store / "made" / "manifest.json").write_text("{")
-    assert "manifest.json" in say("tournament", write(made_config()), "--out", "run")
+    assert "manifest.json" in say("tournament", write(small_config()), "--out", "run")
 
 
 def cut(file: Path) -> None:
@@ -239,9 +239,9 @@ def cut(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_or_foreign_runs_are_refused(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     """One run, spoilt in turn in every way; what is on disk stays as it is."""
-    good = write(made_config(pods=2, generations=1, champion=1, reinit_fraction=0.0)).rename("good.toml")
+    good = write(small_config(pods=2, generations=1, champion=1, reinit_fraction=0.0)).rename("good.toml")
     resume = ("tournament", good, "--out", "run", "--device", "cpu", "--resume")
     assert run(["tournament", str(good), "--out", "run", "--device", "cpu"]) == 0
     folder = Path("run")
@@ -250,7 +250,7 @@ def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFi
     facts = folder / "snapshots" / f"{best}.json"
 
     assert "run already holds a run; add --resume" in say("tournament", good, "--out", "run", "--device", "cpu")
-    other = write(made_config(pods=3, generations=1, champion=1, reinit_fraction=0.0))
+    other = write(small_config(pods=3, generations=1, champion=1, reinit_fraction=0.0))
     assert "was made with another config or seed" in say("tournament", other, "--out", "run", "--resume")
     assert "was made with another config or seed" in say(*resume, "--seed", "9")
 
@@ -284,8 +284,8 @@ def test_a_run_that_was_damaged_or_is_another(say: Say, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_the_real_process_says_the_same(store: Path) -> None:
-    Path("good.toml").write_text(config_text(made_config()))
+def test_the_real_process_prints_the_same_message(store: Path) -> None:
+    Path("good.toml").write_text(config_text(small_config()))
     code, out, err = call(store, "tournament", "good.toml", "--resume", "--out", "nothing", "--json")
     assert (code, out) == (2, "")
     assert err == "finrl-pod: there is no run to resume in nothing; start it without --resume\n"

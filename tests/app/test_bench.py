@@ -32,7 +32,7 @@ PPO = [*SMALL, "--horizon", "4", "--minibatch", "64", "--epochs", "1", "--hidden
         (["ppo", *PPO, "--policy", "equivariant", "--kind", "portfolio"], "ppo_samples"),
     ],
 )
-def test_json_is_one_object_with_a_row(arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_single_object_with_rows(arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--json"]) == 0
     printed, progress = capsys.readouterr()
     result = json.loads(printed)
@@ -46,7 +46,7 @@ def test_json_is_one_object_with_a_row(arguments: list[str], name: str, capsys: 
     assert "run 2 of 2" in progress
 
 
-def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_output_and_json_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "new" / "env.json"
     assert main(["env", *SMALL, "--out", str(kept)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -74,7 +74,7 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["learn", "--seeds", "0"], "--seeds must be at least 1, got 0"),
     ],
 )
-def test_bad_arguments_are_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_print_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     printed, complaint = capsys.readouterr()
     assert printed == ""
@@ -98,7 +98,9 @@ def test_a_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "use --device cpu" in capsys.readouterr().err
 
 
-def test_learn_runs_what_it_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_learn_runs_the_selected_benchmarks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[tuple[str, int | None]] = []
 
     def stand_in(name: str) -> Any:
@@ -118,7 +120,7 @@ def test_learn_runs_what_it_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert len(asked) == 2 + len(BENCHMARKS)
 
 
-def test_a_population_is_measured_beside_one_member(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_population_is_compared_with_one_member(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--envs", "16", "--members", "4", "--group", "2", "--horizon", "4", "--minibatch", "32", "--days", "40"]
     small = ["--assets", "3", "--features", "2", "--hidden", "8", "--runs", "2", "--device", "cpu", "--json"]
     assert main(["population", *sizes, *small]) == 0
@@ -146,7 +148,7 @@ def test_the_table_is_aligned() -> None:
     assert len({line.index(unit) for line, unit in zip(lines, ("unit", "steps/s", "share"), strict=True)}) == 1
 
 
-def test_finrl_order_is_measured_by_finrl_rules() -> None:
+def test_sequential_order_uses_finrl_rules() -> None:
     env = make_speed_env(SpeedSettings(envs=8, assets=2, features=1, days=30, order="sequential"), torch.device("cpu"))
     assert env.config.whole_shares
     assert env.config.fill == env.market.fill_rule == "same_close"

@@ -15,7 +15,7 @@ from finrl_pod.errors import ConfigError, SetupError
 SMALL = {"variations": 6, "assets": 5, "days": 40, "runs": 1}
 
 
-def test_rows_say_how_fast_and_how_it_came_about(
+def test_rows_hold_rates_and_their_config(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("finrl_pod_app.bench.backtest.PEER", tmp_path / "none")
@@ -27,7 +27,7 @@ def test_rows_say_how_fast_and_how_it_came_about(
     assert rows["backtest_rate"]["config"]["variations"] == 6
 
 
-def test_a_peer_stands_beside_with_its_wealth(tmp_path: Path) -> None:
+def test_a_peer_is_compared_by_rate_and_wealth(tmp_path: Path) -> None:
     """An interpreter that answers as the peers' script does: what it says is put beside our own figures."""
     answer = {
         "vectorbt_rates": [2.0, 4.0],
@@ -45,7 +45,7 @@ def test_a_peer_stands_beside_with_its_wealth(tmp_path: Path) -> None:
     assert "fee" in rows["wealth_costs_bt"].config["difference"]
 
 
-def test_bad_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backtest", "--variations", "0"]) == 2
     assert "--variations must be at least 1, got 0" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--days"):
@@ -56,7 +56,7 @@ def test_bad_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.Captu
         backtest_rows(BacktestSettings(**SMALL, peer=sys.executable))
 
 
-def test_the_weights_add_up_and_repeat() -> None:
+def test_weights_sum_to_the_invested_fraction_and_are_reproducible() -> None:
     weights = draw_weights(3, 4, 5)
     assert weights.shape == (3, 4, 5)
     assert weights.sum(-1).numpy() == pytest.approx(0.99)

@@ -40,7 +40,7 @@ def returns_of(panel: Panel) -> np.ndarray:
 # ---------------------------------------------------------------------- worlds
 
 
-def test_without_an_edge_no_asset_is_better_and_nothing_foretells() -> None:
+def test_without_an_edge_no_asset_is_better_and_nothing_predicts() -> None:
     world = edge_panel(history(), 1199, 0.0, seed=1, bars=40_000)
     moves = returns_of(world)
     error = moves.std(0) / np.sqrt(len(moves))
@@ -50,7 +50,7 @@ def test_without_an_edge_no_asset_is_better_and_nothing_foretells() -> None:
     assert abs(told) < 4 / np.sqrt(moves.size)
 
 
-def test_the_planted_return_is_told_by_the_registered_feature() -> None:
+def test_the_registered_feature_predicts_the_planted_return() -> None:
     plain, moved = (edge_panel(history(), 1199, s, seed=2, bars=600) for s in (0.0, 0.3))
     rank = compute(moved, ("return_21_rank",))[..., 0]
     added = returns_of(moved) - returns_of(plain)  # the same rows were drawn
@@ -59,7 +59,7 @@ def test_the_planted_return_is_told_by_the_registered_feature() -> None:
     assert np.abs(added[: BARS + REWARD_LAG - 1]).max() < 1e-12
 
 
-def test_what_is_planted_does_not_move_the_market_as_a_whole() -> None:
+def test_a_planted_edge_leaves_the_market_return_unchanged() -> None:
     base = np.random.default_rng(3).normal(4e-4, 0.01, (400, 5))
     base *= 0.01 / base.std(0)  # where all assets move as much, ranks cancel
     moved = planted_momentum(base, 0.5)
@@ -124,7 +124,7 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_a_champion_that_is_chosen_well_goes_before_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_passes_selection_is_judged_by_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = gate.run_world(2.0, "ppo", 7, CPU)
     lenient = dataclasses.replace(gate.CONFIG.gate, min_dsr=0.0, max_pbo=1.0)
     monkeypatch.setattr(gate, "CONFIG", dataclasses.replace(gate.CONFIG, gate=lenient))
@@ -166,7 +166,7 @@ def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows["gate_ppo_2"]["value"] == 1.0
 
 
-def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+def test_invalid_study_files_are_refused(tmp_path: Path) -> None:
     kept = tmp_path / "gate.jsonl"
     for text, number in ((begun() + line() + "{not json\n", 3), (begun() + line(learner="sac"), 2), (line(), 1)):
         kept.write_text(text)
@@ -184,7 +184,7 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
         gate.gate_rows([0.0], ["sac"], 1, 0, tmp_path / "x", CPU)
 
 
-def test_a_setting_that_came_later_leaves_a_study_whole(tmp_path: Path) -> None:
+def test_a_setting_added_later_keeps_a_study_valid(tmp_path: Path) -> None:
     then = gate.settings()
     del then["agent"]["group_baseline"]
     (tmp_path / "gate.jsonl").write_text(json.dumps({"config": then}) + "\n" + line())
@@ -192,7 +192,7 @@ def test_a_setting_that_came_later_leaves_a_study_whole(tmp_path: Path) -> None:
     assert gate.changed({**then, "gone": 1}, gate.settings()) == "gone"
 
 
-def test_both_sides_train_alike() -> None:
+def test_both_learners_share_their_config() -> None:
     """One config whatever the edge: only the world's prices differ."""
     assert set(STRENGTHS) == {0.0, 0.5, 1.0, 2.0}
     assert gate.config_of("ppo", 3) == dataclasses.replace(gate.CONFIG, seed=3)

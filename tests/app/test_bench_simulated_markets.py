@@ -40,7 +40,7 @@ def test_the_planted_signal_follows_its_autoregression() -> None:
     assert abs(np.corrcoef(signal.T)[np.triu_indices(ASSETS, 1)]).max() < 0.25
 
 
-def test_the_planted_signal_foretells_the_interval_that_a_decision_earns() -> None:
+def test_the_planted_signal_predicts_the_return_of_a_decision() -> None:
     world = planted(4, BARS, ASSETS)
     assert correlation(world.signal[:-2], world.returns[2:]) == close_to(0.05)
     assert world.returns[2:].std() == pytest.approx(0.015, rel=0.01)
@@ -50,7 +50,7 @@ def test_the_planted_signal_foretells_the_interval_that_a_decision_earns() -> No
     assert correlation(news[:-2], world.returns[3:]) == close_to(0.05 * np.sqrt(1 - 0.95**2))
 
 
-def test_worlds_follow_from_their_seed() -> None:
+def test_markets_are_determined_by_their_seed() -> None:
     returns = np.random.default_rng(0).normal(0, 0.01, (50, 3))
     for make in (
         lambda seed: planted(seed, 50, 3).close,
@@ -61,7 +61,7 @@ def test_worlds_follow_from_their_seed() -> None:
         assert not np.array_equal(make(1), make(2))
 
 
-def test_without_edge_keeps_rows_whole_and_evens_out_the_means() -> None:
+def test_without_edge_keeps_rows_and_equalises_means() -> None:
     rng = np.random.default_rng(5)
     history = rng.normal(0, 0.01, (400, ASSETS)) + np.linspace(-0.004, 0.004, ASSETS)
     drawn = without_edge(history, BARS, seed=6)
@@ -76,7 +76,7 @@ def test_without_edge_keeps_rows_whole_and_evens_out_the_means() -> None:
     assert abs(correlation(drawn[1:], drawn[:-1])) < SIGMAS / np.sqrt(CELLS)
 
 
-def test_a_noise_panel_keeps_the_calendar_and_draws_from_the_training_years_alone() -> None:
+def test_a_noise_panel_keeps_the_calendar_and_resamples_training_years_only() -> None:
     rng = np.random.default_rng(7)
     returns = rng.normal(0, 0.01, (300, 4))
     calm = returns.copy()
@@ -95,7 +95,7 @@ def test_prices_compound_returns() -> None:
     assert prices(returns) == pytest.approx(np.array([[100.0, 110.0], [150.0, 99.0]]))
 
 
-def test_random_walks_are_those_of_the_comparison() -> None:
+def test_random_walks_match_those_of_the_peers() -> None:
     close, table = random_walks(50, 3, 2)
     rng = np.random.default_rng(0)
     expected = 100 * rng.uniform(0.5, 2, 3) * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (50, 3)), 0))
@@ -104,7 +104,7 @@ def test_random_walks_are_those_of_the_comparison() -> None:
     assert table[..., 0] == pytest.approx(close / 100, rel=1e-6)
 
 
-def test_shuffling_deals_the_same_ranks_out_anew() -> None:
+def test_shuffling_permutes_the_ranks_of_each_bar() -> None:
     values = np.random.default_rng(8).normal(size=(BARS, ASSETS))
     values[3] = np.nan
     dealt = shuffled_over_assets(values, seed=0)
@@ -120,7 +120,7 @@ def walk(seed: int) -> Panel:
     return make_panel(times, list("ABC"), {"close": prices(returns)})
 
 
-def test_a_leak_shifted_by_two_bars_is_no_news_and_one_bar_less_is() -> None:
+def test_a_leak_shifted_by_two_bars_is_uninformative() -> None:
     panel = walk(9)
     late = shifted(leaked_return(build_market(panel, ("return_1",), (0, 40))), 2)
     past = np.diff(np.log(panel.close), axis=0)

@@ -90,7 +90,7 @@ def commands() -> list[list[str]]:
     return found
 
 
-def test_the_commands_are_those_that_were_promised() -> None:
+def test_the_set_of_commands() -> None:
     top = {words[0] for words in commands()}
     trained = {"demo", "tournament", "train", "walkforward", "algorithms"}
     judged = {"backtest", "sweep", "audit", "promote", "trials"}
@@ -122,7 +122,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["backtest", "runs/a", "--strategy", "index"], "a run directory or --strategy NAME"),
     ],
 )
-def test_a_failure_is_one_sentence_on_standard_error(
+def test_a_failure_prints_one_line_on_standard_error(
     services: FakeServices, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -143,7 +143,7 @@ def test_a_failure_is_one_sentence_on_standard_error(
     ],
 )
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_errors_become_exit_codes(
+def test_errors_map_to_exit_codes(
     services: FakeServices,
     failure: BaseException,
     code: int,
@@ -164,7 +164,7 @@ def test_a_bug_keeps_its_traceback(services: FakeServices) -> None:
         run(["demo"])
 
 
-def test_json_is_one_object_and_nothing_else(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_a_single_object(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["demo", "--quick", "--json"], ["backtest", "--strategy", "index", "--json"]):
         assert run(arguments) == 0
         shown = capsys.readouterr()
@@ -172,21 +172,21 @@ def test_json_is_one_object_and_nothing_else(services: FakeServices, capsys: pyt
         assert shown.err == ""
 
 
-def test_demo_takes_a_preset_and_a_seed(services: FakeServices, tmp_path: Path) -> None:
+def test_demo_uses_preset_and_seed(services: FakeServices, tmp_path: Path) -> None:
     assert run(["demo", "--quick", "--seed", "7", "--out", str(tmp_path / "o")]) == 0
     (config, out), options = services.asked[0]
     assert config.tournament == PRESETS["quick"].tournament
     assert (config.seed, out, options["resume"], options["device"]) == (7, tmp_path / "o", False, "auto")
 
 
-def test_two_runs_without_a_name_take_two_folders(services: FakeServices) -> None:
+def test_unnamed_runs_use_different_folders(services: FakeServices) -> None:
     assert run(["demo"]) == run(["demo"]) == 0
     first, second = (what[1] for what, _ in services.asked)
     assert first != second
     assert first.parent == Path("runs")
 
 
-def test_tournament_keeps_the_seed_of_its_config(services: FakeServices) -> None:
+def test_tournament_uses_the_seed_of_the_config(services: FakeServices) -> None:
     write_preset("quick", Path("mine.toml"))
     text = Path("mine.toml").read_text()
     Path("mine.toml").write_text(text.replace("seed = 0", "seed = 11"))
@@ -195,14 +195,14 @@ def test_tournament_keeps_the_seed_of_its_config(services: FakeServices) -> None
     assert (config.seed, out, options["resume"], options["device"]) == (11, Path("o"), True, "cpu")
 
 
-def test_resume_needs_to_be_told_what(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_requires_out(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     write_preset("quick", Path("mine.toml"))
     assert run(["tournament", "mine.toml", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
     assert not services.asked
 
 
-def test_train_is_a_tournament_of_one(services: FakeServices) -> None:
+def test_train_runs_a_tournament_with_one_pod(services: FakeServices) -> None:
     write_preset("laptop", Path("mine.toml"))
     assert run(["train", "mine.toml"]) == 0
     tournament = services.asked[0][0][0].tournament
@@ -211,7 +211,7 @@ def test_train_is_a_tournament_of_one(services: FakeServices) -> None:
     assert tournament.samples_per_generation == PRESETS["laptop"].tournament.samples_per_generation
 
 
-def test_backtest_passes_what_was_given_and_leaves_the_rest_open(services: FakeServices) -> None:
+def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
     target, options = services.asked[0]
     assert target == Path("runs/a")
@@ -220,7 +220,7 @@ def test_backtest_passes_what_was_given_and_leaves_the_rest_open(services: FakeS
     }  # fmt: skip
 
 
-def test_the_result_shows_champion_first_verdict_and_report(
+def test_the_result_lists_champion_verdict_and_report(
     services: FakeServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["demo", "--out", "o"]) == 0
@@ -236,7 +236,7 @@ def test_the_result_shows_champion_first_verdict_and_report(
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_no_number_is_cut_on_a_narrow_terminal(
+def test_numbers_are_not_truncated_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "PIPE_WIDTH", width)
@@ -249,11 +249,11 @@ def test_no_number_is_cut_on_a_narrow_terminal(
     assert "equal weight buy and hold" in table
 
 
-def test_unknown_speed_score_and_time_are_left_out() -> None:
+def test_unknown_speed_score_and_time_are_omitted() -> None:
     assert console.progress_summary(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
 
 
-def test_the_live_line_takes_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with console.progress_display(quiet=False) as report:
         report(progress(stage="[bold]reading", samples=0, total_samples=0))
@@ -272,7 +272,7 @@ def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [["learn", "--json", "--seeds", "20"]]
 
 
-def test_the_installed_script_reports_through_its_exit_code(tmp_path: Path) -> None:
+def test_the_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("finrl-pod")
     environment = {**os.environ, "FINRL_POD_DATA": str(tmp_path)}
     done = subprocess.run(
@@ -290,7 +290,7 @@ def test_the_installed_script_reports_through_its_exit_code(tmp_path: Path) -> N
         (">&-", 0, ""),
     ],
 )
-def test_a_standard_output_that_takes_nothing_is_no_answer_and_no_traceback(where: str, code: int, words: str) -> None:
+def test_a_full_standard_output_fails_without_a_traceback(where: str, code: int, words: str) -> None:
     script = Path(sys.executable).with_name("finrl-pod")
     line = f"set -o pipefail; '{script}' algorithms --json {where}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)

@@ -32,7 +32,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConf
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.run_directory import RunDirectory
-from tests.app.made import made_config, made_panel, own_room
+from tests.app.small_run import isolated_folders, small_config, small_panel
 
 AGENTS = 9  # three pods, three generations
 
@@ -40,14 +40,14 @@ AGENTS = 9  # three pods, three generations
 @pytest.fixture(scope="module", autouse=True)
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store and a register of this module's own."""
-    with own_room(tmp_path_factory.mktemp("judging")) as folder:
+    with isolated_folders(tmp_path_factory.mktemp("judging")) as folder:
         yield folder
 
 
 @pytest.fixture(scope="module")
 def finished(room: Path) -> Path:
     """The folder of a finished run."""
-    run_tournament(made_config(), room / "run", device="cpu")
+    run_tournament(small_config(), room / "run", device="cpu")
     return room / "run"
 
 
@@ -64,7 +64,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def test_every_agent_and_the_ensemble_are_counted(finished: Path, room: Path) -> None:
-    counts = registry(room).counts(made_panel().sha256)
+    counts = registry(room).counts(small_panel().sha256)
     assert (counts.raw, counts.runs) == (AGENTS + 1, 1)
     assert 1 <= counts.clustered <= AGENTS + 1
     verdict = report(finished)["verdict"]
@@ -77,18 +77,18 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
     files = sorted((finished / "returns").glob("*.npy"))
     assert len(files) == 3
     excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
-    splits = make_splits(made_panel().times, made_config().splits)
+    splits = make_splits(small_panel().times, small_config().splits)
     assert excess.shape == (len(splits.validation) - 1, AGENTS)
     from finrl_pod_strategies.baselines import run_baseline
 
     from finrl_pod.market.rules import rules_of
 
-    config = made_config()
-    market = build_market(made_panel(), (), (0, 10))
+    config = small_config()
+    market = build_market(small_panel(), (), (0, 10))
     span = (splits.validation.first, splits.validation.last)
-    equal = run_baseline("equal_weight", made_panel(), market, *span, rules_of(config.environment), 1e6)
+    equal = run_baseline("equal_weight", small_panel(), market, *span, rules_of(config.environment), 1e6)
     returns = excess + (equal.equity[1:] / equal.equity[:-1] - 1)[:, None]
-    year = bars_per_year(made_panel().times)
+    year = bars_per_year(small_panel().times)
     own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
     for row in report(finished)["leaderboard"]:
         assert min(abs(row["score"] - other) for other in own) < 1e-6
@@ -114,18 +114,18 @@ def test_a_damaged_verdict_is_no_yes(finished: Path, tmp_path: Path, damage: dic
 
 def test_a_verdict_stands_whatever_comes_later(finished: Path, room: Path) -> None:
     before = (finished / "verdict.json").read_bytes()
-    other = dataclasses.replace(made_config(), seed=6)
+    other = dataclasses.replace(small_config(), seed=6)
     document = run_tournament(other, room / "other", device="cpu")
     assert document["verdict"]["looks"] == 2
     assert document["verdict"]["trials"]["raw"] == 2 * (AGENTS + 1)
     limits = {rule["name"]: rule["limit"] for rule in document["verdict"]["rules"]}
     assert limits["probabilistic_sharpe"] == pytest.approx(0.975)
     # The same run again, elsewhere and in its own folder: neither counts, neither changes what was said.
-    again = run_tournament(made_config(), room / "again", device="cpu")
+    again = run_tournament(small_config(), room / "again", device="cpu")
     assert again["verdict"] == report(finished)["verdict"]
-    run_tournament(made_config(), finished, resume=True, device="cpu")
+    run_tournament(small_config(), finished, resume=True, device="cpu")
     assert (finished / "verdict.json").read_bytes() == before
-    assert registry(room).counts(made_panel().sha256).raw == 2 * (AGENTS + 1)
+    assert registry(room).counts(small_panel().sha256).raw == 2 * (AGENTS + 1)
 
 
 def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, room: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, r
     assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"] == first + 1
     # Nor does leaving out a symbol make the days unseen.
     (tmp_path / "own.py").write_text(OWN + "# changed again")
-    Store().save(dataclasses.replace(select(made_panel(), made_panel().symbols[1:]), name="fewer"))
+    Store().save(dataclasses.replace(select(small_panel(), small_panel().symbols[1:]), name="fewer"))
     assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="fewer")["looks"] == first + 2
 
 
@@ -156,8 +156,8 @@ def test_years_that_a_champion_was_trained_on_are_no_test(
     honest = run_backtest(finished)
     assert "in_sample" not in honest
     assert run_backtest(finished, data="made")["splits"]["test"] == honest["splits"]["test"]  # its own data, by name
-    splits = make_splits(made_panel().times, made_config().splits)
-    first, last = (str(made_panel().times[bar])[:10] for bar in (splits.validation.last - 9, splits.test.last))
+    splits = make_splits(small_panel().times, small_config().splits)
+    first, last = (str(small_panel().times[bar])[:10] for bar in (splits.validation.last - 9, splits.test.last))
     assert command(["backtest", str(finished), "--start", first, "--out", str(tmp_path / "seen")]) == 0
     shown = capsys.readouterr().out
     assert f"In sample {first}" in shown
@@ -203,7 +203,7 @@ def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
 
 
 def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:
-    looser = dataclasses.replace(made_config(generations=1), gate=GateConfig(min_dsr=0.1, max_pbo=1.0))
+    looser = dataclasses.replace(small_config(generations=1), gate=GateConfig(min_dsr=0.1, max_pbo=1.0))
     looks = run_tournament(looser, room / "looser", device="cpu")["verdict"]["looks"]
     assert looks >= 2
 
@@ -233,7 +233,7 @@ def test_a_leaderboard_of_test_scores_is_found(finished: Path, room: Path) -> No
 
 def test_a_normaliser_that_saw_everything_is_found(finished: Path, room: Path) -> None:
     broken = Path(shutil.copytree(finished, room / "fitted-on-everything"))
-    panel, config = made_panel(), made_config()
+    panel, config = small_panel(), small_config()
     everything = build_market(panel, config.features.names, (0, len(panel.times) - 1)).normaliser
     run = RunDirectory.open(broken)
     for file in (broken / "snapshots").glob("*.json"):
@@ -244,7 +244,7 @@ def test_a_normaliser_that_saw_everything_is_found(finished: Path, room: Path) -
 
 
 def test_same_close_fills_are_found(room: Path) -> None:
-    config = made_config(generations=1, pods=2)
+    config = small_config(generations=1, pods=2)
     config = dataclasses.replace(config, environment=dataclasses.replace(config.environment, fill="same_close"))
     document = run_tournament(config, room / "same-close", device="cpu")
     (rule,) = [rule for rule in document["verdict"]["rules"] if rule["name"] == "audit"]
@@ -365,7 +365,7 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
     assert document["register"] == str(room / "home" / FILE)
     (entry,) = document["data_sets"]
     assert entry["name"] == "made"
-    assert entry["trials"] == registry(room).counts(made_panel().sha256).raw
+    assert entry["trials"] == registry(room).counts(small_panel().sha256).raw
     assert entry["looks"][0]["first"] == "2021-07-01"
     assert command(["trials"]) == 0
     assert "made: 2021-07-01 to 2021-10-31 looked at on" in capsys.readouterr().out
@@ -381,7 +381,7 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
     ],
 )
 def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
-    config = made_config(samples_per_generation=64, generations=1)
+    config = small_config(samples_per_generation=64, generations=1)
     environment = dataclasses.replace(config.environment, kind="discrete", group=1)
     config = dataclasses.replace(config, agent=agent, environment=environment)
     document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")

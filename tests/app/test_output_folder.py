@@ -30,7 +30,7 @@ with locked_folder(Path(sys.argv[1]), RUN):
 """
 
 
-def test_another_process_is_kept_out_until_the_holder_ends(tmp_path: Path) -> None:
+def test_a_folder_is_locked_until_its_process_ends(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     command = [sys.executable, "-c", HOLDER, str(out)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -46,13 +46,13 @@ def test_another_process_is_kept_out_until_the_holder_ends(tmp_path: Path) -> No
     assert out.exists()
 
 
-def test_a_folder_that_stayed_empty_is_not_left_behind(tmp_path: Path) -> None:
+def test_an_empty_new_folder_is_removed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to do"), locked_folder(tmp_path / "one", RUN):
         raise ValueError("nothing to do")
     assert not (tmp_path / "one").exists()
 
 
-def test_another_kind_of_result_is_not_written_over(tmp_path: Path) -> None:
+def test_other_kinds_of_results_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / WALK_FORWARD).write_text("{}")
     refuse_other(tmp_path, WALK_FORWARD)
     for own in (RUN, ""):
@@ -60,7 +60,7 @@ def test_another_kind_of_result_is_not_written_over(tmp_path: Path) -> None:
             refuse_other(tmp_path, own)
 
 
-def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"cannot write .*file/one: Not a directory"),
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.description)
-def test_a_file_of_somebody_else_is_not_written_over(kind: RewritableResult, tmp_path: Path) -> None:
+def test_foreign_files_are_not_overwritten(kind: RewritableResult, tmp_path: Path) -> None:
     theirs = tmp_path / kind.others[0]
     theirs.write_text("mine")
     with (
@@ -90,9 +90,7 @@ def test_a_file_of_somebody_else_is_not_written_over(kind: RewritableResult, tmp
     assert theirs.read_text() == "mine"
 
 
-def test_a_folder_that_is_a_file_or_closed_is_told_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"file: it is a file"),

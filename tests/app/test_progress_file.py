@@ -33,7 +33,7 @@ def progress(stage: str = "training", samples: int = 10, best: float | None = 1.
     return Progress(stage, samples, 100, 50.0, best, 1.8)
 
 
-def test_the_file_is_there_while_the_run_works(tmp_path: Path) -> None:
+def test_the_file_exists_during_the_run(tmp_path: Path) -> None:
     with progress_file.live_progress(tmp_path) as tell:
         tell(progress())
         told = progress_file.read(tmp_path / progress_file.FILE)
@@ -46,13 +46,13 @@ def test_the_file_is_there_while_the_run_works(tmp_path: Path) -> None:
     assert progress_file.read(tmp_path / progress_file.FILE) is None
 
 
-def test_it_is_removed_after_an_error_too(tmp_path: Path) -> None:
+def test_the_file_is_removed_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), progress_file.live_progress(tmp_path):
         raise KeyboardInterrupt
     assert not (tmp_path / progress_file.FILE).exists()
 
 
-def test_it_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
+def test_the_file_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
     with progress_file.live_progress(tmp_path) as tell:
         tell(progress(samples=1))
         tell(progress(samples=2))
@@ -61,25 +61,25 @@ def test_it_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> N
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 3
 
 
-def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+def test_nan_is_written_as_null(tmp_path: Path) -> None:
     with progress_file.live_progress(tmp_path) as tell:
         tell(progress(best=math.nan))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["best"] is None
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot write"), progress_file.live_progress(tmp_path / "file"):
         pass
 
 
-def test_another_process_of_the_same_number_is_not_it(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_reused_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     named = progress_file.identity(sleeper.pid)
     assert progress_file.process_of({"process": named}) is not None
     assert progress_file.process_of({"process": {**named, "began": named["began"] - 60}}) is None
 
 
-def test_a_process_that_ended_is_not_it(sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_exited_process_is_not_found(sleeper: subprocess.Popen[bytes]) -> None:
     named = progress_file.identity(sleeper.pid)
     sleeper.kill()
     end = time.monotonic() + 10
@@ -90,7 +90,7 @@ def test_a_process_that_ended_is_not_it(sleeper: subprocess.Popen[bytes]) -> Non
     assert progress_file.process_of({"process": named}) is None
 
 
-def test_a_paused_process_is_told(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_paused_process_is_recognised(sleeper: subprocess.Popen[bytes]) -> None:
     process = progress_file.process_of({"process": progress_file.identity(sleeper.pid)})
     assert process is not None
     assert not progress_file.is_paused(process)
@@ -104,5 +104,5 @@ def test_a_paused_process_is_told(sleeper: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(
     "damaged", [None, {}, {"process": 3}, {"process": {"pid": "x", "began": 1}}, {"process": {"pid": -1, "began": 0}}]
 )
-def test_what_names_no_process_has_none(damaged: dict[str, object] | None) -> None:
+def test_a_file_without_a_process_gives_none(damaged: dict[str, object] | None) -> None:
     assert progress_file.process_of(damaged) is None

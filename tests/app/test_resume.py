@@ -17,7 +17,7 @@ from finrl_pod_app.services.training import run_tournament
 
 from finrl_pod.settings.run import load
 from tests.app.command import call, start
-from tests.app.made import fill_store, made_config
+from tests.app.small_run import fill_store, small_config
 
 # Long enough that a generation can be seen to end before the next one does.
 SAMPLES, GENERATIONS = 1_280, 3
@@ -31,7 +31,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store and a config."""
     folder = tmp_path_factory.mktemp("room")
     fill_store(folder / "store")
-    (folder / "tiny.toml").write_text(config_text(made_config(samples_per_generation=SAMPLES, generations=GENERATIONS)))
+    (folder / "tiny.toml").write_text(
+        config_text(small_config(samples_per_generation=SAMPLES, generations=GENERATIONS))
+    )
     return folder
 
 
@@ -85,7 +87,7 @@ def timeless(out: Path) -> tuple[Any, Any]:
     return state, report
 
 
-def test_killed_after_every_generation_it_ends_as_if_undisturbed(room: Path, whole: Path) -> None:
+def test_a_run_killed_after_every_generation_equals_an_uninterrupted_one(room: Path, whole: Path) -> None:
     out = room / "killed"
     process = begin(room, out)  # killed at once, before there is anything
     process.kill()
@@ -108,7 +110,7 @@ def test_killed_after_every_generation_it_ends_as_if_undisturbed(room: Path, who
         assert (out / "snapshots" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_ctrl_c_is_one_sentence_and_the_run_goes_on_after(room: Path, whole: Path) -> None:
+def test_ctrl_c_prints_one_line_and_the_run_can_be_resumed(room: Path, whole: Path) -> None:
     out = room / "interrupted"
     process = begin(room, out)
     wait(process, lambda: generation(out) >= 0)

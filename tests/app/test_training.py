@@ -20,7 +20,7 @@ from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, Ru
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
-from tests.app.made import fill_store, made_config, made_panel
+from tests.app.small_run import fill_store, small_config, small_panel
 
 CLOCK = ("timing", "train_seconds"), ("timing", "samples_per_second"), ("timing", "total_seconds")
 
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
     """The folder of a finished run, and what it told on its way."""
     folder, told = tmp_path_factory.mktemp("runs") / "run", list[Progress]()
-    run_tournament(made_config(), folder, device="cpu", progress=told.append)
+    run_tournament(small_config(), folder, device="cpu", progress=told.append)
     return folder, told
 
 
@@ -61,10 +61,10 @@ def timeless(document: dict[str, Any]) -> dict[str, Any]:
     return dict(copy)
 
 
-def test_the_report_holds_all_that_was_promised(out: Path) -> None:
-    document, config = report(out), made_config()
+def test_the_report_is_complete(out: Path) -> None:
+    document, config = report(out), small_config()
     assert {"name", "sha256", "symbols", "start", "end", "columns", "flaws"} <= document["data"].keys()
-    assert document["data"]["sha256"] == made_panel().sha256
+    assert document["data"]["sha256"] == small_panel().sha256
     assert document["splits"] == {
         "train": ["2020-01-01", "2021-03-29"],  # less an embargo of two bars
         "validation": ["2021-04-01", "2021-06-28"],
@@ -102,8 +102,8 @@ def test_the_champion_is_the_best_of_the_leaderboard(out: Path) -> None:
         assert line == walked
 
 
-def test_two_runs_of_one_seed_give_one_report(out: Path, tmp_path: Path) -> None:
-    returned = run_tournament(made_config(), tmp_path / "again", device="cpu")
+def test_equal_seeds_give_equal_reports(out: Path, tmp_path: Path) -> None:
+    returned = run_tournament(small_config(), tmp_path / "again", device="cpu")
     assert timeless(returned) == timeless(report(out))
     assert report(tmp_path / "again") == json.loads(json.dumps(returned))
 
@@ -111,11 +111,11 @@ def test_two_runs_of_one_seed_give_one_report(out: Path, tmp_path: Path) -> None
 def test_resuming_a_finished_run_writes_the_same_report(out: Path) -> None:
     before = timeless(report(out))
     (out / "report.json").unlink()
-    run_tournament(made_config(), out, resume=True, device="cpu")
+    run_tournament(small_config(), out, resume=True, device="cpu")
     assert timeless(report(out)) == before
 
 
-def test_the_stages_are_told(finished: tuple[Path, list[Progress]]) -> None:
+def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:
     told = finished[1]
     assert list(dict.fromkeys(progress.stage for progress in told)) == [
         "reading prices and features",
@@ -128,23 +128,23 @@ def test_the_stages_are_told(finished: tuple[Path, list[Progress]]) -> None:
     assert told[-1].best is not None
 
 
-def test_ctrl_c_keeps_what_was_finished(out: Path, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_generations(out: Path, tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.stage == "training generation 3 of 3":
             raise KeyboardInterrupt
 
     folder = tmp_path / "run"
     with pytest.raises(Interrupted, match=r"interrupted.* kept in .* --resume --out") as caught:
-        run_tournament(made_config(), folder, device="cpu", progress=stop)
+        run_tournament(small_config(), folder, device="cpu", progress=stop)
     assert caught.value.exit_code == 130
     assert json.loads((folder / "state.json").read_text())["generation"] == 1
-    assert timeless(run_tournament(made_config(), folder, resume=True, device="cpu")) == timeless(report(out))
+    assert timeless(run_tournament(small_config(), folder, resume=True, device="cpu")) == timeless(report(out))
 
 
 # ---------------------------------------------------------------------- backtests
 
 
-def test_a_run_is_tested_again_as_its_report_says(out: Path) -> None:
+def test_backtesting_a_run_reproduces_its_report(out: Path) -> None:
     document = run_backtest(out)
     assert document["test"]["strategies"]["champion"] == report(out)["test"]["strategies"]["champion"]
     assert list(document["test"]["strategies"]) == ["champion", "equal_weight", "index"]
@@ -154,7 +154,7 @@ def test_a_run_is_tested_again_as_its_report_says(out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["equal_weight", "equal_weight_buy_and_hold", "index", "momentum_12_1"])
-def test_a_baseline_runs_alone_as_beside_the_champion(name: str, out: Path) -> None:
+def test_a_baseline_alone_matches_the_one_in_the_report(name: str, out: Path) -> None:
     document = run_backtest(name, data="made", start="2021-07-01", end="2021-10-31")
     assert document["test"]["strategies"][name] == report(out)["test"]["strategies"][name]
     assert set(document["test"]["strategies"]) == {name, "equal_weight", "index"}
@@ -172,7 +172,7 @@ def test_other_costs_and_cash(out: Path) -> None:
     assert rich["sharpe"] == pytest.approx(plain["sharpe"])
 
 
-def test_a_sweep_tests_strategies_beside_a_run_as_the_run_was(out: Path) -> None:
+def test_a_sweep_uses_the_settings_of_its_run(out: Path) -> None:
     rows = run_sweep([out, "equal_weight"], costs=[10.0])["rows"]
     assert [(row["strategy"], row["start"], row["end"]) for row in rows] == [
         ("champion", "2021-07-01", "2021-10-31"),
@@ -193,7 +193,7 @@ def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:
 
 def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        made_config(generations=1, pods=1, champion=1),
+        small_config(generations=1, pods=1, champion=1),
         agent=PPOConfig(policy="mlp", hidden=(4, 4), horizon=8, minibatches=2),
     )
     run_tournament(config, tmp_path / "run", device="cpu")
@@ -202,7 +202,7 @@ def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
         run_backtest(tmp_path / "run", data="other")
 
 
-def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
+def test_a_report_is_written_to_out(tmp_path: Path) -> None:
     document = run_backtest("index", data="made", out=tmp_path / "deep" / "folder")
     assert report(tmp_path / "deep" / "folder") == json.loads(json.dumps(document))
     assert (tmp_path / "deep" / "folder" / "report.html").exists()
@@ -211,15 +211,15 @@ def test_a_report_is_written_where_asked(tmp_path: Path) -> None:
 def test_changed_data_is_refused(out: Path, store: Path) -> None:
     from finrl_pod.data.store import Store
 
-    Store(store).save(made_panel(seed=99))
+    Store(store).save(small_panel(seed=99))
     try:
         with pytest.raises(DataError, match="'made' has changed since the run"):
             run_backtest(out)
         with pytest.raises(RunError, match="was made on other data"):
-            run_tournament(made_config(), out, resume=True, device="cpu")
+            run_tournament(small_config(), out, resume=True, device="cpu")
         assert run_backtest(out, data="made")  # asked for by name
     finally:
-        Store(store).save(made_panel())
+        Store(store).save(small_panel())
 
 
 @pytest.mark.parametrize(
@@ -233,14 +233,14 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"start": "2030-01-01"}, "start 2030-01-01 lies outside of the period, which ends on"),
     ],
 )
-def test_terms_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:
+def test_overrides_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         run_backtest("equal_weight", **{"data": "made", **terms})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_run_or_no_strategy_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_run_or_strategy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run with a finished generation"):
         run_backtest(tmp_path)
     with pytest.raises(InputError, match="unknown strategy 'equal_wait'; did you mean equal_weight"):
@@ -251,13 +251,13 @@ def test_what_is_no_run_or_no_strategy_is_refused(tmp_path: Path) -> None:
 
 
 def dates(start: str | None, end: str | None, splits: SplitConfig | None = None) -> tuple[str, str]:
-    panel = made_panel()
+    panel = small_panel()
     first, last = backtest_period(panel, start, end, splits)
     return str(panel.times[first])[:10], str(panel.times[last])[:10]
 
 
 def test_periods() -> None:
-    splits = made_config().splits
+    splits = small_config().splits
     assert dates(None, None) == ("2020-01-01", "2021-11-30")
     assert dates(None, None, splits) == ("2021-07-01", "2021-10-31")
     assert dates("2021-08-01", None, splits) == ("2021-08-01", "2021-10-31")
@@ -278,7 +278,7 @@ def test_periods() -> None:
         ("2021", None, "the start must be a date"),
     ],
 )
-def test_periods_that_make_no_sense(start: str | None, end: str | None, words: str) -> None:
+def test_invalid_periods_are_refused(start: str | None, end: str | None, words: str) -> None:
     with pytest.raises(DataError) as caught:
         dates(start, end)
     assert words in str(caught.value)
@@ -288,7 +288,7 @@ def test_periods_that_make_no_sense(start: str | None, end: str | None, words: s
 
 
 def changed(section: str, **values: Any) -> RunConfig:
-    config = made_config()
+    config = small_config()
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
 
 
@@ -302,16 +302,16 @@ def changed(section: str, **values: Any) -> RunConfig:
         (changed("tournament", pods=0), r"tournament\.pods is out of its range"),
     ],
 )
-def test_a_setting_that_cannot_be_leaves_no_folder(config: RunConfig, words: str, tmp_path: Path) -> None:
+def test_an_invalid_setting_leaves_no_folder(config: RunConfig, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         run_tournament(config, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()  # so the mended config may go into the same one
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_device_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no CUDA device .* --device cpu"):
-        run_tournament(made_config(), tmp_path / "run", device="cuda")
+        run_tournament(small_config(), tmp_path / "run", device="cuda")
     with pytest.raises(InputError, match="device must be auto, cpu or cuda, got 'tpu'"):
-        run_tournament(made_config(), tmp_path / "run", device="tpu")
+        run_tournament(small_config(), tmp_path / "run", device="tpu")
     assert not (tmp_path / "run").exists()

@@ -22,16 +22,16 @@ from finrl_pod.errors import DataError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.tournament.progress import Progress
-from tests.app.made import made_config, made_panel, own_room
+from tests.app.small_run import isolated_folders, small_config, small_panel
 
-CONFIG = made_config(generations=1, pods=2, champion=1)
+CONFIG = small_config(generations=1, pods=2, champion=1)
 FOLDS, SEEDS = 2, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store and a register of this module's own."""
-    with own_room(tmp_path_factory.mktemp("walking")) as folder:
+    with isolated_folders(tmp_path_factory.mktemp("walking")) as folder:
         yield folder
 
 
@@ -64,12 +64,12 @@ def test_resumed_it_equals_one_that_nobody_stopped(walked: tuple[Path, dict[str,
     assert whole == walked[1]
     assert json.loads((walked[0] / "walkforward.json").read_text()) == walked[1]
     # To the letter the same: nothing was tried anew, nobody looked again.
-    assert TrialRegistry(room / "home" / FILE).counts(made_panel().sha256).raw == FOLDS * SEEDS * 2
+    assert TrialRegistry(room / "home" / FILE).counts(small_panel().sha256).raw == FOLDS * SEEDS * 2
     assert walked[1]["verdict"]["looks"] == 1
 
 
 def test_the_plan_is_that_of_the_configs_splits() -> None:
-    panel = made_panel()
+    panel = small_panel()
     folds = plan(CONFIG, panel, FOLDS)
     splits = make_splits(panel.times, CONFIG.splits)
     assert folds[0].test.first == splits.validation.first
@@ -98,9 +98,9 @@ def test_every_fold_and_seed_is_kept(walked: tuple[Path, dict[str, Any]]) -> Non
 def test_the_curve_is_one_account(walked: tuple[Path, dict[str, Any]]) -> None:
     out, document = walked
     own = curves(out)
-    splits = make_splits(made_panel().times, CONFIG.splits)
+    splits = make_splits(small_panel().times, CONFIG.splits)
     assert len(own["champion"]) == splits.test.last - splits.validation.first + 1
-    year = bars_per_year(made_panel().times)
+    year = bars_per_year(small_panel().times)
     assert sharpe(own["champion"], year) == pytest.approx(document["strategies"]["champion"]["sharpe"], abs=1e-3)
     for seed in document["seeds"]:
         assert sharpe(own[f"champion of seed {seed['seed']}"], year) == pytest.approx(seed["sharpe"], abs=1e-3)
@@ -133,7 +133,7 @@ def test_another_plan_is_not_gone_on_with(walked: tuple[Path, dict[str, Any]], r
     with pytest.raises(RunError, match="begun with other folds"):
         run_walkforward(CONFIG, out, folds=3, seeds=SEEDS, resume=True)
     with pytest.raises(RunError, match="begun with other config"):
-        run_walkforward(made_config(generations=2), out, folds=FOLDS, seeds=SEEDS, resume=True)
+        run_walkforward(small_config(generations=2), out, folds=FOLDS, seeds=SEEDS, resume=True)
     with pytest.raises(RunError, match="no walk-forward to resume"):
         run_walkforward(CONFIG, room / "none", resume=True)
     with pytest.raises(DataError, match="cannot be cut into 500 tests"):

@@ -11,7 +11,7 @@ import torch
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
 from finrl_pod_app.services.training import run_tournament
 
-from tests.app.made import fill_store, made_config
+from tests.app.small_run import fill_store, small_config
 
 # What `script.main` does for one page; the folder of runs comes from the environment.
 SCRIPT = """
@@ -51,7 +51,7 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FINRL_POD_DATA", str(store))
         patch.setenv("FINRL_POD_HOME", str(tmp_path_factory.mktemp("dashboard home")))
-        run_tournament(made_config(), runs / "mine", device="cpu")
+        run_tournament(small_config(), runs / "mine", device="cpu")
     torch.set_num_threads(threads)
     return runs / "mine"
 

@@ -14,7 +14,7 @@ from finrl_pod_app.services.training import run_tournament
 
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.settings.run import RunConfig, load
-from tests.app.made import made_config
+from tests.app.small_run import small_config
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,13 @@ def reopened(run: runs.RunFiles) -> runs.RunFiles:
 
 def long_config() -> RunConfig:
     """So many generations that it does not end before it is stopped."""
-    return made_config(generations=400)
+    return small_config(generations=400)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "x" * 41, "-x", "a/b", ".hidden"])
 def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="invalid run name"):
-        jobs.start(made_config(), tmp_path, name)
+        jobs.start(small_config(), tmp_path, name)
     assert not list(tmp_path.glob("**/settings.toml"))
 
 
@@ -93,7 +93,7 @@ def test_resumed_training_equals_an_uninterrupted_one(finished: Path, tmp_path: 
             raise Stop
 
     with pytest.raises(Stop):
-        run_tournament(made_config(), tmp_path / "runs" / "mine", device="cpu", progress=stop)
+        run_tournament(small_config(), tmp_path / "runs" / "mine", device="cpu", progress=stop)
     run = runs.open_run(tmp_path / "runs", "mine")
     assert runs.status_of(run) == "interrupted"
     jobs.resume(run)
@@ -108,7 +108,7 @@ def test_resumed_training_equals_an_uninterrupted_one(finished: Path, tmp_path: 
 @pytest.mark.slow
 def test_failed_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "empty"))
-    run = jobs.start(made_config(), tmp_path / "runs", "mine")
+    run = jobs.start(small_config(), tmp_path / "runs", "mine")
     wait_for(lambda: runs.status_of(run) == "failed")
     _end(run)
     assert "there is no panel 'made'" in runs.log_tail(run)

@@ -18,7 +18,7 @@ from finrl_pod_app.services import progress_file
 from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import parse
-from tests.app.made import made_config
+from tests.app.small_run import small_config
 
 
 def copy_run(finished: Path, root: Path, *names: str) -> None:
@@ -154,8 +154,8 @@ def test_log_tail_is_bounded(tmp_path: Path) -> None:
 
 
 def test_config_of_a_run(finished: Path, tmp_path: Path) -> None:
-    assert runs.config(runs.open_run(finished.parent, "mine")) == made_config()
-    assert parse({}) != made_config()
+    assert runs.config(runs.open_run(finished.parent, "mine")) == small_config()
+    assert parse({}) != small_config()
     copy_run(finished, tmp_path, "mine")
     (tmp_path / "mine" / "config.json").write_text('{"config": 3}')
     with pytest.raises(RunError, match="config is missing"):

@@ -1,4 +1,4 @@
-"""A made-up panel in a store of its own, and a config whose whole line takes a few seconds on it."""
+"""A synthetic panel in a temporary store, and a config that runs the whole pipeline on it within seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.data.panels import panel
 BARS = 700  # days from 2020-01-01 to 2021-11-30
 
 
-def made_panel(name: str = "made", assets: int = 4, seed: int = 11, benchmark: bool = True) -> Panel:
+def small_panel(name: str = "made", assets: int = 4, seed: int = 11, benchmark: bool = True) -> Panel:
     """Closes of random walks that share a market."""
     rng = np.random.default_rng(seed)
     moves = rng.normal(4e-4, 0.012, (BARS, assets)) + rng.normal(0, 0.006, (BARS, 1))
@@ -40,14 +40,14 @@ def made_panel(name: str = "made", assets: int = 4, seed: int = 11, benchmark: b
 def fill_store(root: Path) -> Store:
     """A store with the panels "made" (four tickers, an index) and "other" (three other ones, no index)."""
     store = Store(root)
-    store.save(made_panel())
-    other = made_panel("other", 3, seed=12, benchmark=False)
+    store.save(small_panel())
+    other = small_panel("other", 3, seed=12, benchmark=False)
     store.save(dataclasses.replace(other, symbols=("X", "Y", "Z")))
     return store
 
 
 @contextlib.contextmanager
-def own_room(folder: Path) -> Iterator[Path]:
+def isolated_folders(folder: Path) -> Iterator[Path]:
     """A store that is filled and a register, both in `folder`, for as long as it is open; torch's threads are put back
     as they were."""
     threads = torch.get_num_threads()
@@ -59,7 +59,7 @@ def own_room(folder: Path) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def made_config(**tournament: Any) -> RunConfig:
+def small_config(**tournament: Any) -> RunConfig:
     """Three pods, three generations, two features."""
     settings = {
         "pods": 3,
