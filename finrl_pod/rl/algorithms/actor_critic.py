@@ -1,4 +1,4 @@
-"""What actor-critics with a replay share: one actor and M critics a member, and how the critics are fitted."""
+"""Base of the off-policy actor-critics: one actor and M critics for each member, and the critic update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finrl_pod.types import Tensor
 
 
 class CriticSettings(Protocol):
-    """What a config says of the critics."""
+    """Settings of a critic ensemble."""
 
     critics: int
     critic_rule: str
@@ -27,20 +27,21 @@ class CriticSettings(Protocol):
 
 
 class ActorCritic(OffPolicy):
-    """Actions in [-1, 1]^D. HEADS: of the actor, 1 for an action, 2 for a Gaussian before the tanh.
+    """Off-policy actor-critic with actions in [-1, 1]^D.
 
-    KERNEL: whether the kernel computes what this very class does. A subclass does not inherit it, for it may differ.
+    HEADS: outputs of the actor, 1 for an action, 2 for a Gaussian before the tanh. KERNEL: whether the native kernel
+    implements exactly this class; not inherited, because a subclass may differ.
     """
 
     HEADS = 1
     KERNEL = False
     ACTOR_TARGET = False
-    delay = 1  # updates of the critics for one of the actor
+    delay = 1  # critic updates for each actor update
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (self.spec.action_size,), self.dtype
         config = self.config
-        self.critics: int = getattr(config, "critics")  # noqa: B009  every subclass's config has these three
+        self.critics: int = getattr(config, "critics")  # noqa: B009  the configs of all subclasses have these three
         self.rule: str = getattr(config, "critic_rule")  # noqa: B009
         self.subset: int = getattr(config, "critic_subset")  # noqa: B009
         self.network = make_actor_network(self.spec, self.HEADS)
@@ -48,7 +49,7 @@ class ActorCritic(OffPolicy):
         self.train_state.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
         self.train_state.add("critic", rows, per=self.critics, target=True)
-        # The actor may learn more seldom than the critics: what its last step said.
+        # Metrics of the last actor update; the actor may be updated less often than the critics.
         self.actor_figures = [torch.full_like(self.reward_scale, torch.nan)] * (
             len(self.FIGURES) - len(OffPolicy.FIGURES)
         )
@@ -89,8 +90,8 @@ class ActorCritic(OffPolicy):
     def acting_part(self) -> str:
         return "actor"
 
-    def _decide(self, seen: ModelInput) -> Tensor:
-        return torch.tanh(self.network.forward(self.weights(), seen)[0])
+    def _greedy_action(self, obs: ModelInput) -> Tensor:
+        return torch.tanh(self.network.forward(self.weights(), obs)[0])
 
     def _random_action(self, groups: int) -> Tensor:
         shape = (groups, self.adapter.accounts, self.spec.action_size)
@@ -109,33 +110,33 @@ class ActorCritic(OffPolicy):
     @property
     @abstractmethod
     def actor_rule(self) -> str:
-        """What the actor climbs of the critics' values: their "min", their "mean", or the "first"."""
+        """Which value the actor maximises: the "min" or "mean" of the critics, or the "first"."""
 
     @property
     def updates_actor(self) -> bool:
-        """Whether the actor learns in this update."""
+        """Whether this update includes the actor."""
         return self.updates % self.delay == 0
 
     # ------------------------------------------------------------------ values
 
-    def values(self, params: Mapping[str, Tensor], seen: ModelInput, action: Tensor, critics: int) -> Tensor:
-        """Every critic's value of an action [P, K, A, D]: [P, M, K, A]."""
-        effect = repeat(self.adapter.effect(action, seen), critics)
-        out = self.critic.forward(params, seen.copies(critics), effect)
+    def values(self, params: Mapping[str, Tensor], obs: ModelInput, action: Tensor, critics: int) -> Tensor:
+        """Values [P, M, K, A] of actions [P, K, A, D] by each of M critics."""
+        effect = repeat(self.adapter.effect(action, obs), critics)
+        out = self.critic.forward(params, obs.copies(critics), effect)
         return out.view(self.members, critics, *out.shape[1:])
 
-    def next_values(self, seen: ModelInput, action: Tensor) -> Tensor:
-        """The target critics' value of the next action, by the ensemble's rule: [P, K, A]."""
-        values = self.values(self.train_state.targets["critic"].views, seen, action, self.critics)
+    def next_values(self, obs: ModelInput, action: Tensor) -> Tensor:
+        """Target critics' values of the next actions, combined by the ensemble's rule: [P, K, A]."""
+        values = self.values(self.train_state.targets["critic"].views, obs, action, self.critics)
         return combine_values(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
         return draw_subsets(self._extras, self.critics, self.subset, self.device)
 
-    def _update_critics(self, batch: Batch, following: Tensor, factor: float) -> list[Tensor]:
-        """One step of all critics towards reward + discount * following [P, K, A]; returns the critics' figures."""
-        discount = self.settings["gamma"].view(-1, 1, 1)
-        target = batch.reward + discount * batch.not_done * following
+    def _update_critics(self, batch: Batch, next_values: Tensor, factor: float) -> list[Tensor]:
+        """One gradient step of all critics towards reward + gamma * next values [P, K, A]; returns the metrics."""
+        gamma = self.settings["gamma"].view(-1, 1, 1)
+        target = batch.reward + gamma * batch.not_done * next_values
         values = self.values(self.train_state.views("critic"), batch.obs, batch.action, self.critics)
         loss = (values - target.unsqueeze(1)).square().mean((2, 3))  # [P, M]
         norm = self.train_state.gradient_step("critic", loss.view(-1), factor)
@@ -144,7 +145,7 @@ class ActorCritic(OffPolicy):
     def _update_critics_native(
         self, fused: ActorCriticKernel, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
     ) -> list[Tensor]:
-        """The same through the kernel that knows plain networks, the next values included."""
+        """`_update_critics` by the native kernel, which computes the next values too."""
         chosen = self._subset() if self.rule == "subset" else None
         transitions = (batch.obs.account, batch.action, batch.reward, batch.not_done, batch.next_obs.account)
         gradient, losses, values = fused.critics(
@@ -156,11 +157,11 @@ class ActorCritic(OffPolicy):
 
     @abstractmethod
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
-        """Actions to collect with."""
+        """Actions to collect with, exploration included."""
 
 
 def check(config: AgentConfig) -> None:
-    """Raises ConfigError for a critic ensemble that cannot be."""
+    """Raises ConfigError for an impossible critic ensemble."""
     critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
         raise ConfigError(f"agent.critic_subset must be between 1 and agent.critics = {critics}, got {subset}")

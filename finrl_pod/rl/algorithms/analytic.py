@@ -1,12 +1,11 @@
-"""Policy gradients by differentiating the market itself: what they share, and the analytic policy gradient.
+"""Policy gradients through the market: the base class, and the analytic policy gradient.
 
-The market is differentiable in the actions (fractional shares, proportional buys), so the gradient of what is earned
-over a short horizon goes from the rewards through fills, accounts and later decisions back to the weights. Where a
-window ends or an account is ruined inside the horizon, the next account starts anew and the gradient ends there.
+The market is differentiable by the actions (fractional shares, proportional buys), so the gradient of the rewards over
+a short horizon flows through fills, accounts and later decisions back to the weights. If an episode ends within the
+horizon, the gradient ends there and the next episode starts from cash.
 
-The gradient of a score-function method such as PPO is an estimate from what chance tried; here the market says itself
-how every reward depends on every earlier decision (pathwise derivative, back-propagation through time; truncated to a
-horizon as in Freeman et al. 2021, arXiv:2106.13281, `apg`).
+Score-function methods such as PPO estimate the gradient from sampled actions; this is the pathwise derivative,
+back-propagation through time truncated to a horizon (`apg` in Freeman et al. 2021, arXiv:2106.13281).
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
 from finrl_pod.types import Observation, Tensor
 
-CRITIC = ("value_", "critic_")  # what the names of a critic's tensors begin with
-NOT_LEARNED = "log_std"  # exploration is a setting here: its gradient would only ever lower it
+CRITIC_PREFIXES = ("value_", "critic_")  # of the names of a critic's tensors
+NOT_LEARNED = "log_std"  # exploration is a setting here; its gradient could only lower it
 
 
 class Trajectory(NamedTuple):
-    """H steps of P members, G groups, A accounts, with gradients.
+    """H differentiable steps of P members, G groups, A accounts.
 
-    day: [H, P, G]; account: H times [P, G, A, 1 + N], what was decided on; reward, terminated and ended (the step was
-    the episode's last): [H, P, G, A]; reached: the account that each step led to, before any reset; the day it is seen
-    on is the next one.
+    day: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and ended (last
+    step of an episode): [H, P, G, A]; reached: H times [P, G, A, 1 + N], the account after each step, before any reset;
+    it is observed on the next day.
     """
 
     day: Tensor
@@ -55,7 +54,7 @@ class Trajectory(NamedTuple):
 
 
 class DifferentiableAlgorithm(ABC):
-    """A subclass says what it makes of a trajectory."""
+    """Collects differentiable trajectories; subclasses define how to learn from them."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "exploration_noise", "max_grad_norm")
 
@@ -71,9 +70,9 @@ class DifferentiableAlgorithm(ABC):
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """features: the market table [T, N, F]; tradable: [T, N] bool or None when all always are.
+        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
-        hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`).
+        members: ids that key the random streams. hyperparameters: per member, values that override the config's.
         """
         self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
         self.features, self.tradable = features.to(dtype), tradable
@@ -85,18 +84,21 @@ class DifferentiableAlgorithm(ABC):
         self._noises = generators(seed, members, "actions", self.device)
         self._shuffles = generators(seed, members, "minibatches", self.device)
         initial = [self.policy.init(s, dtype) for s in generators(seed, members, "initial weights")]
-        actor = [{k: x for k, x in tensors.items() if not k.startswith((*CRITIC, NOT_LEARNED))} for tensors in initial]
+        actor = [
+            {k: x for k, x in tensors.items() if not k.startswith((*CRITIC_PREFIXES, NOT_LEARNED))}
+            for tensors in initial
+        ]
         self.train_state.add("actor", actor)
-        self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC)} for tensors in initial])
+        self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC_PREFIXES)} for tensors in initial])
 
-    # ------------------------------------------------------------------ a subclass says
+    # ------------------------------------------------------------------ defined by subclasses
 
-    def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:  # noqa: B027  most need none
-        """Add further parts. critic: the policy's own, for each member."""
+    def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:  # noqa: B027  optional
+        """Add further networks. critic: initial tensors of the policy's critic, for each member."""
 
     @abstractmethod
     def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
-        """Learn from a trajectory; figures [P]."""
+        """Learn from a trajectory; returns metrics [P]."""
 
     # ------------------------------------------------------------------ an iteration
 
@@ -111,7 +113,7 @@ class DifferentiableAlgorithm(ABC):
         return {"reward": trajectory.reward.detach().mean((0, 2, 3)), **metrics}
 
     def _collect(self, worker: Worker) -> Trajectory:
-        """`horizon` steps of every environment, with gradients; they end here, at both ends."""
+        """`horizon` differentiable steps of every environment; no gradient enters or leaves them."""
         env = worker.env
         assert isinstance(env, DifferentiableVecEnv)  # see `check`
         shape = worker.shape
@@ -137,15 +139,15 @@ class DifferentiableAlgorithm(ABC):
         return Trajectory(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
 
     def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
-        """Scores [P, K, A, D] without noise: day [P, K], account [P, K, A, 1 + N]."""
+        """Scores [P, K, A, D] without noise, for days [P, K] and accounts [P, K, A, 1 + N]."""
         return self.policy.mean(views, *self._rows(day, account))
 
     def _rows(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a policy reads: features [P, K, N, F], the account, the mask [P, K, N] or None."""
+        """Inputs of the policy: features [P, K, N, F], the accounts, the mask [P, K, N] or None."""
         return self.features[day], account, None if self.tradable is None else self.tradable[day]
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        """exploration x standard normal [H, P, *shape] from each member's own stream."""
+        """exploration_noise x standard normal [H, P, *shape], from each member's own stream."""
         size = (self.config.horizon, *shape)
         each = [torch.randn(size, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
         return torch.stack(each, 1) * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
@@ -156,7 +158,7 @@ class DifferentiableAlgorithm(ABC):
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
     def _weights_of_steps(self, ended: Tensor) -> Tensor:
-        """discount^k, k the steps since the trajectory or the episode began: [H + 1, P, G, A]."""
+        """gamma^k, k the steps since the start of the trajectory or of the episode: [H + 1, P, G, A]."""
         discount = self.settings["gamma"].view(-1, 1, 1)
         weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
         for over in ended:
@@ -168,7 +170,7 @@ class DifferentiableAlgorithm(ABC):
 
     @property
     def alive(self) -> Tensor:
-        """[P] bool, False for a member whose loss was no longer a number."""
+        """[P] bool, False for a member whose loss became NaN or infinite."""
         return self.train_state.alive
 
     @property
@@ -205,11 +207,11 @@ class DifferentiableAlgorithm(ABC):
         return 0
 
     def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}  # nothing is kept between iterations
+        return {}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
         if state:
-            raise RunError(f"{self.config.algorithm} keeps nothing between iterations, got {min(state)}")
+            raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
 
 
 def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
@@ -247,11 +249,11 @@ def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
 
 
 class Analytic(DifferentiableAlgorithm):
-    """Every iteration: one step of the actor up
+    """Each iteration takes one gradient step of the actor up
 
-        J = mean over accounts of sum_h discount^h r_h,   h = 0 .. horizon - 1,
+        J = mean over accounts of sum_h gamma^h r_h,   h = 0 .. horizon - 1,
 
-    with a_h = mean scores(s_h) + exploration x noise. What comes after the horizon is not seen.
+    with a_h = mean scores(s_h) + exploration_noise x noise. Rewards beyond the horizon are ignored.
     """
 
     def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:

@@ -1,4 +1,4 @@
-"""What the learner asks of an algorithm, whichever it is."""
+"""Interface between the learner and the algorithms, and the settings and reward scale that they share."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor
 
 Metrics = dict[str, Tensor]
-# What a member of every algorithm has of its own.
 COMMON_MEMBER_SETTINGS = ("learning_rate", "gamma")  # of every algorithm
-SAME = 1e-8  # a spread of rewards that is none
+MIN_REWARD_STD = 1e-8  # below it rewards count as constant
 
 
 class Actor(Protocol):
-    """A trained agent's decisions as a pure function: what a backtest and a paper account run."""
+    """A trained agent's decisions as a pure function; backtests and paper accounts run it."""
 
     spec: PolicySpec
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
-        """The action without exploration, as the environment takes it: [P, K, A, D].
+        """Actions [P, K, A, D] without exploration, as the environment takes them.
 
-        features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None when all are.
+        features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None if all assets are.
         """
         ...
 
 
 class Algorithm(Protocol):
-    """P members with settings of their own that learn in one program.
+    """P members, each with its own settings, trained in one program.
 
-    settings: name -> [P]. alive: [P] bool, False for a member whose loss was no longer a number. actor: how its
-    weights decide. MEMBER_SETTINGS: settings that may differ between members.
+    settings: name -> [P]. MEMBER_SETTINGS: names of the settings that may differ between members.
     """
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]]
@@ -48,77 +46,77 @@ class Algorithm(Protocol):
 
     @property
     def alive(self) -> Tensor:
-        """[P] bool."""
+        """[P] bool, False for a member whose loss became NaN or infinite."""
         ...
 
     @property
     def actor(self) -> Actor:
-        """Decides with `weights`, here and outside the environment."""
+        """Decides with `weights`, in training and elsewhere."""
         ...
 
     @property
     def steps(self) -> int:
-        """Steps of every environment that one iteration takes."""
+        """Steps of every environment in one iteration."""
         ...
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
-        """Collect, then learn. rate_factor: of the learning rates. Returns figures [P]; "reward" is among them."""
+        """Collect, then learn; returns metrics [P], "reward" among them. rate_factor: of the learning rates."""
         ...
 
     def greedy(self, observation: Any) -> Tensor:
-        """The action [P, E, D] without exploration, for an observation as the environment gives it."""
+        """Actions [P, E, D] without exploration for an observation of the environment."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """What `actor` decides with: name -> [P, ...], detached views of what is being trained."""
+        """Weights of `actor`: name -> [P, ...], detached views of the trained parameters."""
         ...
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a member's weights, to see whether a saved agent fits."""
+        """Names and shapes of a member's weights, to check whether a saved agent fits."""
         ...
 
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies of what makes a member: its weights, and all else that learning goes on from.
+        """Copies of a member's weights and of its remaining training state.
 
-        The second holds optimiser moments, critics, target networks, temperatures and normalisers; never random
-        streams, accounts or the replay, which belong to the slot.
+        The second holds optimiser moments, critics, target networks, temperatures and normalisers, but no random
+        streams, accounts or replay buffers: those belong to the slot.
         """
         ...
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        """Overwrite a member by another's."""
+        """Overwrite a member with another's state."""
         ...
 
     def streams(self) -> list[torch.Generator]:
-        """Every random stream, in a fixed order: an exact continuation restores them."""
+        """All random streams in a fixed order, as saved in checkpoints."""
         ...
 
     @property
     def slot_items(self) -> int:
-        """Items of the replay, 0 where there is none."""
+        """Capacity of the replay buffer in items, 0 if there is none."""
         ...
 
     def slot_state(self, since: int = 0) -> dict[str, Tensor]:
-        """What belongs to the slots, not to the agents: "counts" and the replay's items [P, n, ...], oldest first.
+        """State of the slots, not of the agents: "counts" and the buffer's items [P, n, ...], oldest first.
 
-        since: leaves out the first so many items ever written, to save what is new. Empty where there is no replay.
+        since: skip the first that many items ever written, to save only new ones. Empty without a buffer.
         """
         ...
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        """Back from `slot_state`. Raises RunError when it does not fit."""
+        """Restore `slot_state`. Raises RunError if it does not fit."""
         ...
 
 
 def spread_of_rewards(reward: Tensor) -> Tensor:
-    """Standard deviation [P] of a rollout's rewards [H, P, G, A]; 0 of a single one."""
+    """Standard deviation [P] of a rollout's rewards [H, P, G, A]; 0 for a single reward."""
     single = reward.numel() == reward.shape[1]
     return torch.zeros_like(reward[0, :, 0, 0]) if single else reward.std(dim=(0, 2, 3))
 
 
 def scale_of_rewards(spread: Tensor) -> Tensor:
-    """What makes rewards of this standard deviation [P] of order one; 1 where they are all the same."""
-    return torch.where(spread > SAME, 1 / spread.clamp(min=SAME), 1.0)
+    """Factor [P] that scales rewards of standard deviation `spread` [P] to 1; 1 for constant rewards."""
+    return torch.where(spread > MIN_REWARD_STD, 1 / spread.clamp(min=MIN_REWARD_STD), 1.0)
 
 
 def settings_of(
@@ -130,9 +128,9 @@ def settings_of(
     dtype: torch.dtype,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Every member's settings as [P] tensors; what a mapping leaves out comes from the config.
+    """Settings of all members as [P] tensors; values missing in `each` come from the config.
 
-    Raises ConfigError for a setting that is unknown or out of its range, and for another number of members.
+    Raises ConfigError for unknown settings, values out of range, and a wrong number of members.
     """
     each = [{}] * members if each is None else each
     if len(each) != members:

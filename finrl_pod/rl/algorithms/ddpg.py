@@ -15,7 +15,7 @@ from finrl_pod.types import Tensor
 
 
 class DDPG(ActorCritic):
-    """Every update: the critics towards r + discount Q'(s', mu'(s')), then the actor up the first critic."""
+    """Each update fits the critics to r + gamma Q'(s', mu'(s')), then moves the actor up the first critic."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "exploration_noise")
     FIGURES = (*OffPolicy.FIGURES, "actor_loss")
@@ -25,15 +25,15 @@ class DDPG(ActorCritic):
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         action = self._action(self.weights(), self.adapter.decode(items))
-        spread = self.settings["exploration_noise"].view(-1, 1, 1, 1)
-        return (action + spread * self._noise(action.shape[1])).clamp(-1, 1)
+        std = self.settings["exploration_noise"].view(-1, 1, 1, 1)
+        return (action + std * self._noise(action.shape[1])).clamp(-1, 1)
 
-    def _action(self, params: Mapping[str, Tensor], seen: ModelInput) -> Tensor:
-        return torch.tanh(self.network.forward(params, seen)[0])
+    def _action(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+        return torch.tanh(self.network.forward(params, obs)[0])
 
-    def next_action(self, seen: ModelInput, extra: Tensor) -> Tensor:  # noqa: ARG002  for those that smooth it
-        """The target actor's action in the next state: [P, K, A, D]."""
-        return self._action(self.train_state.targets["actor"].views, seen)
+    def next_action(self, obs: ModelInput, extra: Tensor) -> Tensor:  # noqa: ARG002  used by TD3
+        """Action of the target actor in the next state: [P, K, A, D]."""
+        return self._action(self.train_state.targets["actor"].views, obs)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
         if self._kernel is not None:
@@ -48,20 +48,20 @@ class DDPG(ActorCritic):
         return [*figures, *self.actor_figures]
 
     def _update_actor(self, batch: Batch, factor: float) -> Tensor:
-        """One step of the actor; returns its loss [P]."""
+        """One gradient step of the actor; returns its loss [P]."""
         if self._kernel is not None:
             gradient, loss, _ = self._kernel.actor()
             self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss
         action = self._action(self.train_state.views("actor"), batch.obs)
-        first = {name: view[:: self.critics] for name, view in self._fixed.items()}  # one critic a member
+        first = {name: view[:: self.critics] for name, view in self._fixed.items()}  # the first critic of each member
         loss = -self.values(first, batch.obs, action, 1).mean((1, 2, 3))
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach()
 
 
 class TD3(DDPG):
-    """DDPG with target policy smoothing, a critic ensemble, and a delay of the actor and the targets."""
+    """DDPG with target policy smoothing, a critic ensemble, and delayed updates of the actor and the targets."""
 
     config: TD3Config
     KERNEL = True
@@ -74,8 +74,8 @@ class TD3(DDPG):
     def _extra_shape(self) -> tuple[int, ...]:
         return (self.items, self.adapter.accounts, self.spec.action_size)
 
-    def next_action(self, seen: ModelInput, extra: Tensor) -> Tensor:
-        """mu'(s') + clip(noise, +-noise_clip), within the bounds of actions."""
-        spread, most = (self.settings[name].view(-1, 1, 1, 1) for name in ("target_noise", "noise_clip"))
-        noise = torch.maximum(torch.minimum(extra * spread, most), -most)
-        return (super().next_action(seen, extra) + noise).clamp(-1, 1)
+    def next_action(self, obs: ModelInput, extra: Tensor) -> Tensor:
+        """Smoothed target action: mu'(s') + clip(noise, +-noise_clip), clipped to [-1, 1]."""
+        std, limit = (self.settings[name].view(-1, 1, 1, 1) for name in ("target_noise", "noise_clip"))
+        noise = torch.maximum(torch.minimum(extra * std, limit), -limit)
+        return (super().next_action(obs, extra) + noise).clamp(-1, 1)

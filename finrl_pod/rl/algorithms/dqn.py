@@ -15,7 +15,7 @@ from finrl_pod.types import Tensor
 
 
 class DQN(OffPolicy):
-    """Every update: Huber loss towards r + discount max_a Q'(s', a)."""
+    """Each update fits Q with a Huber loss to r + gamma max_a Q'(s', a)."""
 
     config: DQNConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "final_epsilon")
@@ -35,8 +35,8 @@ class DQN(OffPolicy):
     def acting_part(self) -> str:
         return "values"
 
-    def _decide(self, seen: ModelInput) -> Tensor:
-        return self.network.forward(self.weights(), seen).argmax(-1)
+    def _greedy_action(self, obs: ModelInput) -> Tensor:
+        return self.network.forward(self.weights(), obs).argmax(-1)
 
     def _random_action(self, groups: int) -> Tensor:
         shape = (groups, self.adapter.accounts)
@@ -45,30 +45,30 @@ class DQN(OffPolicy):
 
     @property
     def epsilon(self) -> Tensor:
-        """Share of random actions [P]: falls in a straight line from 1."""
-        done = min(self.seen / max(self.config.exploration_samples, 1), 1.0)
+        """Share of random actions [P]; falls linearly from 1 to final_epsilon."""
+        done = min(self.samples / max(self.config.exploration_samples, 1), 1.0)
         return 1 + (self.settings["final_epsilon"] - 1) * done
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
-        best = self._decide(self.adapter.decode(items))
+        best = self._greedy_action(self.adapter.decode(items))
         random = self._random_action(best.shape[1])
         shape = best.shape[1:]
-        chance = torch.stack(
+        uniform = torch.stack(
             [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
         )
-        return torch.where(chance < self.epsilon.view(-1, 1, 1), random, best)
+        return torch.where(uniform < self.epsilon.view(-1, 1, 1), random, best)
 
     def _to_env(self, action: Tensor) -> Tensor:
         return action.reshape(self.members, -1, 1)
 
-    def next_values(self, seen: ModelInput) -> Tensor:
-        """The target network's value of the best next choice: [P, K, A]."""
-        return self.network.forward(self.train_state.targets["values"].views, seen).amax(-1)
+    def next_values(self, obs: ModelInput) -> Tensor:
+        """Target network's value of the best next action: [P, K, A]."""
+        return self.network.forward(self.train_state.targets["values"].views, obs).amax(-1)
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:  # noqa: ARG002
-        discount = self.settings["gamma"].view(-1, 1, 1)
+        gamma = self.settings["gamma"].view(-1, 1, 1)
         with torch.no_grad():
-            target = batch.reward + discount * batch.not_done * self.next_values(batch.next_obs)
+            target = batch.reward + gamma * batch.not_done * self.next_values(batch.next_obs)
         values = self.network.forward(self.train_state.views("values"), batch.obs)
         taken = values.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         loss = torch.nn.functional.smooth_l1_loss(taken, target, reduction="none").mean((1, 2))  # [P]
@@ -78,11 +78,11 @@ class DQN(OffPolicy):
 
 
 class DoubleDQN(DQN):
-    """The maximum over noisy values is too high; a choice by one network and a value by another is less so."""
+    """Double DQN: the network selects the next action, the target network values it, against over-estimation."""
 
-    def next_values(self, seen: ModelInput) -> Tensor:
-        best = self._decide(seen).unsqueeze(-1)
-        return self.network.forward(self.train_state.targets["values"].views, seen).gather(-1, best).squeeze(-1)
+    def next_values(self, obs: ModelInput) -> Tensor:
+        best = self._greedy_action(obs).unsqueeze(-1)
+        return self.network.forward(self.train_state.targets["values"].views, obs).gather(-1, best).squeeze(-1)
 
 
 class DuelingDQN(DQN):

@@ -1,7 +1,7 @@
-"""What algorithms share that learn from a replay: collecting, sampling, and the state of members and slots.
+"""Base of the off-policy algorithms: collecting into a replay buffer, sampling from it, and saved state.
 
-An iteration takes `horizon` steps of every environment into the replay and then does `updates` gradient steps, each on
-`batch` samples drawn for each member by its own stream.
+An iteration takes `horizon` steps in every environment and then `gradient_steps` updates, each on `batch_size`
+transitions drawn for each member from its own stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
-AT_ONCE = 64  # updates whose samples are gathered in one go
+PREFETCH = 64  # updates whose samples are gathered at once
 
 
 class Batch(NamedTuple):
@@ -40,11 +40,11 @@ class Batch(NamedTuple):
 
 
 class OffPolicy(ABC):
-    """A subclass names its trained parts and targets, says how it explores, and does one update."""
+    """Collects transitions and learns from a replay buffer. Subclasses define the networks, exploration and update."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "tau", "max_grad_norm")
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
-    action_shape: tuple[int, ...]  # of one account's action in the replay
+    action_shape: tuple[int, ...]  # of one account's action in the buffer
     action_dtype: torch.dtype
 
     def __init__(
@@ -58,7 +58,7 @@ class OffPolicy(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        """hyperparameters: for each member, values that replace the config's (keys of `MEMBER_SETTINGS`)."""
+        """members: ids that key the random streams. hyperparameters: per member, values that override the config's."""
         self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
         self.members, self.device = len(members), torch.device(device)
         self.settings = settings_of(
@@ -66,18 +66,18 @@ class OffPolicy(ABC):
         )
         self.train_state = TrainState(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
-        self._scaled = False  # all of them are set
+        self._has_reward_scale = False  # of all members
         self.updates = 0
-        self.seen = 0  # samples of a member in the slots' whole life
+        self.samples = 0  # samples collected so far for each member
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
-        self.items = max(1, config.batch_size // adapter.accounts)  # of an update
+        self.items = max(1, config.batch_size // adapter.accounts)  # items of a batch, each with A transitions
         self._build(generators(seed, members, "initial weights"))
         account = (adapter.accounts,)
         fields = {
             **adapter.item_fields,
-            **{f"next_{name}": leaf for name, leaf in adapter.item_fields.items()},
+            **{f"next_{name}": field for name, field in adapter.item_fields.items()},
             "action": (account + self.action_shape, self.action_dtype),
             "reward": (account, dtype),
             "terminated": (account, torch.bool),
@@ -86,45 +86,45 @@ class OffPolicy(ABC):
             fields, self.members, config.buffer_size // adapter.accounts, self.device, accounts=adapter.accounts
         )
 
-    # ------------------------------------------------------------------ a subclass says
+    # ------------------------------------------------------------------ defined by subclasses
 
     @abstractmethod
     def _build(self, streams: Sequence[torch.Generator]) -> None:
-        """Add the parts that are trained; streams: for initial weights, one a member."""
+        """Add the trained networks. streams: for initial weights, one for each member."""
 
     @abstractmethod
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
-        """Actions [P, G, A, *action_shape] to collect with."""
+        """Actions [P, G, A, *action_shape] to collect with, exploration included."""
 
     @abstractmethod
     def _random_action(self, groups: int) -> Tensor:
-        """The same, of an agent that knows nothing yet."""
+        """Random actions [P, G, A, *action_shape], before learning starts."""
 
     @abstractmethod
-    def _decide(self, seen: ModelInput) -> Tensor:
-        """The same, without exploration."""
+    def _greedy_action(self, obs: ModelInput) -> Tensor:
+        """Actions [P, K, A, *action_shape] without exploration."""
 
     @abstractmethod
     def _to_env(self, action: Tensor) -> Tensor:
-        """[P, G, A, *action_shape] -> [P, E, D] as the environment takes it."""
+        """Actions [P, G, A, *action_shape] -> [P, E, D] as the environment takes them."""
 
     @abstractmethod
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
-        """One update of everything. extra: [P, ...] of `_extra`. Returns FIGURES, [P] each."""
+        """One update of all networks; returns FIGURES, [P] each. extra: [P, *_extra_shape], standard normal."""
 
     def _extra_shape(self) -> tuple[int, ...]:
-        """Standard normal numbers that an update of one member asks for; (0,) for none."""
+        """Shape of the standard normal numbers needed for one update of a member; (0,) for none."""
         return (0,)
 
     @property
     @abstractmethod
     def actor(self) -> Actor:
-        """How the weights decide."""
+        """Decides with the current weights."""
 
     @property
     @abstractmethod
     def acting_part(self) -> str:
-        """Which of the trained parts acts."""
+        """Name of the trained network that acts."""
 
     # ------------------------------------------------------------------ an iteration
 
@@ -134,21 +134,23 @@ class OffPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         reward = self.collect(worker)
-        nothing = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
-        figures = dict.fromkeys(self.FIGURES, nothing)
-        if self.seen >= self.config.learning_starts:
+        no_metrics = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
+        figures = dict.fromkeys(self.FIGURES, no_metrics)
+        if self.samples >= self.config.learning_starts:
             figures = self.learn(self.config.gradient_steps, rate_factor)
         return {"reward": reward, **figures}
 
     @torch.no_grad()
     def collect(self, worker: Worker) -> Tensor:
-        """`horizon` steps of every environment into the replay; returns the mean reward [P]."""
+        """Collect `horizon` steps of every environment; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
         groups, accounts = self.adapter.groups, self.adapter.accounts
         for _ in range(self.config.horizon):
             items = self.adapter.encode(worker.observation)
             action = (
-                self._random_action(groups) if self.seen < self.config.learning_starts else self._sample_action(items)
+                self._random_action(groups)
+                if self.samples < self.config.learning_starts
+                else self._sample_action(items)
             )
             out = worker.env.step(self._to_env(action))
             shape = (self.members, groups, accounts)
@@ -163,17 +165,17 @@ class OffPolicy(ABC):
                 }
             )
             worker.observation = out.observation
-            self.seen += groups * accounts
+            self.samples += groups * accounts
             total += reward.mean((1, 2))
         return total / self.config.horizon
 
     def learn(self, updates: int, factor: float) -> dict[str, Tensor]:
-        """So many updates from the replay; returns the means of their figures."""
+        """Run `updates` updates on samples from the buffer; returns the mean of each metric."""
         self._fix_reward_scale()
         log: list[list[Tensor]] = []
         left = updates
         while left:
-            batches = self._batches(min(left, AT_ONCE))
+            batches = self._batches(min(left, PREFETCH))
             for batch, extra in batches:
                 self.updates += 1
                 log.append(self._update(batch, extra, factor))
@@ -184,17 +186,17 @@ class OffPolicy(ABC):
         }
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
-        """Samples and normal numbers for so many updates."""
+        """Samples and normal numbers for `count` updates."""
         shape = (count, self.items)
-        chosen = torch.stack(
+        indices = torch.stack(
             [torch.randint(self.replay.count, shape, generator=s, device=self.device) for s in self._choices], 1
         )
-        data = self.replay.take(chosen)  # [U, P, K, ...]
+        data = self.replay.take(indices)  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
         reward, not_done = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
-        wanted = (count, *self._extra_shape())
+        shape_of_extras = (count, *self._extra_shape())
         extras = torch.stack(
-            [torch.randn(wanted, generator=s, dtype=self.dtype, device=self.device) for s in self._extras], 1
+            [torch.randn(shape_of_extras, generator=s, dtype=self.dtype, device=self.device) for s in self._extras], 1
         )
         return [
             (
@@ -211,22 +213,21 @@ class OffPolicy(ABC):
         ]
 
     def _fix_reward_scale(self) -> None:
-        """Once: rewards over their standard deviation in the replay, so that values are of order one. Fewer than a
-        batch say little of it: they are learned from as they are, and the next ones decide."""
-        if self._scaled:
+        """Set the reward scale from the buffer, once it holds a full batch; until then rewards are not scaled."""
+        if self._has_reward_scale:
             return
         if self.config.scale_rewards:
-            seen = self.replay.data["reward"][:, : self.replay.count].flatten(1)
-            if seen.shape[1] < max(2, self.config.batch_size):
+            rewards = self.replay.data["reward"][:, : self.replay.count].flatten(1)
+            if rewards.shape[1] < max(2, self.config.batch_size):
                 return
-            first = scale_of_rewards(seen.std(1)).to(self.device)  # a pipeline's ring may be on another
+            first = scale_of_rewards(rewards.std(1)).to(self.device)  # a shared buffer may be on another device
         else:
             first = torch.ones_like(self.reward_scale)
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
-        self._scaled = True
+        self._has_reward_scale = True
 
     def _update_targets(self, steps: int) -> None:
-        """Move the targets, when it is their turn. steps: of the networks that they follow, so far."""
+        """Polyak update every `target_interval` steps. steps: updates so far of the networks that the targets track."""
         if steps % self.config.target_interval == 0:
             self.train_state.polyak_update()
 
@@ -234,12 +235,12 @@ class OffPolicy(ABC):
 
     @property
     def alive(self) -> Tensor:
-        """[P] bool, False for a member whose loss was no longer a number."""
+        """[P] bool, False for a member whose loss became NaN or infinite."""
         return self.train_state.alive
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        return self._to_env(self._decide(self.adapter.decode(self.adapter.encode(observation))))
+        return self._to_env(self._greedy_action(self.adapter.decode(self.adapter.encode(observation))))
 
     def weights(self) -> dict[str, Tensor]:
         return self.train_state.detached(self.acting_part)
@@ -257,7 +258,7 @@ class OffPolicy(ABC):
         self.train_state.load(p, rest)
         self.train_state.parts[self.acting_part].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
-        self._scaled = False
+        self._has_reward_scale = False
 
     def streams(self) -> list[torch.Generator]:
         return [*self._choices, *self._noises, *self._extras]
@@ -267,11 +268,11 @@ class OffPolicy(ABC):
         return self.replay.capacity
 
     def slot_state(self, since: int = 0) -> dict[str, Tensor]:
-        counts = torch.tensor([self.replay.written, self.seen, self.updates])
+        counts = torch.tensor([self.replay.written, self.samples, self.updates])
         return {"counts": counts, **self.replay.latest(self.replay.written - since)}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        written, seen, updates = (int(x) for x in state["counts"])
+        written, samples, updates = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.seen, self.updates = seen, updates
 

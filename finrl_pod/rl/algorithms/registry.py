@@ -1,4 +1,4 @@
-"""From a config and an environment to the algorithm that it names, and from a saved agent to how it acts."""
+"""Builds algorithms from configs, and actors from saved agents; checks settings against the environment."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_algorithm(
     hyperparameters: Sequence[Mapping[str, float]] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Algorithm:
-    """The algorithm of `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
+    """The algorithm `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
     check(config, env)
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     spec = spec_of(env, config.policy, tuple(config.hidden), activation)
@@ -69,7 +69,7 @@ def make_algorithm(
     if isinstance(config, OffPolicyConfig):
         inputs = make_adapter(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
-    if not isinstance(env, MarketVecEnv):  # flat rows alone, and a table of nothing
+    if not isinstance(env, MarketVecEnv):  # flat observations need no market table
         nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
         assert isinstance(config, OnPolicyConfig)
         return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
@@ -83,7 +83,7 @@ def make_algorithm(
 
 
 def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
-    """How an agent that was trained by `algorithm` acts. Raises ConfigError for an algorithm that there is none of."""
+    """Actor of agents trained by `algorithm`. Raises ConfigError for an unknown algorithm."""
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"there is no algorithm {algorithm!r}; known are {', '.join(ALGORITHMS)}")
     kind = OFF_POLICY.get(algorithm)
@@ -101,7 +101,7 @@ def member_settings(algorithm: str) -> tuple[str, ...]:
 
 
 def check(config: AgentConfig, env: VecEnv) -> None:
-    """Raises ConfigError for a setting out of its range, or one that does not fit the environment."""
+    """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
     check_settings("agent.", config)
@@ -121,7 +121,7 @@ def check(config: AgentConfig, env: VecEnv) -> None:
 
 
 def _check_fit(config: AgentConfig, env: VecEnv) -> None:
-    """Whether the algorithm can drive the environment's actions, and its networks read what the environment shows."""
+    """Raises ConfigError if the algorithm does not support the environment's actions or observations."""
     on_market = isinstance(env, MarketVecEnv)
     given = "discrete" if env.action_kind == "discrete" else "continuous"
     able = [

@@ -4,9 +4,9 @@ For each member p and its next living neighbour q, over states that p was in,
 
     B = mean of 1 - exp(-KL(pi_p || pi_q) / D),
 
-with D the size of an action (1 for a choice); q is held still. B lies between 0 (the same policy) and 1, so that a
-member gains nothing by running ever further away. The loss of p loses diversity x B. Members then no longer learn as
-they would alone.
+with D the size of an action (1 if discrete); no gradient flows into q. B lies between 0 (equal policies) and 1, so a
+member gains little by moving ever further away. diversity x B is subtracted from the loss of p. Members then
+no longer train independently.
 Compare Parker-Holder et al. 2020 (arXiv:2002.00632), who reward the volume that a population's behaviours span.
 
 After "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation" (OpenReview LVum7knUA7g), which
@@ -19,15 +19,15 @@ for each member, over L trajectories drawn from its buffer,
 
     H(theta) = -1/L sum_l sum_{k < K} discount^k r_lk exp( 1 / (D (k + 1)) sum_{i <= k} log(pi(a_li | s_li) / old_li) )
 
-where D is how many numbers an action has (one for a choice) and old the density with which it was drawn: the product is
-the geometric mean, for each number that was drawn, of the density relative to that of the policy that drew it, so that
-every factor is 1 when a trajectory is new. The rewards r are as the agent counts them: under scale_rewards in units of
-their standard deviation in the first rollout, under group_baseline less the mean of the accounts that lived through the
-same step; behind the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes
+where D is the size of an action (1 if discrete) and old the density with which it was sampled: the product is
+the geometric mean, per sampled number, of the density relative to that of the policy that sampled it, so that
+every factor is 1 when a trajectory is new. The rewards r are scaled as in training: under scale_rewards in units of
+their standard deviation in the first rollout, under group_baseline less the mean of the accounts of the same
+group; after the end of an episode they are 0. Where all of them are negative, as on Pendulum, lowering H makes
 even the best trajectories less likely: the term is for rewards around a baseline.
 
 The buffer keeps, of every rollout, the L trajectories with the largest sum of discount^k r_k among all stretches of K
-steps that begin at a multiple of K, and forgets the oldest. The loss gains h_term x H.
+steps that begin at a multiple of K, and drops the oldest. The loss gains h_term x H.
 """
 
 from __future__ import annotations
@@ -50,21 +50,23 @@ Views = Mapping[str, Tensor]
 Mean = Callable[[Views], Tensor]
 # KL [P, K, A] of two policies from their means and log standard deviations.
 Divergence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-FAR = 1e4  # scores beyond it are as far away as can be
+MAX_SCORE = 1e4  # scores are clamped to it
 
 
 def neighbours(alive: Sequence[bool]) -> list[int]:
-    """For each member the next one that is alive and has numbers for weights, in a circle; itself without one."""
+    """Index of the next living member for each member, cyclically; its own index if there is none."""
     count = len(alive)
     return [next((q for i in range(1, count) if alive[q := (p + i) % count]), p) for p in range(count)]
 
 
 def bonus(views: Views, mean: Mean, others: Sequence[int], divergence: Divergence) -> Tensor:
-    """B [P], with gradients by each member's own weights. mean: in the states of every member."""
+    """B [P], differentiable by each member's own weights. mean: maps weights to scores in given states."""
     order = torch.tensor(others, device=next(iter(views.values())).device)
     other = {name: view.detach()[order] for name, view in views.items()}
     with torch.no_grad():
-        theirs = mean(other).nan_to_num().clamp(-FAR, FAR)  # who has lost all measure must not take the other along
+        theirs = (
+            mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
+        )  # a diverged neighbour must not affect this member
     own = mean(views)
     each = divergence(own, spread_of(views, own), theirs, spread_of(other, theirs))
     return 1 - (-each).exp().mean((1, 2))
@@ -94,7 +96,7 @@ LogProbability = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class HTerm:
-    """The buffers of good trajectories of P members, and H of a draw from them."""
+    """Buffers of the best trajectories of P members, and the H-term of samples from them."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class HTerm:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """streams: one a member, for its draws. Raises ConfigError where the buffer would not fit into memory."""
+        """streams: one per member, for sampling. Raises ConfigError if the buffer does not fit into memory."""
         self.config, self.streams, self.device = config, streams, device
         k, seen = config.h_steps, spec.own
         choice = spec.action == "discrete"
@@ -122,9 +124,9 @@ class HTerm:
 
     @torch.no_grad()
     def remember(self, rollout: Rollout, reward: Tensor, discount: Tensor, steps: int) -> None:
-        """Keep the best trajectories of a rollout, and draw for the gradient steps that follow on it.
+        """Store the best trajectories of a rollout, and sample for the gradient steps that follow.
 
-        reward: [H, P, G, A] scaled; discount: [P]. All is drawn here, so that steps which are left out shift nothing.
+        reward: [H, P, G, A] scaled; discount: [P]. Everything is sampled here, so skipped steps do not shift streams.
         """
         horizon, p, groups, accounts = reward.shape
         k, over = self.config.h_steps, rollout.terminated | rollout.truncated
@@ -138,7 +140,7 @@ class HTerm:
             return x.transpose(0, 1).reshape(p, parts * groups * accounts, k, *x.shape[5:])
 
         ended = cut(over.to(reward.dtype))
-        before = ended.cumsum(2) - ended  # ends before each step
+        before = ended.cumsum(2) - ended  # episode ends before each step
         earned = torch.where(before == 0, cut(reward), 0.0)
         score = (earned * self._powers(discount)).sum(2)  # [P, M]
         best = score.topk(min(self.config.h_trajectories, score.shape[1], self.buffer.capacity), 1).indices
@@ -152,7 +154,7 @@ class HTerm:
         self._draws = iter(torch.stack(each, 1))
 
     def energy(self, log_probability: LogProbability, discount: Tensor) -> Tensor:
-        """H [P] of the next L trajectories that each member drew from its buffer, with gradients by the policy."""
+        """H [P] of the next L trajectories sampled for each member, differentiable by the policy."""
         chosen = next(self._draws).unsqueeze(0)
         drawn = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
         p, size, k = drawn["reward"].shape
@@ -171,18 +173,18 @@ class HTerm:
         return discount.view(-1, 1, 1) ** steps
 
     def state(self, since: int) -> dict[str, Tensor]:
-        """What a slot keeps: see `Algorithm.slot_state`."""
+        """State of the slots, see `Algorithm.slot_state`."""
         counts = torch.tensor([self.buffer.written, 0, 0])
         return {"counts": counts, **self.buffer.latest(self.buffer.written - since)}
 
 
-DIVERSITY_PART = 8  # of a minibatch: one in so many states is enough to see how two members differ
+DIVERSITY_SUBSAMPLE = 8  # the bonus uses one in so many states of a minibatch
 # Mean scores [P, K, A, D] and their log standard deviation, by weights, in days [P, K] and accounts [P, K, A, 1 + N].
 Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Regularisers:
-    """Their gradient for P members. h_term: None where its weight is 0 for all; `diverse`: whether the bonus is on."""
+    """Gradient of the active terms for P members; h_term: None if off; diverse: whether the bonus is on."""
 
     def __init__(
         self,
@@ -209,7 +211,7 @@ class Regularisers:
         seed: int,
         members: Sequence[int],
     ) -> Regularisers | None:
-        """Those that the settings turn on, None where none is."""
+        """Terms enabled by the settings; None if there are none."""
         diverse = len(members) > 1 and bool(settings["diversity"].any())
         h_term, flat = None, parameters.flat
         if settings["h_term"].any():
@@ -220,7 +222,7 @@ class Regularisers:
         return cls(settings, parameters, decide, spec.action, h_term, diverse)
 
     def gradient(self, day: Tensor, account: Tensor, alive: Tensor) -> Tensor:
-        """[P, D]. day [P, K], account [P, K, A, 1 + N]: states to be learned from; alive: [P] bool."""
+        """Gradient [P, W] on states day [P, K], account [P, K, A, 1 + N]; alive: [P] bool."""
         views = self.parameters.views
         loss = torch.zeros_like(self.settings["diversity"])
 
@@ -230,11 +232,11 @@ class Regularisers:
         if self.h_term is not None:
             loss = loss + self.settings["h_term"] * self.h_term.energy(log_prob_of, self.settings["gamma"])
         if self.diverse:
-            few = max(1, day.shape[1] // DIVERSITY_PART)
-            seen = (day[:, :few], account[:, :few])
-            sound = alive & torch.isfinite(self.parameters.flat).all(1)
-            others = neighbours(sound.tolist())
+            count = max(1, day.shape[1] // DIVERSITY_SUBSAMPLE)
+            states = (day[:, :count], account[:, :count])
+            valid = alive & torch.isfinite(self.parameters.flat).all(1)
+            others = neighbours(valid.tolist())
             loss = loss - self.settings["diversity"] * bonus(
-                views, lambda params: self.decide(params, *seen)[0], others, self.divergence
+                views, lambda params: self.decide(params, *states)[0], others, self.divergence
             )
         return self.parameters.gradient(loss.sum(), partial=True)

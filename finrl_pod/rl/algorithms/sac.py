@@ -1,7 +1,7 @@
 """Soft actor-critic (Haarnoja et al. 2018) and REDQ, randomised ensembled double Q-learning (Chen et al. 2021).
 
-The target is the minimum over a random subset of the critics, drawn anew for each update; the actor climbs the mean of
-all of them, once every `policy_delay` updates.
+REDQ's target is the minimum over a random subset of the critics, resampled at every update; its actor maximises the
+mean of all critics, once every `policy_delay` updates.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.types import Tensor
 
-LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
+LOG_STD_BOUNDS = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
 
 
 def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """A sample tanh(u), u = mean + std noise, and its log-density, summed over D: [..., D] and [...].
+    """Samples tanh(u), u = mean + std noise, [..., D], and their log-density summed over D, [...].
 
         log pi = log N(u) - sum log(1 - tanh(u)^2),   log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
 
-    (appendix C of the paper, in the form that does not overflow).
+    (appendix C of the paper, in a form that does not overflow).
     """
-    action, chance = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
-    return action, chance
+    action, log_prob = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
+    return action, log_prob
 
 
 class _Squashed(torch.autograd.Function):
-    """With its gradient in closed form: d log pi / du = 2 tanh(u), du / d log std = std noise."""
+    """`squashed` with its closed-form gradient: d log pi / du = 2 tanh(u), du / d log std = std noise."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        bounded = log_std.clamp(*LOG_STD)
+        bounded = log_std.clamp(*LOG_STD_BOUNDS)
         change = bounded.exp() * noise
         u = mean + change
         action = torch.tanh(u)
@@ -50,13 +50,13 @@ class _Squashed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None]:
         action, change, within = ctx.saved_tensors
-        by_action, by_chance = outward[0], outward[1].unsqueeze(-1)
-        by_u = by_action * (1 - action * action) + 2 * by_chance * action
-        return by_u, (by_u * change - by_chance) * within, None
+        by_action, by_log_prob = outward[0], outward[1].unsqueeze(-1)
+        by_u = by_action * (1 - action * action) + 2 * by_log_prob * action
+        return by_u, (by_u * change - by_log_prob) * within, None
 
 
 class SAC(ActorCritic):
-    """Every update: critics to the soft value, the actor up the ensemble, the temperature to its entropy."""
+    """Each update fits the critics to the soft value, moves the actor up them, and adapts the temperature."""
 
     config: SACConfig | REDQConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature", "target_entropy")
@@ -70,7 +70,7 @@ class SAC(ActorCritic):
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         super().load_member(p, weights, rest)
-        if not self.config.auto_entropy:  # a fixed temperature is a setting, and settings stay the slot's own
+        if not self.config.auto_entropy:  # a fixed temperature is a setting, and settings belong to the slot
             self.train_state.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
 
     @property
@@ -79,17 +79,17 @@ class SAC(ActorCritic):
 
     @property
     def temperature(self) -> Tensor:
-        """[P]"""
+        """Current temperature [P]."""
         return self.train_state.parts["temperature"].parameters.flat[:, 0].exp()
 
-    def _sampled(self, seen: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """An action [P, K, A, D] of the actor and its log-density [P, K, A]."""
-        mean, log_std = self.network.forward(self.train_state.views("actor"), seen)
+    def _sampled(self, obs: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled actions [P, K, A, D] and their log-density [P, K, A]."""
+        mean, log_std = self.network.forward(self.train_state.views("actor"), obs)
         return squashed(mean, log_std, noise)
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
-        seen = self.adapter.decode(items)
-        return self._sampled(seen, self._noise(seen.account.shape[1]))[0]
+        obs = self.adapter.decode(items)
+        return self._sampled(obs, self._noise(obs.account.shape[1]))[0]
 
     def _extra_shape(self) -> tuple[int, ...]:
         return (2, self.items, self.adapter.accounts, self.spec.action_size)
@@ -100,9 +100,10 @@ class SAC(ActorCritic):
             figures = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
         else:
             with torch.no_grad():
-                following, chance = self._sampled(batch.next_obs, extra[:, 0])
-                ahead = self.next_values(batch.next_obs, following) - temperature.view(-1, 1, 1) * chance
-            figures = self._update_critics(batch, ahead, factor)
+                next_action, log_prob = self._sampled(batch.next_obs, extra[:, 0])
+                next_values = self.next_values(batch.next_obs, next_action)
+                next_values = next_values - temperature.view(-1, 1, 1) * log_prob
+            figures = self._update_critics(batch, next_values, factor)
         if self.updates_actor:
             loss, entropy = self._update_actor(batch, extra[:, 1], temperature, factor)
             self._update_temperature(entropy, factor)
@@ -111,30 +112,30 @@ class SAC(ActorCritic):
         return [*figures, *self.actor_figures]
 
     def _update_actor(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """One step of the actor; returns its loss and its entropy [P]."""
+        """One gradient step of the actor; returns its loss and its entropy, [P] each."""
         if self._kernel is not None:
             gradient, loss, entropy = self._kernel.actor()
             self.train_state.apply_gradient("actor", gradient, loss, factor)
             return loss, entropy
-        action, chance = self._sampled(batch.obs, noise)
+        action, log_prob = self._sampled(batch.obs, noise)
         values = combine_values(self.values(self._fixed, batch.obs, action, self.critics), self.actor_rule)
-        loss = (temperature.view(-1, 1, 1) * chance - values).mean((1, 2))
+        loss = (temperature.view(-1, 1, 1) * log_prob - values).mean((1, 2))
         self.train_state.gradient_step("actor", loss, factor)
-        return loss.detach(), -chance.detach().mean((1, 2))
+        return loss.detach(), -log_prob.detach().mean((1, 2))
 
     @torch.no_grad()
     def _update_temperature(self, entropy: Tensor, factor: float) -> None:
-        """One step of the temperature: J(alpha) = E[-alpha (log pi + target)]; as usual its logarithm is learned."""
+        """One gradient step of log alpha on J(alpha) = E[-alpha (log pi + target)]. entropy: [P]."""
         if not self.config.auto_entropy:
             return
-        above = entropy - self.settings["target_entropy"] * self.spec.action_size
+        excess = entropy - self.settings["target_entropy"] * self.spec.action_size
         log = self.train_state.parts["temperature"].parameters.flat
-        # The gradient of log alpha * above is what stands above.
-        self.train_state.apply_gradient("temperature", above.unsqueeze(1), log[:, 0] * above, factor)
+        # The loss log alpha * excess has the gradient `excess`.
+        self.train_state.apply_gradient("temperature", excess.unsqueeze(1), log[:, 0] * excess, factor)
 
 
 class REDQ(SAC):
-    """Between two steps of the actor its figures are those of the last."""
+    """SAC with many critics. Between two actor updates the actor's metrics are those of the last one."""
 
     config: REDQConfig
     KERNEL = True

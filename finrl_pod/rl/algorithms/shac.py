@@ -1,7 +1,7 @@
-"""Short-horizon actor-critic, Xu et al. 2022 (arXiv:2204.07137): the market's derivative, and a critic for the rest.
+"""Short-horizon actor-critic (Xu et al. 2022, arXiv:2204.07137): the market's derivative and a terminal critic.
 
-Back-propagation through a long episode is noisy and costly; through a short horizon alone it is blind to what comes
-after. So the horizon is short and a critic says what its last state is worth, in the actor's derivative too.
+Back-propagation through a long episode is noisy and costly; through a short horizon alone it ignores later rewards. So
+the horizon is short and a critic values its last state, also in the actor's derivative.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from finrl_pod.types import Tensor
 
 
 class SHAC(DifferentiableAlgorithm):
-    """Every iteration: one step of the actor up
+    """Each iteration takes one gradient step of the actor up
 
-        J = mean over accounts of sum_h discount^h r_h + discount^H V'(s_H)
+        J = mean over accounts of sum_h gamma^h r_h + gamma^H V'(s_H)
 
     (at a truncated episode V' of its final state; after a termination nothing), then `epochs` passes of the critic V
     over the trajectory towards TD(lambda) returns computed with V', then one Polyak update of the target critic V'.
@@ -57,9 +57,9 @@ class SHAC(DifferentiableAlgorithm):
         }
 
     def _terminal_values(self, trajectory: Trajectory) -> tuple[Tensor, Tensor]:
-        """V' [P, G, A] of the state after the last step, and of the one in which a group's window ended, if any did.
+        """V' [P, G, A] of the state after the last step, and of the state in which a group's window ended, if any.
 
-        With gradients by the account. A group's window ends at most once in a trajectory.
+        Differentiable by the account. A group's window ends at most once in a trajectory.
         """
         views = self.train_state.targets["critic"].views
         last = self._value(views, trajectory.day[-1] + 1, trajectory.reached[-1].to(self.dtype))
@@ -74,22 +74,22 @@ class SHAC(DifferentiableAlgorithm):
         return last, self._value(views, day, reached.to(self.dtype))
 
     def _value(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
-        """[P, K, A]: day [P, K], account [P, K, A, 1 + N]."""
+        """Values [P, K, A] for days [P, K] and accounts [P, K, A, 1 + N]."""
         return self.policy.value(views, *self._rows(day, account))
 
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
-        """TD(lambda) returns [H, P, G, A] of every state of the trajectory, by the target critic."""
+        """TD(lambda) returns [H, P, G, A] of all states of the trajectory, from the target critic."""
         horizon, p, groups, accounts = reward.shape
         days, states = _by_item(trajectory.day), _by_item(torch.stack(list(trajectory.account)))
         values = self._value(self.train_state.targets["critic"].views, days, states)
         values = values.view(p, horizon, groups, accounts).transpose(0, 1)
-        following = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
+        next_values = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
         flat = (horizon, p, groups * accounts)
         advantage = gae(
             reward.reshape(flat),
             values.reshape(flat),
-            following.reshape(flat),
+            next_values.reshape(flat),
             trajectory.terminated.reshape(flat),
             truncated.reshape(flat),
             self.settings["gamma"],
@@ -98,7 +98,7 @@ class SHAC(DifferentiableAlgorithm):
         return advantage.view(values.shape) + values
 
     def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: float) -> Tensor:
-        """Passes of the critic over the trajectory; returns the mean loss [P]."""
+        """Fit the critic in `epochs` passes over the trajectory; returns the mean loss [P]."""
         p = target.shape[1]
         data = [_by_item(x) for x in (trajectory.day, torch.stack(list(trajectory.account)).detach(), target)]
         items = data[0].shape[1]
@@ -108,9 +108,9 @@ class SHAC(DifferentiableAlgorithm):
             each = [torch.randperm(items, generator=s, device=self.device) for s in self._shuffles]
             order = torch.stack(each)
             for i in range(self.config.minibatches):
-                chosen = order[:, i * size : (i + 1) * size]
-                day, account, wanted = (x[member, chosen] for x in data)
-                loss = (self._value(self.train_state.views("critic"), day, account) - wanted).square().mean((1, 2))
+                indices = order[:, i * size : (i + 1) * size]
+                day, account, returns = (x[member, indices] for x in data)
+                loss = (self._value(self.train_state.views("critic"), day, account) - returns).square().mean((1, 2))
                 self.train_state.gradient_step("critic", loss, rate_factor)
                 log.append(loss.detach())
         return torch.stack(log).mean(0)
@@ -122,10 +122,10 @@ def _by_item(x: Tensor) -> Tensor:
 
 
 def check(config: SHACConfig, env: MarketVecEnv) -> None:
-    """Raises ConfigError for passes and parts that cannot be."""
+    """Raises ConfigError for invalid epochs or minibatches."""
     items = config.horizon * env.groups
     if items % config.minibatches:
         raise ConfigError(
             f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
-            f"got {config.minibatches}; choose a divisor"
+            f"got {config.minibatches}"
         )

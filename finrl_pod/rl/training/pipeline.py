@@ -153,7 +153,7 @@ class Pipeline:
             owed = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
             self._read(int(counts[WRITTEN]))
             if owed > 0:
-                algorithm.seen = seen
+                algorithm.samples = seen
                 factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
                 algorithm.learn(min(owed, AHEAD * config.gradient_steps), factor)
                 self._hand_over()
@@ -286,7 +286,7 @@ def _work(
     own = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version, told = 0, time.monotonic()
     while not counts[STOP]:
-        if algorithm.seen > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
+        if algorithm.samples > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
             time.sleep(WAIT)
             continue
         if int(counts[VERSION]) != version:
@@ -298,7 +298,7 @@ def _work(
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # the items are there before they are counted
         versions[torch.arange(start, replay.written) % replay.capacity] = version
-        counts[WRITTEN], counts[SEEN] = replay.written, algorithm.seen
+        counts[WRITTEN], counts[SEEN] = replay.written, algorithm.samples
         if pool is None:
             continue
         counts[LOST] = pool.worker_restarts
