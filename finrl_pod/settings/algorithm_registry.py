@@ -25,10 +25,10 @@ from finrl_pod.settings.algorithm_configs import (
 
 @dataclass(frozen=True)
 class AlgorithmInfo:
-    """What a list of algorithms says of one.
+    """Summary of one algorithm.
 
-    kind: "on-policy" learns from what it just did, "off-policy" from a replay, "simulator" from the market's own
-    derivative. actions: "continuous", "discrete" or "both".
+    kind: "on-policy" learns from its current rollout, "off-policy" from a replay buffer, "simulator" from the market's
+    derivative. actions: "continuous", "discrete" or "both". record: class of its settings.
     """
 
     name: str
@@ -60,7 +60,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "ddpg",
-            "deep deterministic policy gradient: an actor that climbs its critic",
+            "deep deterministic policy gradient: an actor that maximises its critic",
             "Lillicrap et al. 2016, arXiv:1509.02971",
             "off-policy",
             "continuous",
@@ -92,7 +92,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "dqn",
-            "deep Q-learning with a replay and a target network",
+            "deep Q-learning with a replay buffer and a target network",
             "Mnih et al. 2015, doi:10.1038/nature14236",
             "off-policy",
             "discrete",
@@ -100,7 +100,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "double_dqn",
-            "double DQN: the network chooses the next action, the target network values it",
+            "double DQN: the network selects the next action, the target network values it",
             "van Hasselt et al. 2016, arXiv:1509.06461",
             "off-policy",
             "discrete",
@@ -116,7 +116,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "d3qn",
-            "dueling double DQN: both together",
+            "dueling double DQN",
             "Wang et al. 2016, arXiv:1511.06581, with van Hasselt et al. 2016",
             "off-policy",
             "discrete",
@@ -132,7 +132,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "shac",
-            "short-horizon actor-critic: the market's derivative, and a critic for what comes after",
+            "short-horizon actor-critic: the market's derivative plus a terminal critic",
             "Xu et al. 2022, arXiv:2204.07137",
             "simulator",
             "continuous",
@@ -144,7 +144,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
 
 @dataclass(frozen=True)
 class AlgorithmExtension:
-    """What goes with an algorithm. settings: those of the algorithm's that turn it on and shape it."""
+    """Optional part of algorithms. settings: those that enable and configure it."""
 
     name: str
     summary: str
@@ -167,14 +167,14 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
         ),
         AlgorithmExtension(
             "kl-diversity",
-            "a bonus for members of a population that act unlike each other",
+            "a bonus for population members whose policies differ",
             "compare Parker-Holder et al. 2020, arXiv:2002.00632",
             _POLICY_GRADIENTS,
             ("diversity",),
         ),
         AlgorithmExtension(
             "critic-ensemble",
-            "several critics: the least, the mean, or the least of a random subset of their values",
+            "several critics: the minimum, the mean, or the minimum of a random subset of their values",
             "Fujimoto et al. 2018, arXiv:1802.09477; Chen et al. 2021, arXiv:2101.05982",
             _CRITICS,
             ("critics", "critic_rule", "critic_subset"),

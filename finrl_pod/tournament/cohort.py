@@ -1,4 +1,4 @@
-"""One generation of a cohort: the pods of one algorithm, trained side by side as the members of one batched learner."""
+"""One generation of a cohort: pods of one algorithm, trained as the members of one batched learner."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from finrl_pod.tournament.run_directory import COUNTS
 from finrl_pod.tournament.scoring import metrics_of, run_members
 from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
 
-LOGGED_ROWS = 20  # learning-curve points kept of a generation
+LOGGED_ROWS = 20  # points of the learning curves per generation
 Step = Callable[[int], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """A learner whose member p is the pod that slot_inits[p] describes.
+    """Pods of one generation: member p of the learner is the pod of slot_inits[p].
 
-    rows: points of its learning curves. written: items of the replay that the slots had before this generation.
+    rows: points of the learning curves. written: items in the slots' replay buffers before this generation.
     """
 
     learner: Learner
@@ -46,14 +46,14 @@ class Cohort:
         seed: int,
         threads: int,
     ) -> Cohort:
-        """Every pod in the state that its slot_init says.
+        """Create the pods in their initial states.
 
-        parent: reads an agent by its id. slots: of that many items of a replay, what the slots kept, if anything.
+        parent: loads an agent by its id. slots: loads the slots' saved state with at most that many items, if any.
         """
         settings = [slot_init.hyperparameters for slot_init in slot_inits]
         learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
         for p, slot_init in enumerate(slot_inits):
-            if slot_init.kind != "fresh" and slot_init.parent is not None:
+            if slot_init.kind != "reinit" and slot_init.parent is not None:
                 learner.restore(parent(slot_init.parent), p)
         algorithm, written = learner.algorithm, 0
         kept = slots(algorithm.slot_items) if algorithm.slot_items else None
@@ -63,29 +63,29 @@ class Cohort:
         return cls(learner, slot_inits, written, [])
 
     def new_replay_items(self) -> dict[str, Tensor]:
-        """What the slots saw in this generation, as far as they keep it; empty where there is no replay."""
+        """Items added to the slots' replay buffers in this generation; empty without a buffer."""
         return self.learner.algorithm.slot_state(self.written)
 
     def train(self, samples: int, schedule: Callable[[int], float], step: Step) -> None:
-        """Train every pod on `samples`. step(samples of all pods) is called after every iteration; False stops."""
+        """Train every pod on `samples`; step(samples of all pods) is called after each iteration, False stops."""
         iterations = -(-samples // self.learner.iteration_samples)
-        seen = 0
+        iteration = 0
 
-        def watch(learner: Learner, metrics: Metrics) -> bool:
-            nonlocal seen
-            seen += 1
+        def after(learner: Learner, metrics: Metrics) -> bool:
+            nonlocal iteration
+            iteration += 1
             more = step(learner.iteration_samples * len(self.slot_inits))
-            if seen % max(1, iterations // LOGGED_ROWS) == 0 or seen == iterations or not more:
+            if iteration % max(1, iterations // LOGGED_ROWS) == 0 or iteration == iterations or not more:
                 values = {name: column.tolist() for name, column in metrics.items()}
                 self.rows.append({"samples": list(learner.samples), **to_plain(values)})
             return more
 
-        self.learner.learn(samples, callback=watch, schedule=schedule)
+        self.learner.learn(samples, callback=after, schedule=schedule)
 
     def scores(
         self, generation: int, market: MarketTensor, config: EnvironmentConfig, validation: tuple[int, int]
     ) -> tuple[list[Score], Floats]:
-        """Validation scores of all pods and their equity [T, P]; one that broke has neither."""
+        """Validation scores of all pods and their equity [T, P]; NaN for diverged pods."""
         algorithm = self.learner.algorithm
         ledger = run_members(algorithm.actor, algorithm.weights(), market, config, *validation)
         metrics, equity = metrics_of(ledger, market), ledger.equity.cpu().numpy().copy()
@@ -106,7 +106,7 @@ class Cohort:
         return scores, equity
 
     def snapshots(self, scores: Mapping[int, Score], data_sha256: str) -> list[AgentSnapshot]:
-        """All pods as saved agents. scores: slot -> what it was given as a score, which names it."""
+        """Snapshots of all pods. scores: slot -> its score, which has the agent's id and parent."""
         return [
             self.learner.snapshot(
                 p, id=scores[slot_init.slot].id, parent=scores[slot_init.slot].parent, data_sha256=data_sha256
@@ -116,7 +116,7 @@ class Cohort:
 
 
 def learning_curves(cohorts: Sequence[Cohort]) -> dict[str, Any]:
-    """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} over all cohorts; None for the pods of another cohort."""
+    """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} of all cohorts; None for pods of other cohorts."""
     slots = [slot_init.slot for cohort in cohorts for slot_init in cohort.slot_inits]
     rows, before = [], 0
     for cohort in cohorts:

@@ -20,39 +20,37 @@ class Leaderboard:
     scores: tuple[Score, ...] = ()
 
     def insert(self, entries: Iterable[Score]) -> Leaderboard:
-        """The updater: entries enter by score and the worst fall off. A score that is not a number never enters."""
+        """Leaderboard with these entries added and the worst dropped; NaN scores are never added."""
         pool = [*self.scores, *(entry for entry in entries if math.isfinite(entry.score))]
         return Leaderboard(self.size, tuple(sorted(pool, key=_rank)[: self.size]))
 
     @property
     def best(self) -> Score | None:
-        """The first, or None while empty."""
+        """Best score, None while empty."""
         return self.scores[0] if self.scores else None
 
     def of_slots(self, slots: Collection[int]) -> Leaderboard:
-        """The part of it that came out of these slots."""
+        """Entries of these slots."""
         return Leaderboard(self.size, tuple(score for score in self.scores if score.slot in slots))
 
     def plain(self) -> list[dict[str, Any]]:
-        """As JSON knows it."""
+        """Entries as JSON values."""
         return [asdict(score) for score in self.scores]
 
     @classmethod
     def from_plain(cls, size: int, rows: Iterable[Mapping[str, Any]]) -> Leaderboard:
-        """Back from `plain`. Raises RunError for rows that are no scores."""
+        """Leaderboard from the rows of `plain`. Raises RunError for invalid rows."""
         return cls(size, tuple(score_from_plain(row) for row in rows))
 
 
 def score_from_plain(row: Mapping[str, Any]) -> Score:
-    """A score as JSON holds it: null stands for a number that is none. Raises RunError for anything else."""
+    """Score from its JSON values, null for NaN. Raises RunError for an invalid row."""
     try:
         metrics = {name: math.nan if value is None else float(value) for name, value in row["metrics"].items()}
         number = math.nan if row["score"] is None else float(row["score"])
         return Score(**{**row, "score": number, "metrics": metrics})
     except (TypeError, KeyError, ValueError, AttributeError):
-        raise RunError(
-            "the saved leaderboard is damaged: a row is no score; restore state.json or start anew"
-        ) from None
+        raise RunError("the saved leaderboard has an invalid row; restore state.json or start a new run") from None
 
 
 def _rank(entry: Score) -> tuple[float, int, str]:
@@ -60,7 +58,7 @@ def _rank(entry: Score) -> tuple[float, int, str]:
 
 
 def ancestry(agent: str, parents: Mapping[str, str | None]) -> list[str]:
-    """The parent first, then its parent, and so on. parents: id -> parent's id, over all agents ever made."""
+    """Ids of the ancestors, parent first. parents: id -> parent's id, of all agents of the run."""
     line: list[str] = []
     current = parents.get(agent)
     while current is not None:
@@ -79,8 +77,10 @@ class ChampionMembers:
 
 
 def choose(board: Leaderboard, config: TournamentConfig) -> ChampionMembers:
-    """The first `config.champion` of the leaderboard: equal shares ("mean"), by validation Sharpe ("sharpe"), or
-    a vote each ("vote")."""
+    """Champion members: the first `config.champion` of the leaderboard, with their shares.
+
+    Shares are equal ("mean"), proportional to the validation Sharpe ratio ("sharpe"), or one vote each ("vote").
+    """
     members: Sequence[Score] = board.scores[: config.champion]
     raw = [max(score.score, 0.0) if config.ensemble == "sharpe" else 1.0 for score in members]
     rule: Literal["mean", "vote"] = "vote" if config.ensemble == "vote" else "mean"

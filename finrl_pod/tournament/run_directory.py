@@ -1,16 +1,16 @@
-"""A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds whole generations.
+"""A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
-config.json            every setting, with the hashes of config and data
-state.json             the last finished generation; renamed into place after all it speaks of was written
+config.json            all settings, with the hashes of config and data
+state.json             the last finished generation; replaced atomically after everything it refers to is written
 snapshots/ID.json + ID.safetensors
-replay/0003-1.safetensors  what the slots of cohort 1 saw in generation 3, of algorithms that learn from a replay
+replay/0003-1.safetensors  items that the slots of cohort 1 collected in generation 3 (off-policy algorithms)
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
                        agents with their scores, parents and settings: {"agents": [...]}
-tensorboard/           the same for TensorBoard, a run a slot
+tensorboard/           the learning curves for TensorBoard, one run per slot
 report.json report.html  written by the application
 
-A segment holds what the slots saw in its generation and is never changed. A generation starts from the segments of
-those before it, whether the run was interrupted or not.
+Replay files are never changed after their generation. A generation always starts from those before it, whether the run
+was interrupted or not.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ STATE: Mapping[str, type | tuple[type, ...]] = {
     "samples": int,
     "train_seconds": (int, float),
 }
-# An agent's file, or the temporary name that one had when its writer was killed.
+# An agent's file, or a temporary file left by a killed writer.
 _SNAPSHOT_FILE = re.compile(r"\.?(?P<id>g\d+s\d+)\.(json|safetensors)(\.\w+)?")
 
 
 class RunDirectory:
-    """One folder for one run of one config on one data set."""
+    """Folder of one run: one config on one data set."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,10 +53,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
-        """A new run. Raises RunError when the folder holds one already or cannot be written."""
+        """Create a run. Raises RunError if the folder has one already or cannot be written."""
         run = cls(path)
         if run._config_file.exists():
-            raise RunError(f"{path} already holds a run; add --resume to go on with it, or choose another --out folder")
+            raise RunError(f"{path} already holds a run; add --resume to continue it, or choose another --out folder")
         write_json(
             run._config_file,
             {
@@ -70,26 +70,24 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
-        """The run in `path`. Raises RunError when there is none, or when config or data are not its own."""
+        """The run in `path`, to continue. Raises RunError if there is none, or if config or data differ."""
         run = cls(path)
         if not run._config_file.exists():
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
-        check_current({"config": run._fact("config", dict)}, path)
-        if run._fact("config_sha256", str) != config.sha256:
-            raise RunError(
-                f"the run in {path} was made with another config or seed; resume it with the one it began with"
-            )
+        check_current({"config": run._config_value("config", dict)}, path)
+        if run._config_value("config_sha256", str) != config.sha256:
+            raise RunError(f"the run in {path} was made with another config or seed; resume it with its own")
         if run.data_sha256 != data_sha256:
             raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """A finished run, to read. Raises RunError when there is none."""
+        """A run to read. Raises RunError if it has no finished generation."""
         run = cls(path)
         if not run._config_file.exists() or not run._state_file.exists():
-            raise RunError(f"{path} holds no run with a finished generation; name the folder that --out named")
-        check_current({"config": run._fact("config", dict)}, path)
+            raise RunError(f"{path} holds no run with a finished generation; name the folder given as --out")
+        check_current({"config": run._config_value("config", dict)}, path)
         return run
 
     # ------------------------------------------------------------------ reading
@@ -97,15 +95,15 @@ class RunDirectory:
     @property
     def config(self) -> RunConfig:
         """The run's config."""
-        return parse(self._fact("config", dict), f"the config of the run in {self.path}")
+        return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
 
     @property
     def data_sha256(self) -> str:
         """Hash of the panel the run was made on."""
-        return str(self._fact("data_sha256", str))
+        return str(self._config_value("data_sha256", str))
 
     def state(self) -> dict[str, Any] | None:
-        """What was saved with the last finished generation, or None before there is one."""
+        """State of the last finished generation, None before the first."""
         if not self._state_file.exists():
             return None
         values = read_json(self._state_file)
@@ -119,18 +117,18 @@ class RunDirectory:
         return snapshots.load(self._snapshots / f"{agent}.json")
 
     def replay(self, generation: int, cohort: int) -> dict[str, Tensor] | None:
-        """What `save_replay` wrote for a cohort's generation, or None."""
+        """Items saved by `save_replay` for a cohort and generation, or None."""
         file = self._replay_file(generation, cohort)
         return tensor_file.load_tensors(file) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
 
     def save_replay(self, generation: int, cohort: int, items: Mapping[str, Tensor]) -> None:
-        """Keep what a cohort's slots saw in a generation, oldest first. Call it before `save_generation`."""
+        """Save the items collected by a cohort in a generation, oldest first. Call it before `save_generation`."""
         tensor_file.save_tensors(self._replay_file(generation, cohort), items)
 
     def forget_replay(self, generation: int, cohort: int) -> None:
-        """Remove it: everything in it has left the replay."""
+        """Remove saved items that the replay buffers no longer hold."""
         self._replay_file(generation, cohort).unlink(missing_ok=True)
 
     def save_generation(
@@ -141,22 +139,22 @@ class RunDirectory:
         metrics: Mapping[str, Any],
         state: Mapping[str, Any],
     ) -> None:
-        """Write a finished generation; state.json comes last and makes it count. Snapshots not in `keep` go."""
+        """Write a finished generation, state.json last. Snapshots not in `keep` are removed."""
         for agent in agents:
             snapshots.save(self._snapshots, agent)
         write_json(self.path / "metrics" / f"{generation:04d}.json", metrics)
         tensorboard_log.write(self.path / "tensorboard", generation, metrics)
         write_json(self._state_file, state)
         for file in self._snapshots.iterdir():
-            # Somebody else's file in this folder is none of ours to remove.
+            # Remove files of this program only.
             ours = _SNAPSHOT_FILE.fullmatch(file.name)
             if ours and (ours["id"] not in keep or file.name.startswith(".")):
                 file.unlink()
 
-    def _fact(self, name: str, kind: type) -> Any:
+    def _config_value(self, name: str, kind: type) -> Any:
         value = read_json(self._config_file).get(name)
         if not isinstance(value, kind):
-            raise RunError(f"{self._config_file} is damaged: it lacks {name}; restore it or start a new run")
+            raise RunError(f"{self._config_file} is damaged: {name} is missing; restore it or start a new run")
         return value
 
     def _replay_file(self, generation: int, cohort: int) -> Path:
@@ -175,15 +173,16 @@ class RunDirectory:
         return self.path / "snapshots"
 
 
-COUNTS = "counts"  # of what was ever written and seen; the segments' tensors are [P, n, ...]
+COUNTS = "counts"  # items ever written, samples and updates; the other tensors are [P, n, ...]
 
 
 def load_slot_state(
     run: RunDirectory, cohort: int, generation: int, items: int
 ) -> tuple[dict[str, Tensor], int] | None:
-    """The replay as it was after a generation: its last `items` items and counts, and the first generation in it.
+    """Replay buffers after a generation, and the first generation whose items they hold.
 
-    None where nothing was kept. Raises RunError when a segment is missing.
+    The result holds the last `items` items and the counts; None if nothing was saved. Raises RunError if a file is
+    missing.
     """
     newest = run.replay(generation, cohort)
     if newest is None:
@@ -194,7 +193,9 @@ def load_slot_state(
         first -= 1
         older = run.replay(first, cohort)
         if older is None:
-            raise RunError(f"the run in {run.path} lacks the replay of generation {first}; restore it or start anew")
+            raise RunError(
+                f"the run in {run.path} lacks the replay items of generation {first}; restore them or start a new run"
+            )
         older.pop(COUNTS)
         parts.insert(0, older)
     joined = {name: torch.cat([part[name] for part in parts], 1)[:, -wanted:] for name in newest}

@@ -29,13 +29,13 @@ def run_members(
     first: int,
     last: int,
 ) -> Ledger:
-    """P accounts from bar first to last, each led by one member, without exploration.
+    """Simulate P accounts from bar first to last, each controlled by one member without exploration.
 
-    The equity of a member whose weights are ever no numbers is NaN throughout.
+    The equity of a member that ever has NaN weights is NaN throughout.
     """
     members = next(iter(params.values())).shape[0]
     close = market.close.double()
-    sound = torch.ones(members, 1, dtype=torch.bool, device=close.device)
+    valid = torch.ones(members, 1, dtype=torch.bool, device=close.device)
     turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
@@ -44,12 +44,12 @@ def run_members(
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
-        wanted = target_weights(actor, params, market.features[t], market.tradable[t], held, worth, close[t], config)
-        sound.logical_and_(torch.isfinite(wanted).all(-1, keepdim=True))
-        return torch.where(sound, wanted, 0.0)
+        weights = target_weights(actor, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
+        return torch.where(valid, weights, 0.0)
 
     ledger = simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
-    return replace(ledger, equity=torch.where(sound[:, 0], ledger.equity, torch.nan))
+    return replace(ledger, equity=torch.where(valid[:, 0], ledger.equity, torch.nan))
 
 
 def score_members(
@@ -60,7 +60,7 @@ def score_members(
     first: int,
     last: int,
 ) -> list[dict[str, float]]:
-    """Metrics of each member over bars first to last; all NaN for a member whose weights were no numbers."""
+    """Metrics of each member over bars first to last; all NaN for a member that had NaN weights."""
     return metrics_of(run_members(actor, params, market, config, first, last), market)
 
 

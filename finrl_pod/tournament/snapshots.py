@@ -22,7 +22,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read them on the CPU. Raises RunError when the file is missing or damaged."""
+    """Read name -> tensor on the CPU. Raises RunError if the file is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -31,12 +31,12 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from None
     except SafetensorError:
-        raise RunError(f"{path} is damaged: it is no file of tensors; restore it or start a new run") from None
+        raise RunError(f"{path} is damaged: not a safetensors file; restore it or start a new run") from None
     return tensors
 
 
 def save(folder: Path, snapshot: AgentSnapshot) -> Path:
-    """Write `ID.safetensors` and then `ID.json`, which names the first one's hash. Returns the JSON file's path."""
+    """Write `ID.safetensors`, then `ID.json` with its hash. Returns the path of the JSON file."""
     from safetensors.torch import save as to_bytes
 
     tensors = {f"weights.{name}": value.contiguous() for name, value in snapshot.weights.items()}
@@ -56,7 +56,7 @@ def save(folder: Path, snapshot: AgentSnapshot) -> Path:
 
 
 def load(path: Path) -> AgentSnapshot:
-    """Read a snapshot by the path of its JSON file. Raises RunError when it is missing or damaged."""
+    """Read a snapshot from the path of its JSON file. Raises RunError if it is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -67,7 +67,7 @@ def load(path: Path) -> AgentSnapshot:
         data = weights_file.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read snapshot {weights_file}: {error.strerror}") from None
-    damaged = RunError(f"snapshot {weights_file} is damaged: its content is not what was saved; use another run")
+    damaged = RunError(f"snapshot {weights_file} is damaged: its hash differs from the saved one; restore it")
     if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
         raise damaged
     try:
@@ -92,7 +92,7 @@ def load(path: Path) -> AgentSnapshot:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has no tuples: what is a list in a spec was one."""
+    """Replace lists by tuples, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

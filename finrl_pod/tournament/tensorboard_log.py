@@ -1,4 +1,4 @@
-"""Learning curves as event files that TensorBoard reads: a run a slot, a file a generation, each whole or not there."""
+"""Learning curves as TensorBoard event files: one run per slot, one file per generation, each written atomically."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from finrl_pod.errors import RunError
 def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
     """Write `folder`/slot-SS/events.out.tfevents.GGGG for each slot; writing a generation again replaces its files.
 
-    metrics: {"slots": [P], "rows": [{"samples": [P], name: [P]}]}; a None is left out. A scalar's step is the number
-    of samples its agent has seen, so a slot that is refilled starts a new curve. Raises RunError.
+    metrics: {"slots": [P], "rows": [{"samples": [P], name: [P]}]}; None is omitted. A scalar's step is the
+    number of samples of its agent, so a replaced slot starts a new curve. Raises RunError.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tensorboard.compat.proto.event_pb2 import Event
@@ -35,7 +35,7 @@ def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
                         if name != "samples" and column[p] is not None
                     ]
                     step = row["samples"][p]
-                    if step is None:  # a point of another cohort's
+                    if step is None:  # a row of another cohort
                         continue
                     writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=values)))
                 writer.close()

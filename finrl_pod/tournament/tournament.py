@@ -1,7 +1,7 @@
-"""The tournament on one machine: generations of pods trained side by side, scored on validation, bred from the best.
+"""The tournament: generations of pods, trained side by side and ranked by validation score (population-based training).
 
-A generation is the unit of work: it starts from what the last one left on disk, draws from streams keyed by its own
-number, and counts only once it is wholly written. So a run that was killed and resumed equals one that was not.
+A generation is the unit of work: it starts from what the previous one saved, uses random streams keyed by its number,
+and counts only once it is completely written. A run that was killed and resumed therefore equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finrl_pod.tournament.settings import check
 from finrl_pod.types import Floats, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
-# Told of every generation before it counts: its number, the scores of its pods, their equity [T, pods] on validation.
+# Called for every generation before it is saved: number, scores of its pods, validation equity [T, pods].
 Record = Callable[[int, Sequence[Score], Floats], None]
 
 
@@ -53,7 +53,7 @@ class _State:
 
 
 class Tournament:
-    """Breeds pods for a number of generations and keeps a leaderboard."""
+    """Trains generations of pods and keeps a leaderboard."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Tournament:
         report: ProgressCallback = lambda _: None,
         record: Record = lambda *_: None,
     ) -> None:
-        """make_env(member ids) gives the training environments; validation: first and last bar of the scoring split.
+        """make_env: member ids -> training environments. validation: first and last bar of the scoring split.
 
-        record: keeps count of what was tried; a generation that is repeated after a kill is told again.
+        record: registers trials; called again for a generation that is repeated after a kill.
         """
         check(config.tournament, cohorts=1 + len(config.cohorts))
         self.record = record
@@ -77,10 +77,10 @@ class Tournament:
         self._began = time.perf_counter()
         self._fresh_samples = 0  # of this process
         self._taken = 0  # of this generation
-        self._oldest: dict[int, int] = {}  # cohort -> the first generation whose replay is still looked at
+        self._oldest: dict[int, int] = {}  # cohort -> first generation whose replay items are still in use
 
     def run(self) -> Outcome:
-        """Train until the last generation or the wall-clock limit; goes on from what the run directory holds."""
+        """Train until the last generation or the wall-clock limit, continuing from the run directory."""
         settings = self.config.tournament
         state = self._restored() or _State(-1, Leaderboard(settings.leaderboard), (), {}, 0, 0.0)
         while state.generation + 1 < settings.generations:
@@ -88,7 +88,7 @@ class Tournament:
                 break
             state = self._generation(state)
         if not state.leaderboard.scores:
-            raise RunError("no agent reached a validation score that is a number; lower agent.learning_rate")
+            raise RunError("all agents diverged: no validation score is a number; lower agent.learning_rate")
         return Outcome(state.leaderboard, state.parents, state.samples, state.train_seconds)
 
     # ------------------------------------------------------------------ one generation
@@ -121,7 +121,7 @@ class Tournament:
         return done
 
     def _slot_inits(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[SlotInit]:
-        """How the pods of a cohort begin. Agents inherit within their cohort: no other's weights would fit."""
+        """Initial states of a cohort's pods; agents are copied within a cohort only, where weights fit."""
         config = self.config
         if number == 0:
             return initial_slots(agent, places, config.seed)
@@ -146,7 +146,7 @@ class Tournament:
         )
 
     def _schedule(self, number: int, agent: AgentConfig) -> Callable[[int], float]:
-        """The learning rate falls over the whole tournament, not over each generation."""
+        """Learning-rate factor, which decays over the whole tournament."""
         settings = self.config.tournament
         if agent.learning_rate_schedule == "constant":
             return lambda _: 1.0
@@ -154,7 +154,7 @@ class Tournament:
         return lambda done: max(1 - (number * settings.samples_per_generation + done) / total, 0.0)
 
     def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
-        """Called after every iteration: reports progress and minds the clock."""
+        """Callback after every iteration: reports progress, returns False at the time limit."""
         settings, each = self.config.tournament, cohort.learner.iteration_samples
         total = -(-settings.samples_per_generation // each) * each * settings.pods * settings.generations
         named = f" ({cohort.learner.config.algorithm})" if self.config.cohorts else ""
@@ -180,7 +180,7 @@ class Tournament:
         return watch
 
     def _over(self, seconds: float) -> bool:
-        """Whether training took as long as it may."""
+        """Whether the wall-clock limit of training is reached."""
         limit = self.config.tournament.seconds
         return bool(limit) and seconds >= limit
 
@@ -203,7 +203,7 @@ class Tournament:
                 self.run_directory.save_replay(state.generation, place, seen)
         metrics = {**learning_curves(cohorts), "agents": to_plain(plain["current"])}
         self.run_directory.save_generation(state.generation, agents, keep, metrics, to_plain(plain))
-        for place, first in self._oldest.items():  # no resumed run can ask for what lies before
+        for place, first in self._oldest.items():  # a resumed run cannot need older items
             self.run_directory.forget_replay(first - 1, place)
 
     def _restored(self) -> _State | None:

@@ -233,7 +233,7 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_is_lost(name: str) 
     learner = small_learner(**ours)
     before = learner.snapshot()
     with pytest.raises(
-        RunError, match=r"^snapshot g02s05 does not fit this agent: \w+ has shape .*, needed .*; use the"
+        RunError, match=r"^snapshot g02s05 does not fit this agent: \w+ has shape .*, expected .*; use the"
     ):
         learner.restore(snapshot)
     assert same(learner.snapshot(), before)
@@ -258,7 +258,7 @@ def test_a_snapshot_of_other_settings_is_refused_and_nothing_is_lost(
 
 def test_a_snapshot_of_a_market_with_shorts_is_refused_where_scores_pass_a_softmax() -> None:
     one, other = (zoo.small_learner("sac", policy="mlp", rules={"short": short}) for short in (True, False))
-    with pytest.raises(RunError, match="its action is 'direct', needed 'softmax'"):
+    with pytest.raises(RunError, match="its action is 'direct', expected 'softmax'"):
         other.restore(one.snapshot())
 
 

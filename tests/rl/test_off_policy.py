@@ -12,7 +12,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.off_policy import Batch
 from finrl_pod.rl.algorithms.registry import make_algorithm
-from finrl_pod.rl.algorithms.sac import LOG_STD, squashed
+from finrl_pod.rl.algorithms.sac import LOG_STD_BOUNDS, squashed
 from finrl_pod.rl.networks.critics import combine_values, draw_subsets
 from finrl_pod.rl.networks.layers import mlp, mlp_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput
@@ -130,7 +130,7 @@ def test_far_out_the_density_stays_a_number() -> None:
     assert torch.isfinite(chance).all()
     assert action.abs().max() <= 1
     assert torch.isfinite(torch.autograd.grad(chance.sum(), mean)[0]).all()
-    wide = torch.full((1, 2), LOG_STD[1] + 1).double().requires_grad_()
+    wide = torch.full((1, 2), LOG_STD_BOUNDS[1] + 1).double().requires_grad_()
     _, chance = squashed(torch.zeros(1, 2).double(), wide, torch.ones(1, 2).double())
     assert not torch.autograd.grad(chance.sum(), wide)[0].any(), "beyond the bound nothing pulls"
 
@@ -242,7 +242,7 @@ def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
 
     def sampled(x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, log_std = actor(x).split(D, -1)
-        base = Normal(mean, log_std.clamp(*LOG_STD).exp())
+        base = Normal(mean, log_std.clamp(*LOG_STD_BOUNDS).exp())
         u = mean + base.scale * noise
         return torch.tanh(u), (base.log_prob(u) - TanhTransform().log_abs_det_jacobian(u, torch.tanh(u))).sum(-1)
 

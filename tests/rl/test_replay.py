@@ -57,7 +57,7 @@ def test_a_replay_that_does_not_fit_into_memory_is_refused_before_it_is_made(mon
         Replay(FIELDS, 4, 100_000_000, CPU, accounts=2)
     # 4 members x 100 M items x 16 bytes
     expected = (
-        "agent.buffer_size of 200,000,000 transitions for 4 members takes 6.0 GiB and 2.0 GiB are free; lower it to "
+        "agent.buffer_size of 200,000,000 transitions for 4 members takes 6.0 GiB, 2.0 GiB are free; lower it to "
     )
     assert str(refused.value).startswith(expected)
     assert str(refused.value).endswith("53,687,091 or less")
@@ -85,7 +85,7 @@ def test_a_saved_replay_that_does_not_fit_is_refused() -> None:
     other = Replay(FIELDS, 2, 7, CPU)
     other.load(saved, 9)
     assert all(torch.equal(x, other.data[name]) for name, x in ring.data.items())
-    with pytest.raises(RunError, match="holds 5 items where 7 are wanted"):
+    with pytest.raises(RunError, match="has 5 items, expected 7"):
         other.load(ring.latest(5), 9)
     with pytest.raises(RunError, match=r"x has shape \(1, 7, 2\)"):
         other.load({name: x[:1] for name, x in saved.items()}, 9)

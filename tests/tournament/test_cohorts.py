@@ -146,10 +146,10 @@ def test_a_lost_replay_is_named(finished: Path, tmp_path: Path) -> None:
     tournament(mixed(generations=2), folder).run()
     (folder / "replay" / "0000-1.safetensors").unlink()
     run = RunDirectory.open(folder)
-    with pytest.raises(RunError, match="lacks the replay of generation 0"):
+    with pytest.raises(RunError, match="lacks the replay items of generation 0"):
         run_directory.load_slot_state(run, 1, 1, 64)
     (folder / "replay" / "0001-1.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(RunError, match="is damaged: it is no file of tensors"):
+    with pytest.raises(RunError, match="is damaged: not a safetensors file"):
         run_directory.load_slot_state(run, 1, 1, 64)
 
 

@@ -35,7 +35,7 @@ def next_inits(
 
 def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
     slot_inits = initial_slots(AGENT, range(4), seed=0)
-    assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "fresh", None) for i in range(4)]
+    assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "reinit", None) for i in range(4)]
     assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
     drawn = [tuple(s.hyperparameters.values()) for s in slot_inits]
     assert len(set(drawn)) == 4
@@ -44,16 +44,16 @@ def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
 def test_the_worst_are_refilled_and_the_best_go_on() -> None:
     slot_inits = next_inits([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], exploit_fraction=0.5, reinit_fraction=0.125)
     kinds = {s.slot: s.kind for s in slot_inits}
-    assert Counter(kinds.values()) == {"fresh": 1, "inherit": 4, "continue": 3}
-    assert kinds[0] == "fresh"  # the worst
+    assert Counter(kinds.values()) == {"reinit": 1, "exploit": 4, "continue": 3}
+    assert kinds[0] == "reinit"  # the worst
     assert {slot for slot, kind in kinds.items() if kind == "continue"} == {1, 4, 6}  # the best three
     for s in slot_inits:
         if s.kind == "continue":
             assert s.parent == f"g00s{s.slot:02d}"
             assert s.hyperparameters == score().hyperparameters
-        if s.kind == "inherit":
+        if s.kind == "exploit":
             assert s.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # the board's upper half
-        if s.kind == "fresh":
+        if s.kind == "reinit":
             assert s.parent is None
 
 
@@ -63,12 +63,12 @@ def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> Non
     assert {s.parent for s in slot_inits} <= {"g00s00", "g00s01"}
 
 
-@pytest.mark.parametrize(("pods", "fresh", "inherit", "expected"), [
+@pytest.mark.parametrize(("pods", "reinit", "exploit", "expected"), [
     (1, 0.125, 0.5, {"continue": 1}),
-    (10, 0.3, 0.7, {"fresh": 3, "inherit": 7}),
-    (100, 0.29, 0.57, {"fresh": 29, "inherit": 57, "continue": 14}),  # 0.29 x 100 is 28.999… in binary
+    (10, 0.3, 0.7, {"reinit": 3, "exploit": 7}),
+    (100, 0.29, 0.57, {"reinit": 29, "exploit": 57, "continue": 14}),  # 0.29 x 100 is 28.999… in binary
     (3, 0.0, 0.0, {"continue": 3}),
-    (3, 1.0, 0.0, {"fresh": 3}),
+    (3, 1.0, 0.0, {"reinit": 3}),
 ])  # fmt: skip
 def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expected: dict[str, int]) -> None:
     slot_inits = next_inits([float(i) for i in range(pods)], reinit_fraction=fresh, exploit_fraction=inherit)
@@ -77,14 +77,14 @@ def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expe
 
 def test_a_slot_without_a_score_is_always_refilled() -> None:
     slot_inits = next_inits([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
-    assert [s.kind for s in slot_inits] == ["inherit", "continue", "inherit", "continue"]
+    assert [s.kind for s in slot_inits] == ["exploit", "continue", "exploit", "continue"]
     assert {slot_inits[0].parent, slot_inits[2].parent} == {"g00s01"}
 
 
 def test_without_any_score_all_start_anew() -> None:
     assert [s.kind for s in next_inits([math.nan, math.nan], exploit_fraction=0.5, reinit_fraction=0.0)] == [
-        "fresh",
-        "fresh",
+        "reinit",
+        "reinit",
     ]
 
 
@@ -106,7 +106,7 @@ def test_every_slot_is_born_once_and_the_same_again(
     for s in slot_inits:
         if not math.isfinite(values[s.slot]):
             assert s.kind != "continue"
-        assert (s.parent is None) == (s.kind == "fresh")
+        assert (s.parent is None) == (s.kind == "reinit")
         assert set(s.hyperparameters) == set(searched(AGENT))
 
 

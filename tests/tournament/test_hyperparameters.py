@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
-from finrl_pod.tournament.generator import BOUNDS, RATE_FACTOR, configured, draw, perturb, searched
+from finrl_pod.tournament.generator import BOUNDS, RATE_FACTOR, configured, perturb, sample_hyperparameters, searched
 
 AGENT = PPOConfig()
 agents = st.builds(
@@ -29,7 +29,7 @@ def horizon(share: float) -> float:
 
 @given(agents, seeds)
 def test_draws_stay_within_their_range_and_bounds(agent: PPOConfig, seed: int) -> None:
-    values = draw(agent, np.random.default_rng(seed))
+    values = sample_hyperparameters(agent, np.random.default_rng(seed))
     assert set(values) == set(searched(agent))
     for name in searched(agent):
         low, high = BOUNDS[name]
@@ -50,7 +50,9 @@ def test_draws_stay_within_their_range_and_bounds(agent: PPOConfig, seed: int) -
 
 def test_draws_spread_to_both_sides_over_the_whole_range() -> None:
     stream = np.random.default_rng(0)
-    rates = np.array([draw(AGENT, stream)["learning_rate"] for _ in range(2000)]) / AGENT.learning_rate
+    rates = (
+        np.array([sample_hyperparameters(AGENT, stream)["learning_rate"] for _ in range(2000)]) / AGENT.learning_rate
+    )
     moves = np.log(rates) / math.log(RATE_FACTOR)  # uniform on [-1, 1]
     assert abs(moves.mean()) < 0.06
     assert abs(moves.std() - 1 / math.sqrt(3)) < 0.03
@@ -87,13 +89,13 @@ def test_up_and_down_come_at_even_odds_and_resampling_at_its_own() -> None:
 def test_resample_always_is_a_fresh_draw() -> None:
     one = perturb(configured(AGENT), 1.25, 1.0, AGENT, np.random.default_rng(4))
     other = perturb(dict.fromkeys(searched(AGENT), 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
-    assert one == other == draw(AGENT, np.random.default_rng(4))
+    assert one == other == sample_hyperparameters(AGENT, np.random.default_rng(4))
 
 
 @pytest.mark.parametrize("name", ["gamma", "gae_lambda"])
 def test_a_horizon_without_end_is_drawn_as_the_longest_that_there_is(name: str) -> None:
     """A factor on the value itself would leave horizons of one or two bars."""
     agent = A2CConfig(**{name: 1.0})
-    drawn = [draw(agent, np.random.default_rng(seed))[name] for seed in range(200)]
+    drawn = [sample_hyperparameters(agent, np.random.default_rng(seed))[name] for seed in range(200)]
     assert min(drawn) >= 1 - RATE_FACTOR * (1 - BOUNDS[name][1]) - 1e-12
     assert perturb({**configured(agent)}, 1.2, 0.0, agent, np.random.default_rng(0))[name] > 0.998

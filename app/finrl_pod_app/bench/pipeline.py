@@ -13,7 +13,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.pipeline import Figures, Pipeline
+from finrl_pod.rl.training.pipeline import Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod_app.bench.rows import Row, median_row
 from finrl_pod_app.bench.training import log_progress
@@ -49,7 +49,7 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
     make_env = functools.partial(GymnasiumVecEnv, settings.env, envs=settings.envs)
     make_here = functools.partial(make_env, device=device)
     each: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
-    figures: list[Figures] = []
+    figures: list[PipelineStats] = []
     for run in range(settings.runs):
         each["sync"].append(_alternating(make_here, config, settings.steps, run))
         rates, done = _concurrent(make_env, make_here, config, settings.steps, run)
@@ -92,10 +92,10 @@ def _concurrent(
     config: SACConfig,
     steps: int,
     seed: int,
-) -> tuple[tuple[float, float], Figures]:
+) -> tuple[tuple[float, float], PipelineStats]:
     with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
         first = pipeline.learn(LEARNING_STARTS + config.gradient_steps)
-        before = (pipeline.figures.samples, first.updates)
+        before = (pipeline.stats.samples, first.updates)
         began = time.perf_counter()
         done = pipeline.learn(steps)
         spent = time.perf_counter() - began

@@ -1,6 +1,6 @@
-"""Training with collecting and learning at once: quicker where a step of the environment costs as much as an update.
+"""Asynchronous training, faster than `training` if an environment step costs about as much as an update.
 
-It cannot be repeated exactly, so it is not continued either: a stop keeps the weights that were reached.
+Results depend on timing, so runs are neither reproducible nor resumable: a stop keeps the weights reached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import Episode, GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
-from finrl_pod.rl.training.pipeline import Figures, Pipeline
+from finrl_pod.rl.training.pipeline import Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod_app.gymnasium_training.config import TrainingConfig, check
@@ -29,10 +29,10 @@ from finrl_pod_app.services.output_folder import RUN, locked_folder
 def train_async(
     config: TrainingConfig, out: Path, *, evaluation: int = EPISODES, progress: ProgressCallback = lambda _: None
 ) -> dict[str, Any]:
-    """As `training.train`, with figures of the pipeline in the result.
+    """Train a run; like `training.train`, with statistics of the pipeline in the result.
 
-    Raises ConfigError for settings that cannot be, RunError where collecting or the evaluation fails, Interrupted after
-    Ctrl-C or SIGTERM; in all of these what was learned is kept.
+    Raises ConfigError for invalid settings, RunError if collecting or evaluation fails, Interrupted after Ctrl-C or
+    SIGTERM; the weights learned until then are saved.
     """
     check(config)
     assert isinstance(config.agent, OffPolicyConfig)
@@ -45,39 +45,39 @@ def train_async(
     )
     make_here = functools.partial(GymnasiumVecEnv, config.env, envs=config.envs, device=config.device)
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here)
-    with locked_folder(out, RUN), catch_stop_signals() as asked:
-        folder.begin(config.plain())
-        ended = _learn(pipeline, config, scores, asked, progress)
-        figures, algorithm = pipeline.figures, pipeline.algorithm
-        if ended is not None and not figures.updates:
+    with locked_folder(out, RUN), catch_stop_signals() as signals:
+        folder.create(config.plain())
+        ended = _learn(pipeline, config, scores, signals, progress)
+        stats, algorithm = pipeline.stats, pipeline.algorithm
+        if ended is not None and not stats.updates:
             raise ended
         weights = {f"0.{name}": x for name, x in algorithm.member(0)[0].items()}
-        result = _result(config, scores, figures, [bool(x) for x in algorithm.alive], out)
+        result = _result(config, scores, stats, [bool(x) for x in algorithm.alive], out)
         folder.finish(weights, result)
         if ended is not None:
-            raise RunError(f"{ended}; {_kept(figures, config, out)}")
-        if not asked:
+            raise RunError(f"{ended}; {_saved_weights_message(stats, config, out)}")
+        if not signals:
             with contextlib.suppress(Interrupted):
-                result["evaluation"] = evaluate(algorithm.greedy, config, evaluation, stopped=lambda: asked)
+                result["evaluation"] = evaluate(algorithm.greedy, config, evaluation, stopped=lambda: signals)
                 folder.finish(weights, result)
-    if asked:
-        raise Interrupted(f"stopped; {_kept(figures, config, out)}")
+    if signals:
+        raise Interrupted(f"stopped; {_saved_weights_message(stats, config, out)}")
     return result
 
 
 def _learn(
-    pipeline: Pipeline, config: TrainingConfig, scores: Scores, asked: list[int], progress: ProgressCallback
+    pipeline: Pipeline, config: TrainingConfig, scores: Scores, signals: list[int], progress: ProgressCallback
 ) -> RunError | None:
-    """Until all steps are done or a stop is asked for; returns why it ended before, where something failed."""
+    """Train until all steps are done or a stop is requested; returns the error that ended it, if any."""
     began = time.monotonic()
 
     def after(pipeline: Pipeline, episodes: list[Any]) -> bool:
-        samples = min(pipeline.figures.samples, config.steps)
+        samples = min(pipeline.stats.samples, config.steps)
         scores.add((Episode(*episode) for episode in episodes), samples)
         rate = samples / max(time.monotonic() - began, 1e-9)
         progress(
             Progress(
-                stage=f"training {config.agent.algorithm} on {config.env}, collecting and learning at once",
+                stage=f"training {config.agent.algorithm} on {config.env}, asynchronously",
                 samples=samples,
                 total_samples=config.steps,
                 samples_per_second=rate,
@@ -86,33 +86,35 @@ def _learn(
                 detail="" if scores.best is None else f"score {scores.now:.1f}, best {scores.best:.1f}",
             )
         )
-        return not asked
+        return not signals
 
     with pipeline:
         try:
             pipeline.learn(config.steps, after=after)
-        except RunError as error:  # what was learned until then is kept
+        except RunError as error:  # the weights learned until then are saved
             return error
     return None
 
 
-def _kept(figures: Figures, config: TrainingConfig, out: Path) -> str:
+def _saved_weights_message(stats: PipelineStats, config: TrainingConfig, out: Path) -> str:
     return (
-        f"the weights after {min(figures.samples, config.steps):,} of {config.steps:,} steps are in {out / WEIGHTS}, "
-        "and a run with --pipeline async is not continued"
+        f"the weights after {min(stats.samples, config.steps):,} of {config.steps:,} steps are in {out / WEIGHTS}, "
+        "and runs with --pipeline async cannot be resumed"
     )
 
 
-def _result(config: TrainingConfig, scores: Scores, figures: Figures, alive: list[bool], out: Path) -> dict[str, Any]:
-    """As result.json holds it, before an evaluation."""
+def _result(
+    config: TrainingConfig, scores: Scores, stats: PipelineStats, alive: list[bool], out: Path
+) -> dict[str, Any]:
+    """Values of result.json, before the evaluation."""
     return {
         "env": config.env,
         "algorithm": config.agent.algorithm,
         "seed": config.seed,
-        "steps": min(figures.samples, config.steps),
-        "updates": figures.updates,
-        "seconds": round(figures.seconds, 3),
-        "samples_per_second": round(figures.samples / max(figures.seconds, 1e-9), 1),
+        "steps": min(stats.samples, config.steps),
+        "updates": stats.updates,
+        "seconds": round(stats.seconds, 3),
+        "samples_per_second": round(stats.samples / max(stats.seconds, 1e-9), 1),
         "episodes": scores.episodes,
         "unscored": scores.unscored,
         "score": scores.each,
@@ -120,7 +122,7 @@ def _result(config: TrainingConfig, scores: Scores, figures: Figures, alive: lis
         "curve": scores.curve,
         "evaluation": None,
         "alive": alive,
-        "workers_lost": figures.worker_restarts,
-        "pipeline": {"ratio": figures.ratio, "staleness": figures.staleness, "most_stale": figures.most_stale},
+        "workers_lost": stats.worker_restarts,
+        "pipeline": {"ratio": stats.ratio, "staleness": stats.staleness, "most_stale": stats.most_stale},
         "weights": str(out / WEIGHTS),
     }

@@ -1,4 +1,4 @@
-"""What is to be trained: everything that a run on a Gymnasium environment depends on."""
+"""Config of a training run on a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.overrides import parse_setting
 
-NEVER = 1e9  # of a limit that is never reached
+NEVER = 1e9  # disables a limit
 MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """env: "gym:NAME". workers: processes that step it, 0 for this one. envs: of a member. steps: of a member, in all.
+    """All settings of a run.
 
-    pipeline: "sync" collects and learns in turn and repeats exactly; "async" does both at once. device: where the agent
-    learns, and acts too unless it is async; environments are stepped on the CPU.
+    env: "gym:NAME". steps: environment steps per member. envs: environments per member. workers: processes that step
+    them, 0 for this one. pipeline: "sync" alternates collecting and learning and is reproducible, "async" does both at
+    the same time. device: of networks and updates; environments are stepped on the CPU.
     """
 
     env: str
@@ -43,35 +44,37 @@ class TrainingConfig:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def plain(self) -> dict[str, Any]:
-        """As config.json holds it."""
+        """Values for config.json."""
         return {**dataclasses.asdict(self), "version": __version__}
 
 
 def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
     """TrainingConfig of a saved config.json. Raises ConfigError for unknown settings, RunError for other files."""
     if missing := {"env", "agent", "steps"} - values.keys():
-        raise RunError(f"config.json has no {min(missing)!r}, so it is of no run of train --env; name another folder")
+        raise RunError(f"config.json has no {min(missing)!r}, so it is not a run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
-    known = {"device": "cpu", **values}  # runs of before there was a choice
+    known = {"device": "cpu", **values}  # older runs have no device
     return TrainingConfig(agent=agent, **{name: known[name] for name in fields})
 
 
 def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
-    """The algorithm's usual settings for such environments, with some replaced.
+    """Default settings of an algorithm for Gymnasium environments, with overrides.
 
-    settings: `name=value` in TOML's notation. Raises ConfigError for an algorithm or a setting there is none of.
+    settings: overrides as `name=value` in TOML notation. Raises ConfigError for unknown algorithms and settings.
     """
     if algorithm not in ALGORITHMS:
         parse({"agent": {"algorithm": algorithm}}, "--algorithm")
     given = dict(map(parse_setting, settings))
     horizon = given.get("horizon")
-    ours = default_settings(algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None)
-    return parse({"agent": {"algorithm": algorithm, **ours, **given}}, "--set").agent
+    defaults = default_settings(
+        algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None
+    )
+    return parse({"agent": {"algorithm": algorithm, **defaults, **given}}, "--set").agent
 
 
 def default_algorithm(env: str) -> str:
-    """For the environment's kind of actions. Raises as `make_gymnasium` and `shapes_of`."""
+    """ "dqn" for discrete actions, else "sac". Raises as `make_gymnasium` and `shapes_of`."""
     made = make_gymnasium(env)
     choices = shapes_of(made, env).choices
     made.close()
@@ -79,9 +82,9 @@ def default_algorithm(env: str) -> str:
 
 
 def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
-    """Settings that are usual on control tasks; the records' own defaults are for markets.
+    """Default settings for control tasks; the defaults of the config records are for markets.
 
-    horizon: of an on-policy algorithm, where it is given already.
+    horizon: of an on-policy algorithm, if it is set.
     """
     record = ALGORITHMS[algorithm].record
     names = {field.name for field in dataclasses.fields(record)}
@@ -89,7 +92,7 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
-        # One update a sample; random actions for a twentieth of the run at most.
+        # One update per sample; random actions for at most a twentieth of the run.
         each: dict[str, Any] = {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
             "gradient_steps": envs, "learning_starts": min(5_000, steps // 20),
@@ -105,20 +108,20 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         each = {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy_coefficient": 0.0,
-            "epochs": 10, "minibatches": _parts(horizon * envs), "target_kl": NEVER,
+            "epochs": 10, "minibatches": _minibatches(horizon * envs), "target_kl": NEVER,
         }  # fmt: skip
-        if "epochs" not in names:  # one step of gradient on a short rollout
+        if "epochs" not in names:  # A2C: one gradient step on a short rollout
             each |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
     return {name: value for name, value in {**shared, **each}.items() if name in names}
 
 
-def _parts(items: int) -> int:
-    """The most minibatches of one size, of 64 items or more."""
+def _minibatches(items: int) -> int:
+    """Largest number of equal minibatches with at least 64 items each."""
     return next(n for n in range(max(items // MINIBATCH, 1), 0, -1) if items % n == 0)
 
 
 def check(config: TrainingConfig) -> None:
-    """Raises ConfigError for a number that cannot be, SetupError for a device that is not there."""
+    """Raises ConfigError for a value out of range, SetupError for an unavailable device."""
     pick_device(config.device)
     for flag, value, least in (
         ("--steps", config.steps, 1), ("--envs", config.envs, 1), ("--members", config.members, 1),
@@ -132,6 +135,5 @@ def check(config: TrainingConfig) -> None:
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
         able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
         raise ConfigError(
-            f"--pipeline async is for algorithms that learn from a replay, got {config.agent.algorithm}; "
-            f"use one of {able}"
+            f"--pipeline async needs an off-policy algorithm, got {config.agent.algorithm}; use one of {able}"
         )

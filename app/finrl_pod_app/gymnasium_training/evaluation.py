@@ -1,4 +1,4 @@
-"""What trained agents are worth without exploration: each by itself, and several deciding together."""
+"""Evaluation of trained agents without exploration: each member, and all members together."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Act = Callable[[Any], Tensor]
 def evaluate(
     act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object] = lambda: False
 ) -> dict[str, Any] | None:
-    """Whole episodes from seeds of their own: mean and spread of the returns of every member and, where there are
-    several, of all members deciding together in every member's episodes; None for returns that are no numbers.
+    """Mean and standard deviation of episode returns for each member, and for all members deciding together.
 
-    stopped: asked after each step. Raises Interrupted when it says so, RunError where an environment fails.
+    Uses its own seeds. NaN returns become None; None if episodes < 1. stopped: checked after each step. Raises
+    Interrupted if it returns a true value, RunError if an environment fails.
     """
     if episodes < 1:
         return None
@@ -36,24 +36,23 @@ def evaluate(
         "std": to_plain(each.std(1, correction=0).tolist()),
     }
     if config.members > 1:
-        all_of_them = _returns(together(act, config.members), config, episodes, stopped)
+        joint = _returns(together(act, config.members), config, episodes, stopped)
         found["together"] = {
-            "episodes": all_of_them.numel(),
-            "mean": to_plain(float(all_of_them.mean())),
-            "std": to_plain(float(all_of_them.std(correction=0))),
+            "episodes": joint.numel(),
+            "mean": to_plain(float(joint.mean())),
+            "std": to_plain(float(joint.std(correction=0))),
         }
     return found
 
 
 def together(act: Act, members: int) -> Act:
-    """All members see what one of them would, and one action is made of theirs: the mean of what each would do within
-    the bounds, and of choices the one that most would make (of equally many the lowest).
+    """Joint decision of all members: the mean of their clipped actions, or their majority choice (ties: the lowest).
 
     act: rows [P, E, ...] -> actions [P, E, D], each member's for its own rows.
     """
 
     def decide(rows: Any) -> Tensor:
-        # Member p acts on the rows of member p - k, whose lanes its action goes back to.
+        # Member p acts on the rows of member p - k; its action is moved back to them.
         each = torch.stack([act(rows.roll(k, 0)).roll(-k, 0) for k in range(members)])  # [P, P, E, D]
         if each.is_floating_point():
             return each.clamp(-1.0, 1.0).mean(0)
@@ -64,9 +63,9 @@ def together(act: Act, members: int) -> Act:
 
 
 def _returns(act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object]) -> Tensor:
-    """[P, episodes] float64"""
-    lanes = config.members * episodes
-    workers = max((n for n in range(1, config.workers + 1) if lanes % n == 0), default=None)
+    """Returns of the episodes: [P, episodes] float64."""
+    total = config.members * episodes
+    workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=None)
     env = GymnasiumVecEnv(
         config.env, envs=episodes, members=range(config.members), workers=workers, seconds=config.worker_timeout,
         device=config.device,

@@ -1,7 +1,7 @@
-"""A run's folder: config.json, what is needed to go on exactly, and at the end weights and result.
+"""Folder of a run: config.json, checkpoints while training, weights and result at the end.
 
-The replay is kept in segments, each written once: a save writes what is new. state.json is renamed into place last
-and names the files that belong together, so that a kill at any moment leaves the previous save whole.
+Replay items are saved in segments, each written once. state.json is replaced atomically last and lists the files that
+belong together, so a kill at any moment leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ SLOT, COUNTS = "slot.", "slot.counts"
 
 
 class RunFolder:
-    """written: items of the replay that are on disk or have been."""
+    """written: replay items ever saved."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.written = path, 0
         self._segments: list[dict[str, Any]] = []
         self._saves = 0
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """A new run. Raises RunError where there is one already."""
+    def create(self, config: Mapping[str, Any]) -> None:
+        """Start a new run. Raises RunError if the folder has one already."""
         if (self.path / CONFIG).exists():
-            raise RunError(f"{self.path} holds a run already; add --resume to go on with it, or name another folder")
+            raise RunError(f"{self.path} already holds a run; add --resume to continue it, or name another folder")
         write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
-        """What the run was begun with. Raises RunError where there is none."""
+        """Contents of config.json. Raises RunError if there is no run."""
         if not (self.path / CONFIG).exists():
-            raise RunError(f"{self.path} holds no run to resume; leave --resume out to begin one")
+            raise RunError(f"{self.path} has no run to resume; omit --resume to start one")
         values = read_json(self.path / CONFIG)
         check_current(values, self.path)
         return values
 
     def result(self) -> dict[str, Any] | None:
-        """Of a run that is finished, else None."""
+        """Result of a finished run, else None."""
         return read_json(self.path / RESULT) if (self.path / RESULT).exists() else None
 
     def save(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], capacity: int) -> None:
-        """tensors: a checkpoint with the replay's items since `written`; values: what state.json keeps beside it."""
+        """Save a checkpoint. tensors: with the replay items since `written`; values: added to state.json."""
         from safetensors.torch import save as to_bytes
 
         self._saves += 1
@@ -66,10 +66,10 @@ class RunFolder:
         state = {**values, "learner": name, "segments": self._segments, "saves": self._saves, "written": written}
         write_json(self.path / STATE, state)
         self.written = written
-        self._sweep({name, *(segment["file"] for segment in self._segments)})
+        self._delete_old_files({name, *(segment["file"] for segment in self._segments)})
 
     def load(self, capacity: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The last save: a whole checkpoint and the values. None where nothing was saved yet."""
+        """Last checkpoint: all tensors, and the values of state.json. None if nothing was saved yet."""
         if not (self.path / STATE).exists():
             return None
         state = read_json(self.path / STATE)
@@ -82,14 +82,14 @@ class RunFolder:
         return tensors, state
 
     def finish(self, weights: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
-        """Keep the trained weights and the result, and forget what was only needed to go on."""
+        """Save weights and result, and remove the checkpoint."""
         from safetensors.torch import save as to_bytes
 
         write_bytes(self.path / WEIGHTS, to_bytes({name: x.contiguous() for name, x in weights.items()}))
         write_json(self.path / RESULT, result)
         with contextlib.suppress(FileNotFoundError):
             (self.path / STATE).unlink()
-        self._sweep(set())
+        self._delete_old_files(set())
 
     def _read(self, name: str) -> dict[str, Tensor]:
         from safetensors import SafetensorError
@@ -98,10 +98,10 @@ class RunFolder:
         try:
             return from_bytes((self.path / name).read_bytes())
         except (OSError, SafetensorError):
-            raise RunError(f"{self.path / name} is missing or damaged; begin the run anew in another folder") from None
+            raise RunError(f"{self.path / name} is missing or damaged; start a new run in another folder") from None
 
-    def _sweep(self, wanted: set[str]) -> None:
-        """Delete the files of earlier saves."""
+    def _delete_old_files(self, wanted: set[str]) -> None:
+        """Delete the files of earlier checkpoints."""
         for kind in ("replay", "learner"):
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in wanted:

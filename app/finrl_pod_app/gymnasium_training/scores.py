@@ -1,4 +1,4 @@
-"""The scores of a run as it goes: what the last episodes earned, the best of it, and the curve."""
+"""Scores during training: mean return of the last episodes, its best value, and the curve."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
-LAST = 100  # episodes whose mean is a score, as Gymnasium's own leaderboards count
-POINTS = 200  # of the curve
+LAST = 100  # episodes per score, as in Gymnasium's leaderboards
+POINTS = 200  # points of the curve
 
 
 class Scores:
-    """A score is the mean return of a member's last 100 episodes; a run's is that of its best member.
+    """A score is the mean return of a member's last 100 episodes; the score of a run is that of its best member.
 
-    unscored: episodes whose rewards were no numbers; they are part of no score.
+    unscored: episodes with NaN returns, which count for no score.
     """
 
     def __init__(self, members: int, steps: int) -> None:
@@ -27,7 +27,7 @@ class Scores:
         self.curve: list[list[float]] = []
 
     def add(self, episodes: Iterable[Episode], samples: int) -> None:
-        """What was finished up to so many samples of a member."""
+        """Add finished episodes. samples: of each member so far."""
         for episode in episodes:
             self.episodes += 1
             if math.isfinite(episode.total):
@@ -44,22 +44,22 @@ class Scores:
 
     @property
     def each(self) -> list[float | None]:
-        """The score of every member, None before its first episode is over."""
+        """Score of each member, None before its first episode ended."""
         return [sum(last) / len(last) if last else None for last in self._last]
 
     @property
     def now(self) -> float | None:
-        """The score of the best member."""
+        """Current score of the best member."""
         return max((score for score in self.each if score is not None), default=None)
 
     def plain(self) -> dict[str, Any]:
-        """As state.json holds it."""
+        """Values for state.json."""
         last = [list(each) for each in self._last]
         counts = {"episodes": self.episodes, "unscored": self.unscored}
         return {"last": last, **counts, "best": self.best, "curve": self.curve}
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Back from `plain`."""
+        """Restore from `plain`."""
         self._last = [deque(each, maxlen=LAST) for each in values["last"]]
         self.episodes, self.unscored = values["episodes"], values.get("unscored", 0)
         self.best, self.curve = values["best"], list(values["curve"])

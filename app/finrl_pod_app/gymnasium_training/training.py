@@ -1,4 +1,4 @@
-"""The loop: trains, tells how far it is, saves, stops when asked, and says at the end what the agent is worth."""
+"""Training loop: progress, checkpoints, clean stops, and evaluation at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from finrl_pod_app.gymnasium_training.scores import Scores
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 
 SAVE_SECONDS = 60.0
-TELL_SECONDS = 0.2
+PROGRESS_SECONDS = 0.2
 
 
 def train(
@@ -36,28 +36,28 @@ def train(
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
 ) -> dict[str, Any]:
-    """Train as ordered, or go on with the run in `out`; returns the result that result.json keeps.
+    """Train a new run, or continue the run in `out`; returns the contents of result.json.
 
-    Raises ConfigError for settings that cannot be, RunError for a folder that does not fit and for an environment that
-    fails, Interrupted after Ctrl-C or SIGTERM, with all saved.
+    Raises ConfigError for invalid settings, RunError for an unsuitable folder or a failing environment, Interrupted
+    after Ctrl-C or SIGTERM with everything saved.
     """
     check(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
     folder = RunFolder(out)
     if resume:
-        _same(config, config_from_dict(folder.config()), out)
+        _check_same(config, config_from_dict(folder.config()), out)
         if (done := folder.result()) is not None:
             return done
-    with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as asked:
+    with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as signals:
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
             if not resume:
-                folder.begin(config.plain())
-            return _Run(config, folder, env, learner, progress).go(asked, save_seconds, evaluation)
+                folder.create(config.plain())
+            return _TrainingRun(config, folder, env, learner, progress).run(signals, save_seconds, evaluation)
 
 
-class _Run:
+class _TrainingRun:
     def __init__(
         self,
         config: TrainingConfig,
@@ -66,29 +66,29 @@ class _Run:
         learner: Learner,
         progress: ProgressCallback,
     ) -> None:
-        self.config, self.folder, self.env, self.learner, self._tell = config, folder, env, learner, progress
+        self.config, self.folder, self.env, self.learner, self._report = config, folder, env, learner, progress
         self.scores = Scores(config.members, config.steps)
         self.seconds = self.losses = 0.0
         self._resume()
 
-    def go(self, asked: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
+    def run(self, signals: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
         config, learner = self.config, self.learner
-        first, began, saved, told = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
+        first, began, saved, reported = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
         before = self.seconds
 
         def after(_: Learner, __: Metrics) -> bool:
-            nonlocal saved, told
+            nonlocal saved, reported
             now, samples = time.monotonic(), learner.samples[0]
             self.seconds = before + now - began
             if finished := self.env.episodes():
                 self.scores.add(finished, samples)
-            if now - told >= TELL_SECONDS:
-                told = now
-                self._tell(self._progress(samples, (samples - first) / max(now - began, 1e-9)))
+            if now - reported >= PROGRESS_SECONDS:
+                reported = now
+                self._report(self._progress(samples, (samples - first) / max(now - began, 1e-9)))
             if now - saved >= save_seconds:
                 self.save()
                 saved = time.monotonic()
-            return not asked
+            return not signals
 
         left = config.steps - first
         if left > 0:
@@ -96,18 +96,18 @@ class _Run:
             learner.learn(
                 left, callback=after, schedule=lambda done: 1 - (first + done) / config.steps if linear else 1.0
             )
-        self.save()  # what comes now may be stopped too, or fail
-        if asked and learner.samples[0] < config.steps:
+        self.save()  # the evaluation may be interrupted or fail
+        if signals and learner.samples[0] < config.steps:
             raise Interrupted(
                 f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all is saved: "
-                f"go on with the same command and --resume"
+                "continue with the same command and --resume"
             )
         found, failed = None, None
         try:
-            found = evaluate(learner.act, config, evaluation, stopped=lambda: asked)
+            found = evaluate(learner.act, config, evaluation, stopped=lambda: signals)
         except Interrupted:
             raise Interrupted(
-                f"stopped after all {config.steps:,} steps, in the evaluation; all is saved: go on with the same "
+                f"stopped after all {config.steps:,} steps, during evaluation; all is saved: continue with the same "
                 "command and --resume"
             ) from None
         except RunError as error:
@@ -115,11 +115,11 @@ class _Run:
         result = {**self._result(), "evaluation": found}
         self.folder.finish(_all_weights(learner), result)
         if failed is not None:
-            raise RunError(f"the agent is trained and kept in {self.folder.path}, but not evaluated: {failed}")
+            raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failed}")
         return result
 
     def save(self) -> None:
-        """A checkpoint from which the run goes on exactly."""
+        """Save a checkpoint from which the run continues exactly."""
         values = {"scores": self.scores.plain(), "seconds": self.seconds, "losses": self._losses()}
         self.folder.save(self.learner.checkpoint(self.folder.written), values, self._capacity)
 
@@ -183,14 +183,14 @@ def _make_env(config: TrainingConfig) -> GymnasiumVecEnv:
 
 
 def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
-    """member.NAME of every member."""
+    """Weights of all members: "P.NAME" -> tensor."""
     return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
 
 
-def _same(asked: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
-    """Raises RunError where a resumed run would be another one."""
+def _check_same(signals: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
+    """Raises RunError if the settings of a resumed run differ from its own."""
     for field in dataclasses.fields(TrainingConfig):
-        one, other = getattr(asked, field.name), getattr(kept, field.name)
+        one, other = getattr(signals, field.name), getattr(kept, field.name)
         if one != other and field.name not in ("workers", "worker_timeout"):
             if field.name == "agent":
                 odd = [
@@ -200,23 +200,21 @@ def _same(asked: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
                 one, other = getattr(one, name, None), getattr(other, name, None)
             else:
                 name = field.name
-            raise RunError(
-                f"{out} holds a run with {name} {other}, and now it is {one}; give the same, or another --out"
-            )
+            raise RunError(f"{out} holds a run with {name} {other}, got {one}; use the same value or another --out")
 
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask for a stop after the running iteration; a second one does not wait for it."""
+    """Collect Ctrl-C and SIGTERM, to stop after the current iteration; a second signal stops immediately."""
     caught: list[int] = []
 
-    def ask(number: int, _: Any) -> None:
+    def handle(number: int, _: Any) -> None:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, ask) for number in numbers}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield caught
     finally:

@@ -1,4 +1,4 @@
-"""Experience that is learned from again: a ring of items for each member, bounded, its size known before it is made."""
+"""Replay buffer: a ring of items for each member, allocated once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ GIB = 2**30
 
 
 class Replay:
-    """[P, C, ...] tensors by name, written in a ring. What was written first is overwritten first.
+    """Ring buffer of [P, C, ...] tensors by name; the oldest items are overwritten.
 
-    written: items a member has ever written; count: how many of them are there.
+    written: items ever written for each member; count: items available.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class Replay:
         setting: str = "agent.buffer_size",
         what: str = "transitions",
     ) -> None:
-        """fields: name -> (shape of an item, dtype). capacity: items a member. accounts: transitions of an item.
+        """fields: name -> (shape of an item, dtype). capacity: items per member. accounts: transitions in an item.
 
-        setting, what: what sets the capacity, and what it counts.
+        setting, what: for error messages: the setting of the capacity, and the unit it counts.
 
-        Raises ConfigError, before anything is allocated, when it would not fit into memory.
+        Raises ConfigError before allocating if the buffer does not fit into memory.
         """
         size = members * capacity * sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields.values())
         free = available_bytes(device)
         if size > free:
             raise ConfigError(
                 f"{setting} of {capacity * accounts:,} {what} for {members} "
-                f"member{'s' if members > 1 else ''} takes {size / GIB:.1f} GiB and {free / GIB:.1f} GiB are free; "
+                f"member{'s' if members > 1 else ''} takes {size / GIB:.1f} GiB, {free / GIB:.1f} GiB are free; "
                 f"lower it to {int(capacity * accounts * free * 0.8 / size):,} or less"
             )
         self.members, self.capacity, self.written = members, capacity, 0
@@ -54,11 +54,11 @@ class Replay:
 
     @property
     def count(self) -> int:
-        """Items of a member that can be learned from."""
+        """Items available for each member."""
         return min(self.written, self.capacity)
 
     def add(self, items: Mapping[str, Tensor]) -> None:
-        """Write name -> [P, n, ...], n at most the capacity."""
+        """Append name -> [P, n, ...]; n must not exceed the capacity."""
         n = next(iter(items.values())).shape[1]
         start = self.written % self.capacity
         fits = min(n, self.capacity - start)
@@ -69,33 +69,33 @@ class Replay:
                 field[:, : n - fits] = values[:, fits:]
         self.written += n
 
-    def take(self, chosen: Tensor) -> dict[str, Tensor]:
-        """Items by their places: chosen [U, P, K] -> name -> [U, P, K, ...]."""
-        u, p, k = chosen.shape
+    def take(self, indices: Tensor) -> dict[str, Tensor]:
+        """Items at indices [U, P, K]: name -> [U, P, K, ...]."""
+        u, p, k = indices.shape
         if p == 1:
-            places = chosen.reshape(-1)
+            places = indices.reshape(-1)
             return {name: x[0].index_select(0, places).view(u, 1, k, *x.shape[2:]) for name, x in self.data.items()}
-        member = torch.arange(p, device=chosen.device).view(1, p, 1)
-        return {name: x[member, chosen] for name, x in self.data.items()}
+        member = torch.arange(p, device=indices.device).view(1, p, 1)
+        return {name: x[member, indices] for name, x in self.data.items()}
 
     def latest(self, items: int) -> dict[str, Tensor]:
-        """Copies of the last so many items, oldest first: name -> [P, n, ...]."""
+        """Copies of the last `items` items, oldest first: name -> [P, n, ...]."""
         n = min(items, self.count)
         places = torch.arange(self.written - n, self.written) % self.capacity
         return {name: x[:, places.to(x.device)] for name, x in self.data.items()}
 
     def load(self, items: Mapping[str, Tensor], written: int) -> None:
-        """What `latest` gave of a replay that had written so many. Raises RunError when the shapes are others."""
+        """Restore the result of `latest` of a buffer with `written` items. Raises RunError if it does not fit."""
         for name, field in self.data.items():
             values = items.get(name)
             if values is None or values.shape[0] != self.members or values.shape[2:] != field.shape[2:]:
                 got = "nothing" if values is None else f"shape {tuple(values.shape)}"
-                raise RunError(f"a saved replay does not fit this agent: {name} has {got}")
+                raise RunError(f"the saved replay buffer does not fit this agent: {name} has {got}")
         n = items[next(iter(self.data))].shape[1]
         if n != min(written, self.capacity):
             raise RunError(
-                f"a saved replay does not fit this agent: it holds {n} items where {min(written, self.capacity)} "
-                "are wanted; use the agent.buffer_size it was made with"
+                f"the saved replay buffer does not fit this agent: it has {n} items, expected "
+                f"{min(written, self.capacity)}; use the agent.buffer_size it was saved with"
             )
         self.written = written - n
         self.add({name: items[name].to(field) for name, field in self.data.items()})

@@ -10,13 +10,13 @@ from finrl_pod.types import Observation, Tensor
 
 
 class Rollout(NamedTuple):
-    """H steps of P members times G groups of A accounts. The market is not copied: a day points into its table.
+    """H steps of P members, G groups of A accounts. Market features are not copied: days index the feature table.
 
     day: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
     terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
-    over: [H, P, G] bool, the steps at which a group's time was over. ends: the observations before those resets, the
-    r-th of each group in ends[r]: (day [P, G], account [P, E, 1 + N]). A market's group ends at most once a rollout.
-    Other environments show flat rows: their day is 0 and their account the row, one environment a group.
+    over: [H, P, G] bool, steps at which a group's window or episode was truncated. ends: the observations before those
+    resets; ends[r] holds the r-th of each group: (day [P, G], account [P, E, 1 + N]). On a market there is at most one.
+    Flat observations are stored as accounts of day 0, one environment a group.
     """
 
     day: Tensor
@@ -40,10 +40,10 @@ def gae(
     discount: Tensor,
     gae_lambda: Tensor,
 ) -> Tensor:
-    """Advantages [H, P, E].
+    """Generalised advantage estimates [H, P, E].
 
-    rewards, values: [H, P, E]; next_values: [H, P, E], the value of the state that step h led to, before any reset
-    (so a truncated episode is bootstrapped from its own final state). terminated, truncated: [H, P, E] bool.
+    rewards, values: [H, P, E]; next_values: [H, P, E], values of the states that the steps led to, before any reset
+    (a truncated episode is bootstrapped from its final state). terminated, truncated: [H, P, E] bool.
     discount, gae_lambda: [P].
 
         delta_h = r_h + discount * V(s_{h+1}) * (not terminated) - V(s_h)

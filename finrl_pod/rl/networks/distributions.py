@@ -1,4 +1,4 @@
-"""What policies draw from: a diagonal Gaussian over scores (all sums run over the D of them), or choices by logits."""
+"""Action distributions: a diagonal Gaussian over D scores, and a categorical distribution over D choices."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def _spread(log_std: Tensor, mean: Tensor) -> Tensor:
-    """[P, D or 1] -> [P, 1, ..., D or 1], to broadcast against mean [P, ..., D]; one a state is left as it is."""
+    """[P, D or 1] -> [P, 1, ..., D or 1], to broadcast against mean [P, ..., D]; per-state values are unchanged."""
     if log_std.dim() > 2:
         return log_std
     return log_std.view(log_std.shape[0], *([1] * (mean.dim() - 2)), log_std.shape[1])
 
 
 def sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """mean [P, ..., D] + std * noise of the same shape."""
+    """Sample mean + std * noise: mean, noise [P, ..., D]."""
     return mean + _spread(log_std, mean).exp() * noise
 
 
 def log_probability(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """log N(action; mean, std), summed over D: [P, ...]."""
+    """Log-density of a diagonal Gaussian, summed over D: [P, ...]."""
     spread = _spread(log_std, mean)
     scaled = (action - mean) * (-spread).exp()
     each = -0.5 * scaled.square().sum(-1)
@@ -34,37 +34,37 @@ def log_probability(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 
 def entropy(log_std: Tensor, size: int) -> Tensor:
-    """Differential entropy of D = size scores, summed: [P]; a mean over states where each has a spread."""
+    """Differential entropy of D = size scores, summed: [P]; averaged over states if log_std depends on them."""
     width = _width(log_std, size)
     return (width if width.dim() == 1 else width.flatten(1).mean(1)) + (0.5 + HALF_LOG_2PI) * size
 
 
 def _width(log_std: Tensor, size: int) -> Tensor:
-    """log_std [P, D or 1] summed over the scores: [P]; [P, ..., D] as [P, ...]."""
+    """log_std summed over the scores: [P, D or 1] -> [P], [P, ..., D] -> [P, ...]."""
     return log_std.sum(-1) if log_std.shape[-1] == size else log_std[..., 0] * size
 
 
 class Distribution(Protocol):
-    """mean: what the policy's last layer says, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], where there is one."""
+    """mean: output of the policy's last layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """What `sample` makes an action of, on the stream's device."""
+        """Noise for `sample`, on the stream's device."""
         ...
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """An action."""
+        """Actions sampled with `noise`."""
         ...
 
     def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-        """[P, ...]"""
+        """Log-probability [P, ...] of actions."""
         ...
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """[P], mean over what the policy saw."""
+        """Entropy [P], averaged over states."""
         ...
 
     def best(self, mean: Tensor) -> Tensor:
-        """The action without exploration."""
+        """Actions without exploration."""
         ...
 
 
@@ -89,12 +89,12 @@ class Gaussian:
 
 
 class Categorical:
-    """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64; there is no spread."""
+    """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64."""
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Gumbel: the largest of logits plus such noise is drawn by the softmax (Gumbel 1954)."""
-        waits = torch.empty(shape, dtype=dtype, device=stream.device).exponential_(generator=stream)
-        return -waits.log()
+        """Gumbel noise: the argmax of logits plus noise is a softmax sample (Gumbel 1954)."""
+        exponential = torch.empty(shape, dtype=dtype, device=stream.device).exponential_(generator=stream)
+        return -exponential.log()
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
         return (mean + noise).argmax(-1, keepdim=True)
@@ -103,8 +103,8 @@ class Categorical:
         return torch.log_softmax(mean, -1).gather(-1, action).squeeze(-1)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:  # noqa: ARG002
-        chance = torch.log_softmax(mean, -1)
-        return -(chance.exp() * chance).sum(-1).flatten(1).mean(1)
+        log_prob = torch.log_softmax(mean, -1)
+        return -(log_prob.exp() * log_prob).sum(-1).flatten(1).mean(1)
 
     def best(self, mean: Tensor) -> Tensor:
         return mean.argmax(-1, keepdim=True)
@@ -114,5 +114,5 @@ GAUSSIAN, CATEGORICAL = Gaussian(), Categorical()
 
 
 def distribution_of(action: str) -> Distribution:
-    """Of a policy's kind of action: choices for "discrete"."""
+    """Distribution for a kind of action: categorical for "discrete", else Gaussian."""
     return CATEGORICAL if action == "discrete" else GAUSSIAN

@@ -1,8 +1,7 @@
-"""What an agent sees and does, between an environment and networks that know nothing of it.
+"""Adapters between environments and networks: observations as stored items and as model inputs, and effects of actions.
 
-Two kinds of environments: a market, whose observation is (day, account) with the features in a shared table, and any
-other, whose observation is one flat row [P, E, S]. Replays and networks work on *items*: a group of A accounts that
-share a day, or one environment (A = 1).
+Market environments give (day, account) with the features in a shared table; all others give flat rows [P, E, S]. Replay
+buffers and networks work on items: a group of A accounts that share a day, or one environment (A = 1).
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from finrl_pod.protocols import MarketVecEnv, VecEnv
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Observation, Tensor
 
-# Agents act in [-1, 1]; where a softmax makes weights of scores, they are multiplied by this: 5 against 19 times -5
-# is 0.999 of the account.
+# Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
+# the account.
 SCORE_SCALE = 5.0
 
 ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class ModelInput(NamedTuple):
-    """What networks read: R rows of networks, K items of A accounts.
+    """Input of R networks: K items of A accounts.
 
-    account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F] of the market's table,
-    else None. tradable: [R, K, N] bool, None when all are.
+    account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F], None off a market.
+    tradable: [R, K, N] bool, None if all assets are.
     """
 
     account: Tensor
@@ -36,13 +35,13 @@ class ModelInput(NamedTuple):
     tradable: Tensor | None = None
 
     def copies(self, count: int) -> ModelInput:
-        """Every row `count` times, side by side: for so many networks that see the same."""
+        """Input repeated for `count` networks of each member: [R * count, ...]."""
         if count == 1:
             return self
         return ModelInput(*(None if x is None else repeat(x, count) for x in self))  # type: ignore[arg-type]
 
     def flat(self) -> Tensor:
-        """[R, K * A, S]: account, then the day's features, asset by asset."""
+        """Flat rows [R, K * A, S]: the account, then the day's features, asset by asset."""
         r, k, a, w = self.account.shape
         if self.features is None:
             return self.account.reshape(r, k * a, w)
@@ -51,33 +50,33 @@ class ModelInput(NamedTuple):
 
 
 def repeat(x: Tensor, count: int) -> Tensor:
-    """[R, ...] -> [R * count, ...], the copies of a row side by side."""
+    """[R, ...] -> [R * count, ...] with the copies of a row next to each other."""
     return x.unsqueeze(1).expand(x.shape[0], count, *x.shape[1:]).reshape(x.shape[0] * count, *x.shape[1:])
 
 
 class ObservationAdapter(Protocol):
-    """Between one environment and the networks."""
+    """Converts the observations and actions of one environment for networks."""
 
     spec: PolicySpec
     groups: int
     accounts: int
-    item_fields: ItemFields  # of an item's observation: name -> (shape, dtype)
+    item_fields: ItemFields  # tensors of an item's observation: name -> (shape, dtype)
 
     def encode(self, observation: Any) -> dict[str, Tensor]:
-        """An observation as items: name -> [P, G, *shape]."""
+        """Encode an observation as items to store: name -> [P, G, *shape]."""
         ...
 
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
-        """Items [P, K, ...] as networks read them."""
+        """Decode items [P, K, ...] to a model input."""
         ...
 
-    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:
-        """What critics are told of an action [R, K, A, D]: all that the environment makes of it."""
+    def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
+        """Effect of actions [R, K, A, D], the input of critics: everything that the environment uses of them."""
         ...
 
 
 class MarketAdapter:
-    """A market: days point into its table."""
+    """Adapter of market environments; items store days, which index the feature table."""
 
     def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         market = env.market
@@ -101,18 +100,18 @@ class MarketAdapter:
         tradable = None if self.tradable is None else self.tradable[day]
         return ModelInput(items["account"], self.features[day], tradable)
 
-    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:
-        """Scores as the weights [R, K, A, N] that they become; shares to trade as they are."""
+    def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
+        """Target weights [R, K, A, N] of scores; shares to trade unchanged."""
         if not self.spec.wants_weights:
             return action
-        everything = torch.ones((), dtype=torch.bool, device=action.device)
-        tradable = everything if seen.tradable is None else seen.tradable.unsqueeze(2)
+        all_assets = torch.ones((), dtype=torch.bool, device=action.device)
+        tradable = all_assets if obs.tradable is None else obs.tradable.unsqueeze(2)
         short = self.spec.action == "direct"
         return scores_to_weights(action * scale_of(self.spec), tradable, short=short, leverage=self._leverage)
 
 
 class FlatAdapter:
-    """Any environment with flat rows [P, E, S]; every environment is an item of its own."""
+    """Adapter of environments with flat rows [P, E, S]; each environment is an item."""
 
     def __init__(self, env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         self.spec, self.groups, self.accounts, self.dtype = spec, env.envs, 1, dtype
@@ -124,22 +123,22 @@ class FlatAdapter:
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
         return ModelInput(items["row"])
 
-    def effect(self, action: Tensor, seen: ModelInput) -> Tensor:  # noqa: ARG002  the action is all there is
+    def effect(self, action: Tensor, obs: ModelInput) -> Tensor:  # noqa: ARG002
         return action
 
 
 def scale_of(spec: PolicySpec) -> float:
-    """What an action in [-1, 1] is multiplied by on its way to the environment."""
+    """Factor of actions in [-1, 1] before they are passed to the environment."""
     return SCORE_SCALE if spec.action == "softmax" else 1.0
 
 
 def row_size(spec: PolicySpec) -> int:
-    """Numbers in a flat row: of a market 1 + N + N F, of another environment its own (assets is 0 there)."""
+    """Size of a flat row: 1 + N + N F on a market, else the observation's own size."""
     return 1 + spec.assets + spec.assets * spec.features if spec.assets else spec.features
 
 
 def spec_of(env: VecEnv, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
-    """What sets the shapes of networks for this environment."""
+    """PolicySpec of networks of kind `kind` for an environment."""
     if isinstance(env, MarketVecEnv):
         _, assets, features = env.market.shape
     else:
@@ -149,5 +148,5 @@ def spec_of(env: VecEnv, kind: str, hidden: tuple[int, ...], activation: str = "
 
 
 def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:
-    """The kind of inputs that the environment has."""
+    """The adapter for an environment."""
     return MarketAdapter(env, spec, dtype) if isinstance(env, MarketVecEnv) else FlatAdapter(env, spec, dtype)

@@ -1,12 +1,11 @@
-"""Generalised state-dependent exploration (gSDE), Raffin et al. 2021, arXiv:2005.05719, for plain policies.
+"""Generalised state-dependent exploration (gSDE), Raffin et al. 2021, arXiv:2005.05719, for MLP policies.
 
-Noise is no number drawn anew at every step but a function of what the network sees, drawn anew every few steps: with
-z(s) what the last hidden layer of the actor says and a matrix E of normal numbers,
+Instead of fresh noise at every step, actions are perturbed by a function of the state that changes every few steps.
+With z(s) the actor's last hidden layer and E a matrix of standard normal numbers,
 
     action = mean(s) + z(s) (exp(log_std) * E),   so that   action | s ~ N(mean(s), z(s)^2 exp(2 log_std) + epsilon).
 
-The same state gives the same action as long as E lasts, and exploration is smooth where the policy is. As in the
-paper, the features z learn from the mean alone: the spread's gradient stops at them.
+While E is kept, equal states give equal actions. As in the paper, the gradient of log_std stops at z.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ VARIANCE_FLOOR = 1e-6
 
 
 class StateNoisePolicy(MlpPolicy):
-    """A plain policy whose log_std is a matrix [H, D] for each member, H units of the last hidden layer."""
+    """MLP policy with a matrix log_std [H, D] for each member, H units of the last hidden layer."""
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         tensors = super().init(stream, dtype, start)
@@ -35,7 +34,7 @@ class StateNoisePolicy(MlpPolicy):
         params: Mapping[str, Tensor],
         features: Tensor,
         account: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of what is not tradable are zero already
+        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
     ) -> tuple[Tensor, Tensor]:
         hidden = self._hidden("actor", params, features, account)
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
@@ -43,7 +42,7 @@ class StateNoisePolicy(MlpPolicy):
     def sample(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Actions [P, K, A, D] by matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
+        """Actions [P, K, A, D] for noise matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
         hidden = self._hidden("actor", params, features, account)
         mean = self._last("actor", params, hidden)
         p, h, d = params["log_std"].shape
@@ -52,7 +51,7 @@ class StateNoisePolicy(MlpPolicy):
         return action, log_probability(action, mean, self._spread(params, hidden))
 
     def _spread(self, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-        """Logarithm of the standard deviation of actions [P, K, A, D]: hidden [P, K, A, H]."""
+        """Log standard deviation of actions [P, K, A, D], from hidden [P, K, A, H]."""
         p, h, d = params["log_std"].shape
         squares = hidden.square().reshape(p, -1, h)  # [P, K A, H]
         variance = torch.bmm(squares, (2 * params["log_std"]).exp()).view(*hidden.shape[:-1], d)
@@ -60,14 +59,14 @@ class StateNoisePolicy(MlpPolicy):
 
 
 class StateNoise(Gaussian):
-    """Its noise is a matrix a state, kept for `interval` steps; 0: for all that are asked for at once."""
+    """Gaussian with noise matrices that are kept for `interval` steps; 0: for the whole rollout."""
 
     def __init__(self, hidden: int, interval: int) -> None:
         self.hidden, self.interval = hidden, interval
 
     def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """shape: [H, ..., D] of actions in H steps -> matrices [H, ..., hidden, D]."""
+        """Matrices [H, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
         steps, *inner, size = shape
-        lasts = self.interval or steps
-        drawn = super().noise((-(-steps // lasts), *inner, self.hidden, size), stream, dtype)
-        return drawn.repeat_interleave(lasts, 0)[:steps]
+        interval = self.interval or steps
+        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), stream, dtype)
+        return drawn.repeat_interleave(interval, 0)[:steps]

@@ -1,6 +1,6 @@
-"""A trained policy at work on single accounts, outside any environment: what it sees and what weights it wants.
+"""Decisions of a trained policy for single accounts, outside any environment.
 
-The same few lines serve the tournament's scoring, the backtest and live trading.
+Used by the tournament's scoring, backtests and paper trading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def target_weights(
     prices: Tensor,
     rules: EnvironmentConfig,
 ) -> Tensor:
-    """Weights [P, N] float64 that P members of one actor want, each for its own account, without exploration.
+    """Target weights [P, N] float64 of P members of one actor, each for its own account, without exploration.
 
     features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
     equity in currency; prices: [N], closes of the decision bar.
@@ -35,7 +35,9 @@ def target_weights(
     if rules.kind == "discrete":
         choice = choices(actor, params, features, tradable, held, rules)
         return choices_as_weights(choice, held, tradable, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
-    unit = worth / rules.cash if rules.kind == "stock_trading" else None  # observed in units of the starting cash
+    unit = (
+        worth / rules.cash if rules.kind == "stock_trading" else None
+    )  # accounts are observed in units of the starting cash
     scores = _action(actor, params, features, tradable, held, unit).view(len(held), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
@@ -53,7 +55,7 @@ def choices(
     held: Tensor,
     rules: EnvironmentConfig,
 ) -> Tensor:
-    """What P members of one actor choose [P] where actions are discrete; arguments as for `target_weights`."""
+    """Choices [P] int64 of P members of one actor with discrete actions; arguments as for `target_weights`."""
     assert rules.kind == "discrete"
     return _action(actor, params, features, tradable, held, None).view(len(held))
 
@@ -66,7 +68,7 @@ def _action(
     held: Tensor,
     unit: Tensor | None,
 ) -> Tensor:
-    """The actor's action, each member in an account of its own. unit: [P] what weights of equity are multiplied by."""
+    """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
     p, n = held.shape
     dtype = next(iter(params.values())).dtype
     account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)

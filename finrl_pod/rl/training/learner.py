@@ -1,4 +1,4 @@
-"""What a notebook user holds: P agents on one environment, that learn, act, and can be saved and continued.
+"""The learner: P agents on one environment, trained side by side, saved and resumed.
 
 env = PortfolioEnv(market, config.environment, last=train_end)
 agent = Learner(env, config.agent, seed=7)
@@ -28,7 +28,7 @@ Callback = Callable[["Learner", Metrics], bool | None]
 
 
 class Learner:
-    """P members, each with its own weights, settings and random streams, trained side by side."""
+    """P members, each with its own weights, settings and random streams."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Learner:
         threads: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """env: an environment (its `member_ids` name the members). config: of any algorithm, PPO when None.
+        """env: its `member_ids` key the members' random streams. config: of any algorithm, PPO if None.
 
-        threads: CPU threads, 0 leaves them alone. Raises ConfigError for settings that do not fit.
+        threads: CPU threads, 0 keeps the current number. Raises ConfigError for settings that do not fit.
         """
         if threads:
             torch.set_num_threads(threads)
@@ -56,7 +56,7 @@ class Learner:
 
     @property
     def alive(self) -> list[bool]:
-        """For each member, whether its losses are still numbers."""
+        """For each member, False if its loss became NaN or infinite."""
         return [bool(x) for x in self.algorithm.alive]
 
     @property
@@ -71,7 +71,7 @@ class Learner:
         callback: Callback | None = None,
         schedule: Callable[[int], float] | None = None,
     ) -> Metrics:
-        """Train on at least `samples` environment steps for each member; returns the last iteration's metrics [P].
+        """Train on at least `samples` environment steps per member; returns the last iteration's metrics [P].
 
         callback(learner, metrics) is called after every iteration; returning False stops. schedule: samples of this
         call so far -> factor of the learning rate; by default the config's schedule over this call.
@@ -91,23 +91,23 @@ class Learner:
 
     @property
     def worker(self) -> Worker:
-        """Steps the environments; the first look at it resets them."""
+        """Steps the environments, which are reset on first access."""
         if self._worker is None:
             self._worker = Worker(self.env, self.seed)
         return self._worker
 
     def act(self, observation: Any) -> Tensor:
-        """The action [P, E, D] without exploration, for observations as the environment gives them."""
+        """Actions [P, E, D] without exploration for observations of the environment."""
         return self.algorithm.greedy(observation)
 
     def hyperparameters(self, p: int = 0) -> dict[str, float]:
-        """The settings of member p."""
+        """Settings of member p."""
         return {name: float(column[p]) for name, column in self.algorithm.settings.items()}
 
     def snapshot(
         self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
     ) -> AgentSnapshot:
-        """Everything needed to run or continue member p. Raises RunError away from a market."""
+        """Everything needed to run or continue member p. Raises RunError for environments without a market."""
         env = self._market_env()
         weights, rest = self.algorithm.member(p)
         return AgentSnapshot(
@@ -129,10 +129,10 @@ class Learner:
         )
 
     def checkpoint(self, since: int = 0) -> dict[str, Tensor]:
-        """Everything that a Learner made with the same arguments needs to go on exactly: name -> CPU tensor.
+        """State from which an identically created Learner continues exactly: name -> CPU tensor.
 
-        Beside the members that is what belongs to their slots: random streams, replay, environments. since: items of
-        the replay that are kept elsewhere already; those written later are given, as "slot.NAME" [P, n, ...].
+        Includes the slots' random streams, replay buffers and environments. since: buffer items saved before, which are
+        omitted; newer ones are included as "slot.NAME" [P, n, ...].
         """
         state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
         for p in range(self.env.members):
@@ -145,7 +145,7 @@ class Learner:
         return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `checkpoint`: what follows is what would have followed. Raises RunError when it does not fit."""
+        """Restore a checkpoint and continue exactly. Raises RunError if it does not fit."""
         worker = self.worker
         try:
             for p in range(self.env.members):
@@ -160,39 +160,39 @@ class Learner:
             raise RunError(f"the checkpoint does not fit this learner: {error}") from None
 
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
-        """Continue from a snapshot in slot p (warm start): weights, moments, reward scale, sample count.
+        """Load a snapshot into slot p (warm start): weights, moments, reward scale, sample count.
 
-        Hyperparameters and random streams stay the slot's own. Raises RunError when the snapshot does not fit.
+        Hyperparameters and random streams of the slot are kept. Raises RunError if the snapshot does not fit.
         """
         if (theirs := snapshot.spec.get("algorithm")) != self.config.algorithm:
             raise RunError(
-                f"snapshot {snapshot.id} was trained by {theirs}, this agent learns by {self.config.algorithm}; "
-                "set agent.algorithm to the one it was trained by"
+                f"snapshot {snapshot.id} was trained by {theirs}, this agent uses {self.config.algorithm}; "
+                f"set agent.algorithm = {theirs!r}"
             )
-        fits = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
-        wanted = self.algorithm.shapes()
-        if fits != wanted:
-            odd = sorted(name for name in fits.keys() | wanted.keys() if fits.get(name) != wanted.get(name))[0]
+        shapes = {name: tuple(value.shape) for name, value in snapshot.weights.items()}
+        expected = self.algorithm.shapes()
+        if shapes != expected:
+            odd = min(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
             raise RunError(
-                f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {fits.get(odd)}, "
-                f"needed {wanted.get(odd)}; use the policy, hidden sizes and features it was trained with"
+                f"snapshot {snapshot.id} does not fit this agent: {odd} has shape {shapes.get(odd)}, "
+                f"expected {expected.get(odd)}; use the policy, hidden sizes and features it was trained with"
             )
-        if not self.algorithm.alive[p]:  # its accounts, and a replay, hold what is no number too
+        if not self.algorithm.alive[p]:  # its accounts and buffers contain NaN too
             raise RunError(
-                f"member {p} stopped when its loss was no longer a number, and its environments with it; restore "
-                f"snapshot {snapshot.id} into a new Learner"
+                f"member {p} diverged (loss is NaN) and its environments were stopped; restore snapshot {snapshot.id} "
+                "into a new Learner"
             )
         spec = asdict(self.algorithm.spec)
         for name in ("kind", "activation", "action"):
             if snapshot.spec.get(name, spec[name]) != spec[name]:
                 raise RunError(
                     f"snapshot {snapshot.id} does not fit this agent: its {name} is {snapshot.spec[name]!r}, "
-                    f"needed {spec[name]!r}; use the policy, activation and environment it was trained with"
+                    f"expected {spec[name]!r}; use the policy, activation and environment it was trained with"
                 )
         if odds := snapshot.optimiser.keys() ^ self.algorithm.member(p)[1].keys():
             raise RunError(
-                f"snapshot {snapshot.id} does not fit this agent: what it keeps for training differs, {min(odds)} is "
-                "on one side alone; use the optimiser and the settings it was trained with"
+                f"snapshot {snapshot.id} does not fit this agent: only one of them has the training state {min(odds)}; "
+                "use the optimiser and the settings it was trained with"
             )
         here = self._market_env().market.normaliser.feature_names
         if snapshot.normaliser.feature_names != here:

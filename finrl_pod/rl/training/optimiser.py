@@ -1,4 +1,4 @@
-"""The parameters of P members in one flat [P, D] tensor, and Adam over it with settings for each member.
+"""Parameters of P members in one flat [P, W] tensor, and optimisers with settings for each member.
 
 Copying a member is copying a row; masking a member is one torch.where.
 """
@@ -24,7 +24,7 @@ class Parameters:
         rows = [torch.cat([value.reshape(-1) for value in member.values()]) for member in members]
         self.flat = torch.stack(rows).to(device)
         self.shapes = {name: tuple(value.shape) for name, value in members[0].items()}
-        self.starts: dict[str, int] = {}  # where each begins in a row
+        self.starts: dict[str, int] = {}  # offset of each tensor in a row
         start = 0
         for name, shape in self.shapes.items():
             self.starts[name] = start
@@ -32,16 +32,16 @@ class Parameters:
         self.views = {name: view.detach().requires_grad_() for name, view in self.views_of(self.flat).items()}
 
     def views_of(self, flat: Tensor) -> dict[str, Tensor]:
-        """Another [P, D] tensor laid out as the parameters are, by name."""
+        """Views by name of another [P, W] tensor with the layout of the parameters."""
         return {
             name: flat[:, start : start + torch.Size(self.shapes[name]).numel()].view(flat.shape[0], *self.shapes[name])
             for name, start in self.starts.items()
         }
 
     def gradient(self, loss: Tensor, *, partial: bool = False) -> Tensor:
-        """d loss / d parameters as [P, D]; the loss is summed over members, so rows do not mix.
+        """Gradient [P, W] of a loss that is summed over members, so that rows do not mix.
 
-        partial: the loss may depend on some of them only; the rest gets zeros.
+        partial: allow a loss that depends on some of the parameters only; the others get zeros.
         """
         leaves = list(self.views.values())
         grads = torch.autograd.grad(loss, leaves, allow_unused=partial, materialize_grads=partial)
@@ -59,7 +59,7 @@ class Parameters:
 
 
 class Optimiser(Protocol):
-    """Takes gradient steps on [P, D], and keeps what it needs for that member by member."""
+    """Gradient steps on [P, W], with state for each member."""
 
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
@@ -98,7 +98,7 @@ class Adam:
         first = torch.lerp(self.first, gradient, 1 - ADAM_DECAY_1)
         second = (self.second * ADAM_DECAY_2).addcmul(gradient, gradient, value=1 - ADAM_DECAY_2)
         change = rate.unsqueeze(1) * first / ((second.sqrt() / spread.unsqueeze(1)) + self.constants[2])
-        # A member that does not move may hold NaN: chosen, not multiplied by zero.
+        # Inactive members may hold NaN, so select instead of multiplying by zero.
         for kept, moved in ((self.first, first), (self.second, second), (flat, flat - change)):
             kept.copy_(torch.where(moves.unsqueeze(1), moved, kept))
 
@@ -119,14 +119,14 @@ class Adam:
 
     @torch.no_grad()
     def reset(self, p: int) -> None:
-        """Forget one member's moments."""
+        """Reset one member's moments."""
         self.first[p].zero_()
         self.second[p].zero_()
         self.steps[p].zero_()
 
 
 class RMSprop:
-    """RMSprop (Tieleman and Hinton 2012) on [P, D], as A2C was published with: no momentum, decay 0.99."""
+    """RMSprop (Tieleman and Hinton 2012) on [P, W] as published with A2C: no momentum, decay 0.99."""
 
     DECAY = 0.99
 
@@ -135,7 +135,7 @@ class RMSprop:
 
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
-        """As `Adam.step`."""
+        """Update `flat` [P, W] in place, see `Adam.step`."""
         square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
         moved = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
         for kept, new in ((self.square, square), (flat, moved)):

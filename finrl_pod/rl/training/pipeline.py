@@ -1,13 +1,12 @@
-"""Collecting and learning at once, for algorithms with a replay: two processes around one replay in shared memory.
+"""Asynchronous training of off-policy algorithms: two processes around one replay buffer in shared memory.
 
-One process steps the environments with a copy of the acting weights and writes into the ring; this one draws from it,
-learns, and hands over new weights. Both wait for each other so that updates / samples stays at the config's
-`updates` / (`horizon` x environments), never more than `AHEAD` rounds of samples off. How old the acting weights were
-is measured, in updates. What is learned depends on which process was quicker: `Learner` does the same in turns and
-repeats exactly.
+One process steps the environments with a copy of the acting weights and writes into the buffer; this process samples,
+learns and publishes new weights. Each waits for the other, so that updates per sample stay at `gradient_steps` /
+(`horizon` x environments) to within `AHEAD` rounds of samples. The staleness of the acting weights is measured in
+updates. Results depend on the timing of the processes; `Learner` alternates both steps and is reproducible.
 
-The ring is on the device where the environments' observations are: a market's own, the CPU for others. This process may
-learn on another: what it draws is moved there.
+The buffer is on the device of the environments' observations. This process may learn on another device; samples are
+moved there.
 """
 
 from __future__ import annotations
@@ -32,18 +31,20 @@ from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
-AHEAD = 8  # rounds of samples that may be collected before they are learned from, and the most updates done in one go
-WAIT = 2e-4  # seconds between two looks
+AHEAD = 8  # rounds of samples collected before learning from them; also the limit of updates at once
+WAIT = 2e-4  # seconds between polls
 START_SECONDS, END_SECONDS = 120.0, 10.0
-SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # of the shared counts
+SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # indices of the shared counts
 
 MakeEnv = Callable[[], VecEnv]
 
 
-class Figures(NamedTuple):
-    """What a pipeline has done. ratio: updates a sample since the warm-up. staleness: updates that the learner had done
-    beyond the weights that a sample was collected with, when it arrived; mean and most. worker_restarts: workers of the
-    environment that were replaced."""
+class PipelineStats(NamedTuple):
+    """Progress of a pipeline.
+
+    ratio: updates per sample since learning started. staleness, most_stale: mean and maximum age of the acting weights
+    in updates, when a sample arrived. worker_restarts: environment workers replaced.
+    """
 
     samples: int
     updates: int
@@ -55,10 +56,10 @@ class Figures(NamedTuple):
 
 
 class SharedReplay(Replay):
-    """A ring that another process writes. The oldest items, which it may be overwriting, are not drawn."""
+    """Replay buffer written by another process. The oldest items are not sampled, as they may be overwritten."""
 
     def __init__(self, data: dict[str, Tensor], margin: int, device: torch.device) -> None:
-        """device: where what is drawn is wanted."""
+        """device: of the samples. margin: oldest items that are not sampled."""
         first = next(iter(data.values()))
         self.data, self.device, self._kept_on = data, device, first.device
         self.members, self.capacity = first.shape[:2]
@@ -66,30 +67,30 @@ class SharedReplay(Replay):
 
     @property
     def count(self) -> int:
-        """Items of a member that can be learned from."""
+        """Items of each member that may be sampled."""
         return min(self.written, self.capacity - self.margin)
 
     def take(self, chosen: Tensor) -> dict[str, Tensor]:
-        """As `Replay.take`, 0 being the newest item."""
+        """`Replay.take` with indices that count back from the newest item, 0."""
         drawn = super().take(((self.written - 1 - chosen) % self.capacity).to(self._kept_on))
         return {name: x.to(self.device) for name, x in drawn.items()}
 
 
 class Pipeline:
-    """Trains `algorithm` while another process collects. Use it as a context: leaving it ends the other process."""
+    """Trains `algorithm` while another process collects; a context manager that stops it on exit."""
 
     def __init__(
         self, make_env: MakeEnv, config: OffPolicyConfig, *, seed: int = 0, make_here: MakeEnv | None = None
     ) -> None:
-        """make_env: makes the environment that is stepped, over there; it is pickled. make_here: the same on the device
-        that is to learn, where that is another.
+        """make_env: creates the environment in the other process; must be picklable. make_here: creates it on the
+        learning device, if that differs.
 
-        Raises ConfigError for an algorithm without a replay, and as `make_algorithm`.
+        Raises ConfigError for an algorithm without a replay buffer, and as `make_algorithm`.
         """
         if not isinstance(config, OffPolicyConfig):
-            raise ConfigError(f"a pipeline needs an algorithm with a replay, got {config.algorithm}")
+            raise ConfigError(f"an async pipeline needs an off-policy algorithm, got {config.algorithm}")
         self.env, self.config = make_env(), config
-        algorithm = _made(config, self.env, seed)
+        algorithm = _make_off_policy(config, self.env, seed)
         self.round = algorithm.steps * self.env.envs  # samples of a member
         margin = AHEAD * algorithm.steps * algorithm.adapter.groups
         data, capacity = algorithm.replay.data, algorithm.replay.capacity
@@ -107,11 +108,11 @@ class Pipeline:
                 f"{error}; lower it or give the container more (docker run --shm-size)"
             ) from None
         self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
-        self.algorithm = algorithm if make_here is None else _with_room_for_a_batch(config, make_here(), seed)
+        self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
         self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
         self._counts = _shared(torch.zeros(PLACES, dtype=torch.int64))
-        # On the CPU: what is copied into it has been computed when the copy is there.
-        self._weights = _shared(self._own().cpu().clone())
+        # On the CPU, so that copying waits for the computation.
+        self._weights = _shared(self._acting_weights().cpu().clone())
         context = mp.get_context("spawn")
         self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
         self._terms = (this_process(), make_env, config, seed, data, self._versions, margin, self._weights)
@@ -121,7 +122,7 @@ class Pipeline:
         self._theirs, self._seconds, self._stale, self._most, self._fresh = theirs, 0.0, 0.0, 0, 0
 
     def __enter__(self) -> Pipeline:
-        # What is started leaves Ctrl-C and SIGTERM to this process from its first line on.
+        # The child must leave Ctrl-C and SIGTERM to this process from its first instruction on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self._process.start()
@@ -138,10 +139,12 @@ class Pipeline:
             self._process.join()
         self._pipe.close()
 
-    def learn(self, samples: int, *, after: Callable[[Pipeline, list[Any]], bool | None] = lambda *_: None) -> Figures:
-        """Until so many samples of a member are collected and learned from.
+    def learn(
+        self, samples: int, *, after: Callable[[Pipeline, list[Any]], bool | None] = lambda *_: None
+    ) -> PipelineStats:
+        """Train until `samples` samples per member are collected and learned from.
 
-        after(pipeline, finished episodes) is called now and then; returning False stops. Raises what went wrong there.
+        after(pipeline, finished episodes) is called periodically; returning False stops. Raises the collector's errors.
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
         per_sample = config.gradient_steps / self.round
@@ -151,12 +154,12 @@ class Pipeline:
             seen = min(int(counts[SEEN]), samples)
             learned_from = seen - config.learning_starts
             owed = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
-            self._read(int(counts[WRITTEN]))
+            self._register_items(int(counts[WRITTEN]))
             if owed > 0:
                 algorithm.samples = seen
                 factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
                 algorithm.learn(min(owed, AHEAD * config.gradient_steps), factor)
-                self._hand_over()
+                self._publish_weights()
             elif seen >= samples:
                 break
             else:
@@ -165,18 +168,18 @@ class Pipeline:
             self._seconds = now - began
             if now - last > 0.1:
                 last = now
-                if after(self, self._heard()) is False:
+                if after(self, self._receive_episodes()) is False:
                     break
-        after(self, self._heard())
-        return self.figures
+        after(self, self._receive_episodes())
+        return self.stats
 
     @property
-    def figures(self) -> Figures:
-        """So far."""
+    def stats(self) -> PipelineStats:
+        """Progress so far."""
         seen, updates = int(self._counts[SEEN]), self.algorithm.updates
         beyond = max(seen - self.config.learning_starts, 0)
         stale = self._stale / self._fresh if self._fresh else 0.0
-        return Figures(
+        return PipelineStats(
             seen,
             updates,
             self._seconds,
@@ -186,11 +189,11 @@ class Pipeline:
             int(self._counts[LOST]),
         )
 
-    def _own(self) -> Tensor:
+    def _acting_weights(self) -> Tensor:
         return self.algorithm.train_state.parts[self.algorithm.acting_part].parameters.flat
 
-    def _read(self, written: int) -> None:
-        """Take note of items that have arrived."""
+    def _register_items(self, written: int) -> None:
+        """Register newly written items and the age of their weights."""
         replay = self.algorithm.replay
         if written == replay.written:
             return
@@ -202,48 +205,48 @@ class Pipeline:
             self._most = max(self._most, int(behind.max()))
         replay.written = written
 
-    def _hand_over(self) -> None:
-        while not self._lock.acquire(timeout=1.0):  # it may have been killed with the lock in its hand
-            self._check_at_work()
+    def _publish_weights(self) -> None:
+        while not self._lock.acquire(timeout=1.0):  # the collector may have been killed while holding the lock
+            self._check_collector()
         try:
-            self._weights.copy_(self._own())
+            self._weights.copy_(self._acting_weights())
             self._counts[VERSION] = self.algorithm.updates
         finally:
             self._lock.release()
         self._counts[UPDATES] = self.algorithm.updates
 
-    def _heard(self) -> list[Any]:
-        """Episodes that were finished over there. Raises RunError when it is no longer at work."""
+    def _receive_episodes(self) -> list[Any]:
+        """Episodes finished by the collector. Raises RunError if it failed or died."""
         episodes: list[Any] = []
         with contextlib.suppress(EOFError):
             while self._pipe.poll():
                 kind, what = self._pipe.recv()
                 if kind == "failed":
-                    raise RunError(f"collecting ended: {what}")
+                    raise RunError(f"the collector failed: {what}")
                 episodes += what
-        self._check_at_work()
+        self._check_collector()
         return episodes
 
-    def _check_at_work(self) -> None:
+    def _check_collector(self) -> None:
         if not self._process.is_alive() and not self._counts[STOP]:
             raise RunError(
-                f"the process that collects ended with code {self._process.exitcode}; see whether it was killed"
+                f"the collector process ended with exit code {self._process.exitcode}; it may have been killed"
             )
 
 
-def _made(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
+def _make_off_policy(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
     algorithm = make_algorithm(config, env, seed=seed)
     assert isinstance(algorithm, OffPolicy)
     return algorithm
 
 
-def _with_room_for_a_batch(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
-    """For who is given another replay."""
-    return _made(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
+def _make_with_minimal_buffer(config: OffPolicyConfig, env: VecEnv, seed: int) -> OffPolicy:
+    """An algorithm with a minimal buffer, which is replaced by the shared one."""
+    return _make_off_policy(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
 
 def _shared(x: Tensor) -> Tensor:
-    """The same tensor, in memory that another process can be given."""
+    """Move a tensor to shared memory; returns it."""
     x.share_memory_()  # type: ignore[no-untyped-call]
     return x
 
@@ -261,14 +264,14 @@ def _collect(
     lock: Any,
     pipe: Any,
 ) -> None:
-    """What the other process does, until it is told to stop."""
+    """Main function of the collector process."""
     die_with_parent(parent)
     torch.set_num_threads(1)
     env = make_env()
     try:
-        algorithm = _with_room_for_a_batch(config, env, seed)
+        algorithm = _make_with_minimal_buffer(config, env, seed)
         algorithm.replay = SharedReplay(data, margin, algorithm.device)
-        _work(algorithm, Worker(env, seed), versions, weights, counts, lock, pipe)
+        _collect_loop(algorithm, Worker(env, seed), versions, weights, counts, lock, pipe)
     except (FinrlPodError, ValueError, RuntimeError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
     finally:
@@ -276,7 +279,7 @@ def _collect(
             env.close()
 
 
-def _work(
+def _collect_loop(
     algorithm: OffPolicy, worker: Worker, versions: Tensor, weights: Tensor, counts: Tensor, lock: Any, pipe: Any
 ) -> None:
     config, replay = algorithm.config, algorithm.replay
@@ -284,7 +287,7 @@ def _work(
     ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
     pool = worker.env if isinstance(worker.env, PooledVecEnv) else None
     own = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
-    version, told = 0, time.monotonic()
+    version, last_report = 0, time.monotonic()
     while not counts[STOP]:
         if algorithm.samples > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
             time.sleep(WAIT)
@@ -296,14 +299,14 @@ def _work(
         start = replay.written
         algorithm.collect(worker)
         if algorithm.device.type == "cuda":
-            torch.cuda.synchronize(algorithm.device)  # the items are there before they are counted
+            torch.cuda.synchronize(algorithm.device)  # write the items before counting them
         versions[torch.arange(start, replay.written) % replay.capacity] = version
         counts[WRITTEN], counts[SEEN] = replay.written, algorithm.samples
         if pool is None:
             continue
         counts[LOST] = pool.worker_restarts
-        if time.monotonic() - told > 0.05:
-            told = time.monotonic()
+        if time.monotonic() - last_report > 0.05:
+            last_report = time.monotonic()
             if episodes := list(_plain(pool.episodes())):
                 pipe.send(("episodes", episodes))
 

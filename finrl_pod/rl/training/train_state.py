@@ -1,4 +1,4 @@
-"""What an algorithm of several networks trains: parameters, optimisers and target networks, for P members.
+"""Networks of an algorithm with their optimisers and target networks, for P members.
 
 A member may have several rows of a part, such as its critics; all rows of all members are one batched tensor.
 """
@@ -18,7 +18,7 @@ from finrl_pod.types import Tensor
 
 
 class TargetNetwork:
-    """views: name -> [R, ...], without gradients; they follow the parameters at a rate of each row's own."""
+    """Target network: name -> [R, ...] views without gradients, updated by Polyak averaging."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.source, self.flat = parameters, parameters.flat.clone()
@@ -26,10 +26,10 @@ class TargetNetwork:
 
     @torch.no_grad()
     def polyak_update(self, rate: Tensor, active: Tensor | None) -> None:
-        """Move by rate [R] of the way; active [R] bool: rows that move, None for all."""
+        """Move towards the parameters by rate [R]; active: [R] bool, rows that move, None for all."""
         if active is not None:
             rate = torch.where(active, rate, 0.0)
-            # A row that stays must not read a source that is no number.
+            # Rows that do not move must not read NaN.
             source = torch.where(active.unsqueeze(1), self.source.flat, self.flat)
         else:
             source = self.source.flat
@@ -45,7 +45,7 @@ class TargetNetwork:
 
 
 class Part(NamedTuple):
-    """Parameters with what trains them. per: rows of the parameters a member has."""
+    """Parameters and their optimiser. per: rows of the parameters for each member."""
 
     parameters: Parameters
     optimiser: Adam
@@ -53,10 +53,10 @@ class Part(NamedTuple):
 
 
 class TrainState:
-    """parts and targets by name. alive: [P] bool, False for a member whose loss was no longer a number."""
+    """Trained parts and target networks by name. alive: [P] bool, False for members whose loss became NaN."""
 
     def __init__(self, settings: Mapping[str, Tensor], alive: Tensor) -> None:
-        """settings: learning_rate, target_rate and max_grad_norm, [P] each."""
+        """settings: learning_rate, tau and max_grad_norm, [P] each."""
         self.parts: dict[str, Part] = {}
         self.targets: dict[str, TargetNetwork] = {}
         self.alive, self.members, self.device = alive, len(alive), alive.device
@@ -64,31 +64,31 @@ class TrainState:
         self._wide: dict[tuple[str, int], Tensor] = {}
 
     def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
-        """A part of these initial rows, with a target if it needs one."""
+        """Add a part with these initial rows, and a target network for it if `target`."""
         parameters = Parameters(rows, self.device)
         self.parts[name] = Part(parameters, Adam(parameters.flat), per)
         if target:
             self.targets[name] = TargetNetwork(parameters)
 
     def views(self, name: str) -> dict[str, Tensor]:
-        """name -> [R, ...] of a part, which gradients are taken of."""
+        """Differentiable parameters of a part: name -> [R, ...]."""
         return self.parts[name].parameters.views
 
     def detached(self, name: str) -> dict[str, Tensor]:
-        """The same without gradients."""
+        """Detached parameters of a part: name -> [R, ...]."""
         return {key: view.detach() for key, view in self.views(name).items()}
 
     # ------------------------------------------------------------------ steps
 
     def gradient_step(self, name: str, loss: Tensor, factor: float) -> Tensor:
-        """One step of a part down its loss [R]; returns the largest norm of a member's gradients [P].
+        """One gradient step of a part on its loss [R]; returns the largest gradient norm of each member [P].
 
-        A member whose loss or gradient is no longer a number stops here, with the parameters it had.
+        A member whose loss or gradient is NaN or infinite stops here and keeps its parameters.
         """
         return self.apply_gradient(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
 
     def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
-        """The same with the loss's gradient [R, D]."""
+        """`gradient_step` with a given gradient [R, W] of the loss [R]."""
         parameters, optimiser, per = self.parts[name]
         rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
         if kernels.is_supported(parameters.flat, gradient, loss):
@@ -96,27 +96,27 @@ class TrainState:
             norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, factor, CONSTANTS)
             return norm.view(self.members, per).amax(1) if per > 1 else norm
         gradient, norm = clip_by_member(gradient, limit)
-        judged = norm + loss
-        # One look at one number; where it costs a wait, on a GPU, there is none.
-        if self.device.type != "cpu" or not math.isfinite(float(judged.sum())):
-            self.alive = self.alive & torch.isfinite(judged).view(self.members, per).all(1)
+        total = norm + loss
+        # On a CPU checking one sum is cheap; on a GPU reading it would force a synchronisation.
+        if self.device.type != "cpu" or not math.isfinite(float(total.sum())):
+            self.alive = self.alive & torch.isfinite(total).view(self.members, per).all(1)
         optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
         return norm.view(self.members, per).amax(1) if per > 1 else norm
 
     def polyak_update(self) -> None:
-        """Move every target."""
+        """Polyak update of every target network, by the setting tau."""
         for name, target in self.targets.items():
             per = self.parts[name].per
             target.polyak_update(self._rows("tau", per), self._active(per))
 
     def _rows(self, name: str, per: int) -> Tensor:
-        """A member's setting for each of its `per` rows."""
+        """A setting repeated for each of a member's `per` rows: [R]."""
         if (name, per) not in self._wide:
             self._wide[name, per] = self._settings[name].repeat_interleave(per)
         return self._wide[name, per]
 
     def _active(self, per: int) -> Tensor | None:
-        """Rows of the members that are alive, None for all (seen on a CPU alone, where looking costs nothing)."""
+        """Rows of living members, None for all (checked on a CPU only, where it needs no synchronisation)."""
         if self.device.type == "cpu" and bool(self.alive.all()):
             return None
         return self.alive.repeat_interleave(per) if per > 1 else self.alive
@@ -124,7 +124,7 @@ class TrainState:
     # ------------------------------------------------------------------ a member's state
 
     def member(self, p: int) -> dict[str, Tensor]:
-        """Copies of all of a member's rows, on the CPU: parameters, moments, targets."""
+        """Copies of a member's rows on the CPU: parameters, optimiser state, targets."""
         state: dict[str, Tensor] = {}
         for name, (parameters, optimiser, per) in self.parts.items():
             for i in range(per):
@@ -137,13 +137,13 @@ class TrainState:
 
     @torch.no_grad()
     def load(self, p: int, state: Mapping[str, Tensor]) -> None:
-        """Overwrite a member. Raises RunError, and changes nothing, for parts of another number or size."""
+        """Overwrite a member. Raises RunError, changing nothing, if number or size of the parts differ."""
         for name, (parameters, _, per) in self.parts.items():
             size = parameters.flat.shape[1]
             rows = [state.get(f"{name}.{i}.parameters") for i in range(per)]
             if any(row is None or len(row) != size for row in rows) or f"{name}.{per}.parameters" in state:
                 raise RunError(
-                    f"the saved agent does not fit: here its {name} is {per} times {size} numbers; "
+                    f"the saved agent does not fit: its {name} must be {per} x {size} numbers; "
                     "use the settings it was trained with"
                 )
         for name, (parameters, optimiser, per) in self.parts.items():

@@ -1,4 +1,4 @@
-"""The worker: steps environments with a policy and fills a rollout. No host synchronisation inside."""
+"""The worker: steps environments with a policy and collects rollouts, without synchronising with the device."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class ObservationNormaliser(Protocol):
-    """What an agent is shown of an environment, and how it counts its rewards."""
+    """Normalises observations and rewards between an environment and an agent."""
 
     def start(self, observation: Any) -> None:
-        """Look at what is to be answered first, once in a run."""
+        """Record the first observation of a run."""
         ...
 
     def normalise(self, observation: Any) -> Any:
-        """An observation as the agent sees it."""
+        """Normalised observation, by the current statistics."""
         ...
 
     def update(self, out: EnvStep) -> Tensor:
-        """Look at a step; returns its rewards [P, E] as the agent counts them."""
+        """Update the statistics with a step; returns its normalised rewards [P, E]."""
         ...
 
 
@@ -44,10 +44,12 @@ class Worker:
 
     @torch.no_grad()
     def collect(self, explore: Explore, noise: Tensor, normaliser: ObservationNormaliser = IDENTITY) -> Rollout:
-        """explore(day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
+        """Collect a rollout of H steps.
 
-        noise: [H, P, G, A, D], as the distribution draws it; the rollout's numbers are of its dtype, whatever the
-        environment's. normaliser: rows and rewards are kept as it shows them.
+        explore: (day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
+
+        noise: [H, P, G, A, D], of the policy's distribution; the rollout has its dtype. normaliser: applied to
+        observations and rewards before they are stored.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
         shape = self.shape
@@ -55,7 +57,7 @@ class Worker:
         normaliser.start(self.observation)
         finals = _FinalObservations(self, as_pair(normaliser.normalise(self.observation)))
         if isinstance(env, MarketVecEnv):
-            env.reuse_buffers(True)  # whatever is kept is copied
+            env.reuse_buffers(True)  # everything that is stored is copied
         try:
             for h in range(horizon):
                 day, account = as_pair(normaliser.normalise(self.observation))
@@ -91,34 +93,34 @@ class Worker:
 
 
 def _copy(observation: Any) -> Any:
-    """A copy that no later step writes over."""
+    """Copy of an observation, which later steps do not overwrite."""
     if isinstance(observation, Observation):
         return Observation(*(x.clone() for x in observation))
     return observation.clone()
 
 
 def _empty_rollout(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Room for [H, *like]; numbers that are not whole are of `dtype`."""
+    """Empty tensor [H, *like]; floating-point numbers get `dtype`."""
     return like.new_empty(horizon, *like.shape, dtype=dtype if like.is_floating_point() else like.dtype)
 
 
 def as_pair(observation: Any) -> Observation:
-    """(day, account) as it is; a flat row [P, E, S] as an account of day 0."""
+    """Observation as (day, account); flat rows [P, E, S] become accounts of day 0."""
     if isinstance(observation, Observation):
         return observation
     return Observation(observation.new_zeros(observation.shape[:2], dtype=torch.int64), observation)
 
 
 class _FinalObservations:
-    """The final observations of groups whose time is over, in rounds: the first of every group, the second, ..."""
+    """Final observations of truncated groups, in rounds: the first of every group, the second, ..."""
 
     def __init__(self, worker: Worker, like: Observation) -> None:
         self._shape, self.rounds = worker.shape, [like]
-        # A market's windows are as long as a rollout at least: there one round is enough, and nothing is counted.
+        # A market's windows are at least as long as a rollout, so one round is enough.
         self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.day)
 
     def record(self, over: Tensor, final: Observation) -> None:
-        """over: [P, G] bool."""
+        """Record final observations of the groups in over: [P, G] bool."""
         if self._count is None:
             self._put(0, over, final)
             return

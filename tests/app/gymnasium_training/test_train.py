@@ -45,8 +45,8 @@ def result(capsys: pytest.CaptureFixture[str], out: Path, *more: str, **terms: A
     return document
 
 
-def told(document: dict[str, Any]) -> dict[str, Any]:
-    """All but clocks and places."""
+def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
+    """The result without times and paths."""
     return {k: x for k, x in document.items() if k not in ("seconds", "samples_per_second", "weights")}
 
 
@@ -87,12 +87,12 @@ def test_an_evaluation_that_fails_leaves_the_agent_and_one_that_is_stopped_is_ma
             assert run(arguments(out)) == error.exit_code
         said = capsys.readouterr().err
         if isinstance(error, RunError):
-            assert f"the agent is trained and kept in {out}, but not evaluated: it fell over" in said
+            assert f"the trained agent is saved in {out}, but its evaluation failed: it fell over" in said
             assert (out / "weights.safetensors").exists()
             assert json.loads((out / "result.json").read_text())["evaluation"] is None
         else:
-            assert "stopped after all 120 steps, in the evaluation; all is saved" in said
-            assert told(result(capsys, out, "--resume")) == told(whole)
+            assert "stopped after all 120 steps, during evaluation; all is saved" in said
+            assert without_clocks(result(capsys, out, "--resume")) == without_clocks(whole)
 
 
 def test_without_an_algorithm_the_environments_actions_choose(
@@ -116,12 +116,12 @@ def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixt
     terms = ("--algorithm", "d3qn", "--envs", "2")
     alone = result(capsys, tmp_path / "a", *terms, env="gym:CartPole-v1")
     pool = result(capsys, tmp_path / "b", *terms, "--workers", "2", env="gym:CartPole-v1")
-    assert told(alone) == told(pool)
+    assert without_clocks(alone) == without_clocks(pool)
     one, two = (load_file(tmp_path / x / "weights.safetensors") for x in "ab")
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_resumes_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SIGKILL at some moment between two saves; the ring of the replay has come round before it."""
     terms = ("--algorithm", "sac", "--envs", "2", "--set", "buffer_size=64", "--save-every", "0.1")
     whole = result(capsys, tmp_path / "whole", *terms, steps=300)
@@ -136,10 +136,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     assert kept["written"] >= 66
     assert not (out / "result.json").exists()
     again = result(capsys, out, *terms, "--resume", steps=300)
-    assert told(again) == told(whole)
+    assert without_clocks(again) == without_clocks(whole)
     one, two = (load_file(tmp_path / x / "weights.safetensors") for x in ("whole", "killed"))
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is told again"
+    assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is reported again"
 
 
 def test_collecting_and_learning_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +230,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--set", "buffer_size=1000000000000"], "GiB are free; lower it to"),
         (["--set", "batch_size"], "--set takes name=value"),
         (["--steps", "0"], "--steps must be 1 or more, got 0"),
-        (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async is for algorithms that learn from a replay"),
+        (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async needs an off-policy algorithm, got ppo"),
         (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
         (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
         (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
@@ -253,12 +253,12 @@ def test_a_run_is_not_overwritten_and_another_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments(tmp_path / "nothing", "--resume")) == 2
-    assert "holds no run to resume" in capsys.readouterr().err
+    assert "has no run to resume" in capsys.readouterr().err
     result(capsys, tmp_path / "a")
     assert run(arguments(tmp_path / "a")) == 2
-    assert "holds a run already; add --resume" in capsys.readouterr().err
+    assert "already holds a run; add --resume" in capsys.readouterr().err
     assert run(arguments(tmp_path / "a", "--resume", "--set", "batch_size=8")) == 2
-    assert "a run with batch 16, and now it is 8" in capsys.readouterr().err
+    assert "a run with batch_size 16, got 8" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -268,7 +268,7 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
+def test_runs_without_a_device_resume_and_runs_on_another_device_do_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = result(capsys, tmp_path / "a")
@@ -279,7 +279,7 @@ def test_a_run_of_before_devices_goes_on_and_one_of_another_device_does_not(
     assert result(capsys, tmp_path / "a", "--resume") == done
     kept.write_text(json.dumps({**config, "device": "cuda"}))
     assert run(arguments(tmp_path / "a", "--resume")) == 2
-    assert "holds a run with device cuda, and now it is cpu" in capsys.readouterr().err
+    assert "holds a run with device cuda, got cpu" in capsys.readouterr().err
 
 
 def test_a_run_on_a_market_is_not_resumed_as_one_on_an_environment(
@@ -287,7 +287,7 @@ def test_a_run_on_a_market_is_not_resumed_as_one_on_an_environment(
 ) -> None:
     (tmp_path / "config.json").write_text('{"config": {}}')
     assert run(arguments(tmp_path, "--resume")) == 2
-    assert "config.json has no 'agent', so it is of no run of train --env" in capsys.readouterr().err
+    assert "config.json has no 'agent', so it is not a run of train --env" in capsys.readouterr().err
 
 
 def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
