@@ -2,7 +2,7 @@
 
     python -m pytest tests/contract/on_a_device.py
 
-Not collected by itself: `test_on_a_device.py` gives it a process of its own.
+Not collected by pytest: `test_on_a_device.py` runs it in a separate process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConf
 from tests.contract.test_algorithm import settings_of
 from tests.markets import random_market
 from tests.pretend_device import NAME, There, pretend_device
-from tests.rl.zoo import NAMES, everything, small_learner
+from tests.rl.all_algorithms import NAMES, everything, small_learner
 
 MEMBERS = (0, 1)
 ADDED: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8, "diversity": 0.1}

@@ -12,7 +12,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod.errors import RunError
 from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, member_settings
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from tests.rl.zoo import NAMES, everything, small_config, small_learner
+from tests.rl.all_algorithms import NAMES, everything, small_config, small_learner
 
 MEMBERS = (0, 1, 2, 3)
 UPDATES = 20
@@ -67,7 +67,7 @@ def test_four_members_are_four_single_runs(name: str, policy: str) -> None:
 
 
 @EVERY
-def test_a_member_that_breaks_stops_alone_and_the_others_go_on(name: str) -> None:
+def test_a_diverged_member_stops_and_the_others_continue(name: str) -> None:
     batch = learned(name, MEMBERS, spoil=(2, 6), policy="mlp")
     assert batch.alive == [True, True, False, True]
     for p in (0, 1, 3):
@@ -75,7 +75,7 @@ def test_a_member_that_breaks_stops_alone_and_the_others_go_on(name: str) -> Non
 
 
 @EVERY
-def test_it_continues_from_a_checkpoint_as_if_nothing_had_happened(name: str) -> None:
+def test_resuming_a_checkpoint_is_bit_identical(name: str) -> None:
     """Replay, streams and environments included: to the last bit, also when the ring has come round."""
     whole = small_learner(name, (0, 3), seed=7, learning_rate_schedule="constant")
     each = whole.iteration_samples
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_another_learner_is_refused(name: str) -> None:
 
 
 @EVERY
-def test_a_copy_takes_what_makes_the_member_and_leaves_what_is_the_slots(name: str) -> None:
+def test_a_copy_includes_the_member_but_not_the_slot(name: str) -> None:
     learner = small_learner(name, (0, 1), seed=3)
     learner.learn(5 * learner.iteration_samples)
     streams = [s.get_state() for s in learner.algorithm.streams()]
@@ -127,7 +127,7 @@ def test_nothing_is_restored_in_the_place_of_a_member_that_broke(name: str) -> N
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].actions != "discrete"])
 def test_it_learns_to_sell_short(name: str, policy: str) -> None:
-    """Scores are weights there, and critics are told as much."""
+    """Scores stand for weights there, and critics receive the weights."""
     learner = small_learner(name, (0, 1), policy=policy, rules={"short": True, "leverage": 1.5})
     before = everything(learner)
     learner.learn(8 * learner.iteration_samples)

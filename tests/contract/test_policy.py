@@ -117,7 +117,7 @@ def test_every_parameter_has_an_effect(policy: Policy) -> None:
         assert all(gradient[p].any() for p in range(P)), name
 
 
-def test_initial_weights_come_from_the_stream_alone(policy: Policy) -> None:
+def test_initial_weights_depend_on_the_stream_only(policy: Policy) -> None:
     one, again, other = (policy.init(torch.Generator().manual_seed(seed), torch.float32) for seed in (3, 3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -132,7 +132,7 @@ def test_forward_changes_nothing_it_was_given(policy: Policy) -> None:
     assert all(torch.equal(a, b) for a, b in zip(given, kept, strict=True))
 
 
-def test_a_day_shared_by_a_group_is_the_day_of_each_of_its_accounts(policy: Policy) -> None:
+def test_all_accounts_of_a_group_share_its_day(policy: Policy) -> None:
     """[P, K] groups of A accounts give what [P, K * A] groups of one account give."""
     params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
     shared = policy.forward(params, features, account, known)

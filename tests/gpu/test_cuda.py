@@ -19,7 +19,7 @@ from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.tournament.scoring import score_members
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
-from tests.rl.zoo import NAMES, everything, small_learner
+from tests.rl.all_algorithms import NAMES, everything, small_learner
 
 pytestmark = [
     pytest.mark.gpu,
@@ -88,7 +88,7 @@ def test_a_population_learns_and_is_scored_on_the_device(market: MarketTensor) -
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_algorithm_learns_and_goes_on_from_a_checkpoint(name: str, policy: str) -> None:
+def test_every_algorithm_learns_and_resumes_from_a_checkpoint(name: str, policy: str) -> None:
     market = to_device(random_market(5, bars=60, leak=True), DEVICE)
 
     def make() -> Learner:

@@ -1,4 +1,4 @@
-"""Small leaked futures: an agent takes what is there to be taken, and nothing where there is nothing."""
+"""Small markets with leaked future returns: agents exploit the leak, and find nothing without one."""
 
 from __future__ import annotations
 

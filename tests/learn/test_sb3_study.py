@@ -13,7 +13,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod.rl.training.learner import Learner
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-# What our side is told of an entry of the Zoo; anything else in one would be left out in silence.
+# Keys of a Zoo entry that our side uses; any other key would be ignored silently.
 TRANSLATED = {
     *("n_envs", "n_steps", "batch_size", "gae_lambda", "gamma", "n_epochs", "ent_coef", "learning_rate", "clip_range"),
     *("buffer_size", "learning_starts", "target_update_interval", "train_freq", "gradient_steps", "normalize"),
@@ -78,7 +78,7 @@ def row(cell: Any, study: ModuleType, side: str, seed: int, score: float) -> dic
     }  # fmt: skip
 
 
-def test_what_is_there_is_not_run_again_and_a_torn_line_is(study: ModuleType, tmp_path: Path) -> None:
+def test_finished_trainings_are_skipped_and_truncated_lines_repeated(study: ModuleType, tmp_path: Path) -> None:
     cell = cells(study)[0]
     kept = tmp_path / "study.jsonl"
     study.append(kept, row(cell, study, study.OURS, 0, 1.0))

@@ -1,4 +1,4 @@
-"""Advantages once more: one account, Python floats, each summed forward from its own step."""
+"""Reference GAE for one account in Python floats, summed forward from each step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Trajectory(NamedTuple):
 
 
 def plain_gae(trajectory: Trajectory, p: int, e: int, discount: float, decay: float) -> list[float]:
-    """The account e of member p: term by term until its episode ends."""
-    rewards, values, following, terminated, truncated = (x[:, p, e].tolist() for x in trajectory)
+    """Advantages of account e of member p, summed term by term until the episode ends."""
+    rewards, values, next_values, terminated, truncated = (x[:, p, e].tolist() for x in trajectory)
     advantages = []
     for start in range(len(rewards)):
         total, factor = 0.0, 1.0
         for h in range(start, len(rewards)):
-            ahead = 0.0 if terminated[h] else discount * following[h]
-            total += factor * (rewards[h] + ahead - values[h])
+            bootstrap = 0.0 if terminated[h] else discount * next_values[h]
+            total += factor * (rewards[h] + bootstrap - values[h])
             if terminated[h] or truncated[h]:
                 break
             factor *= discount * decay

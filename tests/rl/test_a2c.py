@@ -62,7 +62,7 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
         assert name == "log_std" or not torch.equal(wanted, old)
 
 
-def test_ppos_settings_are_not_its_own() -> None:
+def test_settings_of_ppo_only_are_refused() -> None:
     with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip_range'"):
         Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip_range": 0.1}])
     with pytest.raises(ConfigError, match=r"agent.horizon must be at most the episode's window of 8 bars, got 9"):

@@ -16,8 +16,8 @@ from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.networks.observation_adapter import ObservationAdapter, make_adapter, spec_of
 from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market
+from tests.rl.all_algorithms import small_learner
 from tests.rl.test_off_policy import Flat
-from tests.rl.zoo import small_learner
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 RECORDS: dict[str, type[OffPolicyConfig]] = {

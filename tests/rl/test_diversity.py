@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from finrl_pod.rl.algorithms.regularisers import bonus, categorical_kl, gaussian_kl, neighbours
-from tests.rl.zoo import everything, small_learner
+from tests.rl.all_algorithms import everything, small_learner
 
 
 @pytest.mark.parametrize("width", [1, 4])

@@ -86,7 +86,7 @@ def test_behind_a_cut_off_stands_the_value_of_the_final_observation() -> None:
     torch.testing.assert_close(following.flatten(), plain.flatten().detach())
 
 
-def test_a_discrete_market_is_driven_by_plain_networks_alone() -> None:
+def test_discrete_markets_need_mlp_policies() -> None:
     env = make_env(random_market(4, bars=60), EnvironmentConfig(kind="discrete", window=8, envs=6, group=3))
     with pytest.raises(ConfigError, match='"equivariant" of ppo scores assets and makes no choices'):
         Learner(env, PPOConfig(horizon=6, minibatches=2))

@@ -15,9 +15,9 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
+from tests.rl.all_algorithms import everything, small_config
+from tests.rl.all_algorithms import small_learner as learner_of
 from tests.rl.learners import small_env
-from tests.rl.zoo import everything, small_config
-from tests.rl.zoo import small_learner as learner_of
 
 H_TERM: dict[str, Any] = {"h_term": 2.0, "h_steps": 3, "h_trajectories": 4, "h_buffer": 10}
 BOTH = pytest.mark.parametrize("name", ["ppo", "a2c"])

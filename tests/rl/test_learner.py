@@ -15,7 +15,7 @@ from finrl_pod.rl.training.learner import Learner, Metrics
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.types import Observation
 from tests.markets import random_market
-from tests.rl import zoo
+from tests.rl import all_algorithms
 from tests.rl.learners import iteration, same, small_env, small_learner
 
 POLICIES = pytest.mark.parametrize("policy", ["equivariant", "mlp"])
@@ -146,7 +146,7 @@ def small_learner_with_threads(threads: int) -> Learner:
 
 
 @POLICIES
-def test_a_snapshot_says_where_it_comes_from(policy: str) -> None:
+def test_a_snapshot_records_its_origin(policy: str) -> None:
     learner = trained(policy=policy, members=(0, 3), hyperparameters=[{}, {"clip_range": 0.3}])
     snapshot = learner.snapshot(1, id="g01s03", parent="g00s01", data_sha256="abc")
     assert (snapshot.id, snapshot.parent, snapshot.data_sha256) == ("g01s03", "g00s01", "abc")
@@ -158,7 +158,7 @@ def test_a_snapshot_says_where_it_comes_from(policy: str) -> None:
     assert snapshot.normaliser == learner.env.market.normaliser
 
 
-def test_a_snapshot_does_not_change_when_training_goes_on() -> None:
+def test_a_snapshot_does_not_change_with_further_training() -> None:
     learner = trained()
     snapshot, again = learner.snapshot(), learner.snapshot()
     learner.learn(iteration(learner))
@@ -257,13 +257,13 @@ def test_a_snapshot_of_other_settings_is_refused_and_nothing_is_lost(
 
 
 def test_a_snapshot_of_a_market_with_shorts_is_refused_where_scores_pass_a_softmax() -> None:
-    one, other = (zoo.small_learner("sac", policy="mlp", rules={"short": short}) for short in (True, False))
+    one, other = (all_algorithms.small_learner("sac", policy="mlp", rules={"short": short}) for short in (True, False))
     with pytest.raises(RunError, match="its action is 'direct', expected 'softmax'"):
         other.restore(one.snapshot())
 
 
-def test_a_fixed_temperature_stays_the_slots_own() -> None:
-    one, other = (zoo.small_learner("sac", auto_entropy=False, temperature=t) for t in (0.3, 0.05))
+def test_a_fixed_temperature_belongs_to_the_slot() -> None:
+    one, other = (all_algorithms.small_learner("sac", auto_entropy=False, temperature=t) for t in (0.3, 0.05))
     other.restore(one.snapshot())
     assert other.algorithm.temperature.tolist() == pytest.approx([0.05])
 

@@ -104,7 +104,7 @@ def test_four_members_have_four_runs_statistics(name: str, record: type[Any]) ->
                 torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
-def test_a_run_goes_on_to_the_last_bit_and_episodes_go_on_in_its_rewards() -> None:
+def test_a_resumed_run_is_bit_identical_and_continues_its_returns() -> None:
     whole = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
     whole.learn(3 * whole.iteration_samples)
     saved = whole.checkpoint()

@@ -154,7 +154,7 @@ def test_subsets_are_of_different_critics_and_every_one_as_likely() -> None:
     assert not torch.equal(drawn[:, 0], drawn[:, 1])
 
 
-def test_a_duel_is_the_value_and_what_stands_out_of_the_mean() -> None:
+def test_dueling_values_are_value_plus_centred_advantages() -> None:
     value, advantages = draw(6, 1), draw(6, 4, seed=1)
     values = dueling_values(value, advantages)
     torch.testing.assert_close(values.mean(-1), value[:, 0])
@@ -175,7 +175,7 @@ def test_a_single_reward_sets_no_scale() -> None:
     assert algorithm.reward_scale.tolist() == pytest.approx([1 / torch.tensor([50.0, 150.0]).std().item()])
 
 
-def test_targets_follow_every_so_many_steps_of_the_actor() -> None:
+def test_targets_are_updated_every_target_interval_actor_updates() -> None:
     algorithm = make("td3", target_interval=3)
     moved = []
     for update in range(1, 13):

@@ -19,8 +19,8 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
+from tests.rl.all_algorithms import small_config, small_learner
 from tests.rl.test_off_policy import Flat
-from tests.rl.zoo import small_config, small_learner
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "batch_size": (
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_settings_that_cannot_be_are_refused(case: str) -> None:
+def test_invalid_settings_are_refused(case: str) -> None:
     name, settings, message = REFUSED[case]
     with pytest.raises(ConfigError) as refused:
         small_learner(name, **settings)
@@ -72,7 +72,7 @@ def test_an_action_space_that_an_algorithm_cannot_drive_is_refused(name: str) ->
     assert all(able in sentence for able, facts in ALGORITHMS.items() if facts.actions == other)
 
 
-def test_what_needs_a_market_is_refused_elsewhere() -> None:
+def test_market_only_settings_are_refused_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r'agent.policy "equivariant" reads the assets of a market'):
         Learner(Flat(), small_config("sac"))
     with pytest.raises(ConfigError, match=r"learns on markets alone; choose one of ppo, a2c, ddpg, td3, sac, redq$"):
@@ -82,7 +82,7 @@ def test_what_needs_a_market_is_refused_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_critics_are_told_the_weights_that_scores_become(short: bool) -> None:
+def test_critics_receive_the_weights_of_scores(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
     env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
     inputs = MarketAdapter(env, spec_of(env, "mlp", (4,)), torch.float64)
@@ -134,7 +134,7 @@ def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) 
         torch.testing.assert_close(values.forward(weights, seen)[..., both], values.forward(weights, moved))
 
 
-def test_rewards_are_scaled_once_by_what_the_replay_holds() -> None:
+def test_reward_scale_is_set_once_from_the_buffer() -> None:
     learner = small_learner("sac", (0, 1), learning_starts=30)
     learner.learn(4 * learner.iteration_samples)
     assert not learner.algorithm.reward_scale.any()

@@ -18,7 +18,7 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> torch.Tenso
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DOUBLE, 1e-13), (torch.float32, 1e-4)])  # 1 - 0.999 in float32
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask of ones"])
-def test_each_member_has_a_torch_adam_of_its_own(dtype: torch.dtype, tolerance: float, masked: bool) -> None:
+def test_each_member_matches_a_separate_torch_adam(dtype: torch.dtype, tolerance: float, masked: bool) -> None:
     flat = draw(P, D, dtype=dtype)
     rows = [row.clone().requires_grad_() for row in flat]
     theirs = [torch.optim.Adam([row], lr=rate) for row, rate in zip(rows, RATES, strict=True)]
@@ -49,7 +49,7 @@ def test_adams_epsilon_is_torchs(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask of ones"])
-def test_each_member_has_a_torch_rmsprop_of_its_own(masked: bool) -> None:
+def test_each_member_matches_a_separate_torch_rmsprop(masked: bool) -> None:
     flat = draw(P, D)
     rows = [row.clone().requires_grad_() for row in flat]
     theirs = [torch.optim.RMSprop([row], lr=rate, alpha=0.99, eps=1e-5) for row, rate in zip(rows, RATES, strict=True)]
@@ -80,7 +80,7 @@ def test_a_masked_member_of_rmsprop_does_not_move_and_a_row_can_be_copied() -> N
     assert torch.equal(optimiser.square[1], optimiser.square[3])
 
 
-def test_masked_members_do_not_move_whatever_their_gradient() -> None:
+def test_masked_members_do_not_move_even_with_nan_gradients() -> None:
     flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
     optimiser = Adam(flat)
     for step in range(3):
@@ -95,7 +95,7 @@ def test_masked_members_do_not_move_whatever_their_gradient() -> None:
         assert torch.isfinite(now).all()
 
 
-def test_a_member_that_paused_goes_on_with_its_own_step_count() -> None:
+def test_a_paused_member_keeps_its_step_count() -> None:
     """Pausing must not age the bias correction: the pause might as well not have been."""
     gradients = [draw(P, D, seed=i) for i in range(5)]
     rates = torch.tensor(RATES, dtype=DOUBLE)
@@ -150,7 +150,7 @@ def test_views_and_rows_are_the_same_numbers() -> None:
     assert torch.equal(parameters.member(1)["w"], given[1]["w"])
 
 
-def test_rows_of_the_gradient_are_each_members_own() -> None:
+def test_gradient_rows_are_independent_between_members() -> None:
     parameters = Parameters(members())
     x = draw(P, 5, 3, seed=7)
 
@@ -166,7 +166,7 @@ def test_rows_of_the_gradient_are_each_members_own() -> None:
         torch.testing.assert_close(together[p : p + 1], single.gradient(out.square().mean()))
 
 
-def test_loading_and_saving_a_member_touches_that_member_alone() -> None:
+def test_loading_a_member_changes_that_member_only() -> None:
     parameters, other = Parameters(members()), members(50)[0]
     kept = parameters.flat.clone()
     parameters.load(2, other)

@@ -110,7 +110,7 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
         Pipeline(PENDULUM, SACConfig(**SMALL), seed=1)
 
 
-def test_what_goes_wrong_there_is_told_here() -> None:
+def test_errors_of_the_collector_are_raised_here() -> None:
     broken = functools.partial(GymnasiumVecEnv, "gym:tests.envs.gymnasium_pool.odd_gym:Short-v0")
     with (
         Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
@@ -119,7 +119,7 @@ def test_what_goes_wrong_there_is_told_here() -> None:
         pipeline.learn(1000)
 
 
-def test_pipelines_that_cannot_be_are_refused() -> None:
+def test_invalid_pipelines_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs an off-policy algorithm, got ppo"):
         Pipeline(PENDULUM, PPOConfig())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"agent\.buffer_size must be at least 32"):

@@ -79,7 +79,7 @@ def test_four_members_are_four_single_runs(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_member_that_breaks_half_way_leaves_the_others_alone(policy: str) -> None:
+def test_a_member_that_diverges_midway_does_not_affect_others(policy: str) -> None:
     batch = run(MEMBERS, spoil=(2, 9), policy=policy)
     assert batch[0].alive == [True, True, False, True]
     assert [bool(torch.isfinite(m["policy_loss"][2])) for m in batch[1]] == [True] * 9 + [False] * 11

@@ -221,7 +221,7 @@ def test_a_member_that_moved_too_far_sits_out_the_rest(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("sits_out", [True, False])
-def test_a_member_that_sits_out_is_not_judged_by_what_it_would_have_lost(sits_out: bool) -> None:
+def test_inactive_members_are_not_checked_for_divergence(sits_out: bool) -> None:
     """Alone, it would not have met these samples: beside others, an overflow there must not break it."""
     env = small_env((0, 1))
     learner = small_learner(env=env)

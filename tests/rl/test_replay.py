@@ -12,7 +12,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import available_bytes
 from finrl_pod.rl.buffers import replay as replay_module
 from finrl_pod.rl.buffers.replay import Replay
-from tests.rl.zoo import small_learner
+from tests.rl.all_algorithms import small_learner
 
 FIELDS = {"x": ((2,), torch.float32), "day": ((), torch.int64)}
 CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def test_the_last_items_are_kept_in_order_however_they_came() -> None:
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_samples_are_each_members_own(members: int) -> None:
+def test_samples_are_independent_between_members(members: int) -> None:
     ring = Replay(FIELDS, members, 7, CPU)
     ring.add({name: x[:members] for name, x in items(0, 7).items()})
     chosen = torch.tensor([[[1, 6], [0, 3]], [[2, 2], [5, 4]]])[:, :members]
@@ -67,7 +67,7 @@ def test_free_memory_is_a_plausible_number() -> None:
     assert 2**20 < available_bytes(CPU) < 2**50
 
 
-def test_what_a_container_keeps_of_files_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_cache_of_a_container_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
     monkeypatch.setattr(memory, "_machine_bytes", lambda: 2**40)
     stat = f"anon 5\ninactive_file {2**30}\nactive_file {2**29}\nfile {3 * 2**29}\n"
@@ -93,7 +93,7 @@ def test_a_saved_replay_that_does_not_fit_is_refused() -> None:
         other.load({"x": saved["x"]}, 9)
 
 
-def test_what_is_learned_from_is_what_happened() -> None:
+def test_stored_transitions_match_the_environment() -> None:
     """Over resets: the next state of a cut-off episode is its own last one, and every item is one step of a group."""
     learner = small_learner("sac", (0, 1), buffer_size=240, learning_starts=10_000)
     learner.learn(20 * learner.iteration_samples)
@@ -107,12 +107,12 @@ def test_what_is_learned_from_is_what_happened() -> None:
     for p in (0, 1):
         for g in (0, 1):
             places = step[:, g]
-            account, following = data["account"][p, places], data["next_account"][p, places]
+            account, next_account = data["account"][p, places], data["next_account"][p, places]
             days = data["day"][p, places]
-            goes_on = days[1:] == days[:-1] + 1
-            assert torch.equal(account[1:][goes_on], following[:-1][goes_on])
-            assert (account[1:][~goes_on][..., 0] == 1).all(), "after a window a group starts in cash"
-            assert (following[:-1][~goes_on][..., 0] < 1).all()
-            fresh += int((~goes_on).sum())
+            continues = days[1:] == days[:-1] + 1
+            assert torch.equal(account[1:][continues], next_account[:-1][continues])
+            assert (account[1:][~continues][..., 0] == 1).all(), "after a window a group starts in cash"
+            assert (next_account[:-1][~continues][..., 0] < 1).all()
+            fresh += int((~continues).sum())
     assert fresh > 4
     assert (data["action"].abs() <= 1).all()

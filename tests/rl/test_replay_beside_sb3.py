@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {
 CASES = {
     "dqn": (CARTPOLE, DQNConfig(**{**SHARED, "max_grad_norm": 0.5}, target_interval=10_000)),
     "ddpg": (PENDULUM, DDPGConfig(**SHARED)),
-    "td3": (PENDULUM, TD3Config(**SHARED, target_noise=0.0)),  # the noise has a test of its own
+    "td3": (PENDULUM, TD3Config(**SHARED, target_noise=0.0)),  # the noise is tested separately
     "sac": (PENDULUM, SACConfig(**SHARED)),
 }
 

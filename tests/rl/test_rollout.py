@@ -66,7 +66,7 @@ def test_the_rollouts_hold_every_kind_of_end(parts: list[tuple[Learner, Recorder
     assert any(mixed), "an account ruined at the very step at which its group's window is over"
 
 
-def test_a_rollout_is_what_the_environment_said(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
+def test_a_rollout_matches_the_environment(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     last: Observation | None = None
     for _, recorder, rollout in parts:
         shape = rollout.reward.shape[1:]

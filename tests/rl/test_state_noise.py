@@ -105,7 +105,7 @@ def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, A
                 torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
-def test_it_goes_on_from_a_checkpoint_to_the_last_bit() -> None:
+def test_a_resumed_run_is_bit_identical() -> None:
     def made() -> Learner:
         config = A2CConfig(**SMALL, optimiser="rmsprop", learning_rate_schedule="constant")
         return Learner(GymnasiumVecEnv(PENDULUM, envs=2), config, seed=1)
@@ -121,7 +121,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_last_bit() -> None:
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_a_plain_network_begins_as_it_is_told() -> None:
+def test_initial_weights_follow_the_settings() -> None:
     def begun(**settings: Any) -> dict[str, torch.Tensor]:
         config = PPOConfig(policy="mlp", hidden=(64,), horizon=8, minibatches=2, **settings)
         return Learner(GymnasiumVecEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
@@ -162,7 +162,7 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"use_sde": True}, "agent.use_sde needs agent.policy = \"mlp\", got 'equivariant'"),
         ({"activation": "relu"}, "agent.activation needs agent.policy"),
@@ -174,12 +174,12 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
         ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "agent.clip_range_schedule"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         Learner(env, PPOConfig(**{"horizon": 6, "minibatches": 2, **settings}))
 
 
-def test_choices_have_no_such_noise() -> None:
+def test_discrete_actions_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"agent\.use_sde needs continuous"):
         Learner(GymnasiumVecEnv("gym:CartPole-v1"), PPOConfig(**{**SMALL, "minibatches": 2}))

@@ -1,4 +1,4 @@
-"""Runs in a process of its own: tournaments that are killed by SIGKILL at chosen writes, then gone on with.
+"""Runs in a separate process: tournaments killed by SIGKILL at chosen writes, then resumed.
 
 python -m tests.tournament.killing FOLDER POINT...: {"point", "signal", "state"} a line. Each run is a fork,
 killed right before its rename of file number POINT / 2 (or, for odd points, right after), so that the kill lands

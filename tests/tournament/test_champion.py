@@ -35,11 +35,11 @@ def test_a_negative_score_has_no_share() -> None:
 
 
 @pytest.mark.parametrize("values", [(-1.0, -2.0), (0.0, 0.0)])
-def test_where_nobody_is_above_zero_shares_are_equal(values: tuple[float, ...]) -> None:
+def test_shares_are_equal_if_no_sharpe_ratio_is_positive(values: tuple[float, ...]) -> None:
     assert choose(board(*values), TournamentConfig(champion=2, ensemble="sharpe")).shares == (0.5, 0.5)
 
 
-def test_fewer_agents_than_asked_for() -> None:
+def test_fewer_agents_than_champion_members() -> None:
     assert choose(board(0.1), TournamentConfig(champion=4)).shares == (1.0,)
 
 

@@ -33,7 +33,7 @@ def next_inits(
     return next_slots(AGENT, tournament, seed, generation, board, current)
 
 
-def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
+def test_first_generation_reinitialises_all_slots_and_slot_0_uses_the_config() -> None:
     slot_inits = initial_slots(AGENT, range(4), seed=0)
     assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "reinit", None) for i in range(4)]
     assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
@@ -41,7 +41,7 @@ def test_the_first_generation_starts_fresh_and_slot_0_as_configured() -> None:
     assert len(set(drawn)) == 4
 
 
-def test_the_worst_are_refilled_and_the_best_go_on() -> None:
+def test_worst_slots_are_replaced_and_best_continue() -> None:
     slot_inits = next_inits([0.1, 0.8, 0.5, 0.3, 0.7, 0.2, 0.6, 0.4], exploit_fraction=0.5, reinit_fraction=0.125)
     kinds = {s.slot: s.kind for s in slot_inits}
     assert Counter(kinds.values()) == {"reinit": 1, "exploit": 4, "continue": 3}
@@ -57,7 +57,7 @@ def test_the_worst_are_refilled_and_the_best_go_on() -> None:
             assert s.parent is None
 
 
-def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> None:
+def test_parents_come_from_the_leaderboard_of_older_generations() -> None:
     board = Leaderboard(4).insert(slots([9.0, 8.0, 7.0, 6.0]))
     slot_inits = next_inits([0.1, 0.2, 0.3, 0.4], generation=5, board=board, exploit_fraction=1.0, reinit_fraction=0.0)
     assert {s.parent for s in slot_inits} <= {"g00s00", "g00s01"}
@@ -70,18 +70,18 @@ def test_heirs_come_from_the_board_also_when_it_is_of_older_generations() -> Non
     (3, 0.0, 0.0, {"continue": 3}),
     (3, 1.0, 0.0, {"reinit": 3}),
 ])  # fmt: skip
-def test_shares_become_whole_slots(pods: int, fresh: float, inherit: float, expected: dict[str, int]) -> None:
-    slot_inits = next_inits([float(i) for i in range(pods)], reinit_fraction=fresh, exploit_fraction=inherit)
+def test_shares_become_whole_slots(pods: int, reinit: float, exploit: float, expected: dict[str, int]) -> None:
+    slot_inits = next_inits([float(i) for i in range(pods)], reinit_fraction=reinit, exploit_fraction=exploit)
     assert Counter(s.kind for s in slot_inits) == expected
 
 
-def test_a_slot_without_a_score_is_always_refilled() -> None:
+def test_a_slot_without_a_score_is_always_replaced() -> None:
     slot_inits = next_inits([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
     assert [s.kind for s in slot_inits] == ["exploit", "continue", "exploit", "continue"]
     assert {slot_inits[0].parent, slot_inits[2].parent} == {"g00s01"}
 
 
-def test_without_any_score_all_start_anew() -> None:
+def test_without_any_score_all_slots_are_reinitialised() -> None:
     assert [s.kind for s in next_inits([math.nan, math.nan], exploit_fraction=0.5, reinit_fraction=0.0)] == [
         "reinit",
         "reinit",
@@ -95,13 +95,13 @@ def test_without_any_score_all_start_anew() -> None:
     st.integers(0, 2**31),
     st.integers(1, 50),
 )
-def test_every_slot_is_born_once_and_the_same_again(
-    values: list[float], inherit: float, fresh: float, seed: int, generation: int
+def test_every_slot_is_initialised_once_and_reproducibly(
+    values: list[float], exploit: float, reinit: float, seed: int, generation: int
 ) -> None:
-    slot_inits = next_inits(values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh)
+    slot_inits = next_inits(values, seed=seed, generation=generation, exploit_fraction=exploit, reinit_fraction=reinit)
     assert [s.slot for s in slot_inits] == list(range(len(values)))
     assert slot_inits == next_inits(
-        values, seed=seed, generation=generation, exploit_fraction=inherit, reinit_fraction=fresh
+        values, seed=seed, generation=generation, exploit_fraction=exploit, reinit_fraction=reinit
     )
     for s in slot_inits:
         if not math.isfinite(values[s.slot]):
@@ -110,7 +110,7 @@ def test_every_slot_is_born_once_and_the_same_again(
         assert set(s.hyperparameters) == set(searched(AGENT))
 
 
-def test_a_draw_depends_on_seed_slot_and_generation_alone() -> None:
+def test_samples_depend_on_seed_slot_and_generation_only() -> None:
     def fresh(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
         slot_inits = next_inits(
             [1.0] * pods, seed=seed, generation=generation, reinit_fraction=1.0, exploit_fraction=0.0

@@ -74,7 +74,7 @@ def test_a_perturbation_moves_every_value_by_its_factor(agent: PPOConfig, seed: 
         assert ratio == pytest.approx(factor, rel=1e-6) or ratio == pytest.approx(1 / factor, rel=1e-6)
 
 
-def test_up_and_down_come_at_even_odds_and_resampling_at_its_own() -> None:
+def test_perturbation_directions_and_resampling_have_their_probabilities() -> None:
     stream = np.random.default_rng(1)
     before = configured(AGENT)
     ratios = [perturb(before, 1.25, 0.2, AGENT, stream)["clip_range"] / before["clip_range"] for _ in range(2000)]

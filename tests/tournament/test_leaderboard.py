@@ -33,13 +33,13 @@ def test_ties_go_to_fewer_samples_then_to_the_smaller_id() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_never_enters(value: float) -> None:
+def test_nan_scores_are_never_added(value: float) -> None:
     board = Leaderboard(3).insert([score("a", value)])
     assert board.scores == ()
     assert board.best is None
 
 
-def test_inserting_makes_a_new_board_and_leaves_the_old_one() -> None:
+def test_insert_returns_a_new_leaderboard() -> None:
     old = Leaderboard(3).insert([score("a")])
     new = old.insert([score("b", 2.0)])
     assert ids(old) == ["a"]

@@ -51,7 +51,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_new_run_says_what_it_is_of(run: RunDirectory) -> None:
+def test_a_new_run_records_config_and_data(run: RunDirectory) -> None:
     assert run.config == CONFIG
     assert run.config.sha256 == CONFIG.sha256
     assert run.data_sha256 == DATA
@@ -92,9 +92,7 @@ def test_a_generation_comes_back(run: RunDirectory) -> None:
         (lambda path: RunDirectory.create(path / "config.json", CONFIG, DATA), "cannot write"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_leaves_all_as_it_was(
-    run: RunDirectory, action: Callable[[Path], Any], words: str
-) -> None:
+def test_mismatches_are_refused_without_changes(run: RunDirectory, action: Callable[[Path], Any], words: str) -> None:
     before = (run.path / "config.json").read_bytes()
     with pytest.raises(RunError) as caught:
         action(run.path)
@@ -113,7 +111,7 @@ def test_what_does_not_fit_is_refused_and_leaves_all_as_it_was(
         ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "lacks config"),
     ],
 )
-def test_a_damaged_config_is_one_sentence(run: RunDirectory, text: str, words: str) -> None:
+def test_a_damaged_config_is_reported_in_one_line(run: RunDirectory, text: str, words: str) -> None:
     (run.path / "config.json").write_text(text)
     for action in (lambda: run.config, lambda: RunDirectory.resume(run.path, CONFIG, DATA)):
         with pytest.raises(RunError) as caught:
@@ -121,7 +119,7 @@ def test_a_damaged_config_is_one_sentence(run: RunDirectory, text: str, words: s
         assert words in str(caught.value)
 
 
-def test_a_config_of_another_version_is_one_sentence(run: RunDirectory) -> None:
+def test_a_config_of_another_version_is_reported_in_one_line(run: RunDirectory) -> None:
     facts = json.loads((run.path / "config.json").read_text())
     facts["config"]["tournament"]["mood"] = "good"
     (run.path / "config.json").write_text(json.dumps(facts))
@@ -130,13 +128,13 @@ def test_a_config_of_another_version_is_one_sentence(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"generation": 3}', '{"generation": 1, "leaderboard": []'])
-def test_a_damaged_state_is_one_sentence(run: RunDirectory, text: str) -> None:
+def test_a_damaged_state_is_reported_in_one_line(run: RunDirectory, text: str) -> None:
     (run.path / "state.json").write_text(text)
     with pytest.raises(RunError, match=r"state\.json is damaged"):
         run.state()
 
 
-def test_snapshots_that_nobody_needs_go_and_strangers_stay(run: RunDirectory) -> None:
+def test_unused_snapshots_are_removed_and_foreign_files_kept(run: RunDirectory) -> None:
     save(run, 0)
     folder = run.path / "snapshots"
     (folder / "notes.txt").write_text("mine")

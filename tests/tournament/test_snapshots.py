@@ -103,7 +103,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_one_sentence(tmp_path: Path, damage: str) -> None:
+def test_damage_is_reported_in_one_line(tmp_path: Path, damage: str) -> None:
     path = snapshots.save(tmp_path, snapshot())
     apply, words = DAMAGES[damage]
     apply(path)
@@ -133,7 +133,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_what_is_written_is_no_pickle(tmp_path: Path) -> None:
+def test_snapshots_contain_no_pickle(tmp_path: Path) -> None:
     path = snapshots.save(tmp_path, snapshot())
     json.loads(path.read_text())
     data = path.with_suffix(".safetensors").read_bytes()
@@ -142,7 +142,7 @@ def test_what_is_written_is_no_pickle(tmp_path: Path) -> None:
     assert set(header) == {"weights.encode_w", "weights.odd", "optimiser.first", "optimiser.steps"}
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write .*; name another folder"):
         snapshots.save(tmp_path / "file" / "below", snapshot())

@@ -60,7 +60,7 @@ def test_another_seed_gives_another_run(finished: Path, tmp_path: Path) -> None:
     assert state(tmp_path / "other")["leaderboard"] != state(finished)["leaderboard"]
 
 
-def test_what_a_finished_run_holds(finished: Path) -> None:
+def test_contents_of_a_finished_run(finished: Path) -> None:
     values = state(finished)
     scores = [row["score"] for row in values["leaderboard"]]
     assert scores == sorted(scores, reverse=True)
@@ -80,7 +80,7 @@ def test_going_on_with_a_finished_run_changes_nothing(finished: Path) -> None:
 
 
 def test_the_saved_score_is_that_of_the_saved_agent(finished: Path) -> None:
-    """Scored anew from disk, by the float64 engine."""
+    """Scores recomputed from disk by the float64 engine."""
     market = tiny_market()
     run = tournament(tiny_config(), finished, resume=True, market=market).run_directory
     best = state(finished)["leaderboard"][0]
@@ -144,7 +144,7 @@ def test_an_agent_that_breaks_is_marked_kept_off_the_board_and_replaced(
     broken_at(monkeypatch, slots={1}, generations={0})
     outcome = tournament(tiny_config(exploit_fraction=0.0, reinit_fraction=0.0), tmp_path / "b").run()
     assert outcome.parents["g01s01"] == "g00s00"  # replaced by an heir of the sound one
-    assert outcome.parents["g02s01"] == "g01s01"  # which goes on
+    assert outcome.parents["g02s01"] == "g01s01"  # a slot that continues
     assert "g00s01" not in {score.id for score in outcome.leaderboard.scores}
     assert all(math.isfinite(score.score) for score in outcome.leaderboard.scores)
 
@@ -158,7 +158,7 @@ def test_an_agent_that_breaks_does_not_touch_its_neighbour(tmp_path: Path, monke
     assert broken.leaderboard.scores == (of_slot_0,)
 
 
-def test_where_all_agents_break_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_of_all_agents_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_at(monkeypatch, slots={0, 1}, generations={0, 1, 2})
     with pytest.raises(RunError, match=r"no validation score is a number; lower agent\.learning_rate"):
         tournament(tiny_config(), tmp_path / "run").run()

@@ -15,7 +15,7 @@ from finrl_pod.types import Tensor
 from tests.envs.gymnasium_pool.odd_gym import NAME
 
 
-def test_the_mean_of_what_all_members_do_on_each_others_rows() -> None:
+def test_joint_decision_is_the_mean_over_members() -> None:
     weights = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))  # of each member
     rows = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1))
 
@@ -71,7 +71,7 @@ def test_workers_evaluate_as_this_process_does() -> None:
     assert evaluate(lambda seen: seen[..., :1], dataclasses.replace(config, workers=2), 3) == here
 
 
-def test_an_evaluation_that_is_stopped_or_fails_says_so() -> None:
+def test_stopped_and_failed_evaluations_are_reported() -> None:
     config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):
         evaluate(still, config, 2, stopped=lambda: True)

@@ -172,7 +172,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_sigterm_to_all_processes_of_a_pipeline_keeps_what_was_learned(tmp_path: Path) -> None:
+def test_sigterm_to_all_pipeline_processes_saves_the_weights(tmp_path: Path) -> None:
     """As a service manager or a batch system sends it."""
     out, more = tmp_path / "run", ("--algorithm", "td3", "--pipeline", "async")
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, steps=10_000_000)]
@@ -238,7 +238,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["config.toml"], "train takes a config file or --env gym:NAME, one of the two"),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_bad_input_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     assert run(arguments(tmp_path / "run", *more)) == 2
