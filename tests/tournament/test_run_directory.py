@@ -107,8 +107,8 @@ def test_mismatches_are_refused_without_changes(run: RunDirectory, action: Calla
     [
         ("{", "is not JSON"),
         ("[]", "holds no object"),
-        ("{}", "lacks config"),
-        ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "lacks config"),
+        ("{}", "config is missing"),
+        ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "config is missing"),
     ],
 )
 def test_a_damaged_config_is_reported_in_one_line(run: RunDirectory, text: str, words: str) -> None:
