@@ -274,7 +274,7 @@ class OffPolicy(ABC):
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
         written, samples, updates = (int(x) for x in state["counts"])
         self.replay.load(state, written)
-        self.seen, self.updates = seen, updates
+        self.samples, self.updates = samples, updates
 
 
 def check(config: OffPolicyConfig, env: VecEnv) -> None:
