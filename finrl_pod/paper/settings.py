@@ -1,154 +1,161 @@
-"""The settings of a paper-trading daemon: one TOML file, frozen records, unknown keys refused."""
+"""Settings of the paper-trading daemon: one TOML file, frozen records, unknown keys refused."""
+
+# ruff: noqa: RUF009 (setting() and section() return dataclass fields)
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import (
-    ABOVE_AND_FINITE,
-    Range,
-    Ranges,
-    above_to,
+    POSITIVE_FINITE,
+    Constraint,
+    above_and_at_most,
     at_least,
+    at_least_and_below,
     between,
-    check_ranges,
-    check_value,
-    from_to_below,
+    check_settings,
+    section,
+    setting,
 )
+from finrl_pod.settings.toml import build_record, read_toml
+
+DAY = 86_400  # seconds
+MAX_NAME_LENGTH = 64
+MAX_CAPITAL = 1e12  # beyond it a float does not hold cents exactly
+RENAMED = {"outside": "monitoring"}  # former sections
 
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """kind: who keeps the account. url, data_url: of the broker; empty for Alpaca's paper trading and data hosts.
+    """Connection to the broker."""
 
-    feed: "iex" or "sip". panel: prices of the simulated broker, a name in the store. clock: file of a shared scaled
-    clock, accepted with loopback addresses alone. cost_bps: what the simulated broker charges, each side.
-    """
-
-    kind: Literal["simulated", "alpaca", "alpaca-trade-api"] = "alpaca"
-    url: str = ""
-    data_url: str = ""
-    feed: Literal["iex", "sip"] = "iex"
-    panel: str = "sample"
-    clock: str = ""
-    cost_bps: float = 0.0
+    kind: Literal["simulated", "alpaca", "alpaca-trade-api"] = setting("alpaca", "broker, or client library of Alpaca")
+    url: str = setting("", "address of the trading API; empty: Alpaca's paper trading")
+    data_url: str = setting("", "address of the data API; empty: Alpaca's")
+    feed: Literal["iex", "sip"] = setting("iex", "Alpaca's price feed")
+    panel: str = setting("sample", "simulated: panel of the store that prices come from")
+    clock: str = setting("", "file of a shared scaled clock; with loopback addresses only")
+    cost_bps: float = setting(
+        0.0, "simulated: cost of a trade in basis points, each side", at_least_and_below(0, 10_000)
+    )
 
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """mode: orders fill in the opening auction of the session after the decision bar, or in its closing auction.
+    """When decisions are taken and orders fill."""
 
-    lead_minutes: how long before the auction the decision is taken.
-    """
-
-    mode: Literal["open", "close"] = "open"
-    lead_minutes: float = 30.0
+    mode: Literal["open", "close"] = setting(
+        "open", "auction of the session after the decision bar in which orders fill"
+    )
+    lead_minutes: float = setting(30.0, "minutes from the decision to the auction", between(3, 180))
 
 
 @dataclass(frozen=True)
 class OrderSettings:
-    """cash_buffer: share of equity that is never invested. fractional: shares in 9 decimals, else whole ones.
+    """From target weights to orders."""
 
-    collar: limit prices stand that far from the decision's price; 0 sends market orders. funding: buys go into the
-    same auction as the sales that pay for them, or wait until these have filled. min_value: smaller orders are left.
-    """
-
-    cash_buffer: float = 0.02
-    fractional: bool = False
-    collar: float = 0.1
-    funding: Literal["together", "after_sales"] = "together"
-    min_value: float = 1.0
+    cash_buffer: float = setting(0.02, "share of equity that is never invested", at_least_and_below(0, 1))
+    fractional: bool = setting(False, "shares in 9 decimals; else whole shares")
+    collar: float = setting(
+        0.1,
+        "distance of limit prices from the decision's price, as a share; 0: market orders",
+        at_least_and_below(0, 1),
+    )
+    funding: Literal["together", "after_sales"] = setting(
+        "together", "together: buys join the auction of the sales that pay for them; after_sales: wait for their fills"
+    )
+    min_value: float = setting(1.0, "smaller orders are not sent, in currency", at_least(0))
 
 
 @dataclass(frozen=True)
 class RiskSettings:
-    """Limits as shares of own equity. An order that only reduces a position passes all but a halt.
+    """Limits as shares of own equity. An order that only reduces a position passes all of them except a halt."""
 
-    daily_loss, drawdown: beyond them only reducing orders are sent, until `resume`.
-    """
-
-    max_position: float = 0.4
-    max_gross: float = 1.0
-    max_net: float = 1.0
-    max_order: float = 0.5
-    max_turnover: float = 2.0
-    daily_loss: float = 0.05
-    drawdown: float = 0.25
+    max_position: float = setting(0.4, "largest position", POSITIVE_FINITE)
+    max_gross: float = setting(1.0, "gross exposure", POSITIVE_FINITE)
+    max_net: float = setting(1.0, "net exposure", POSITIVE_FINITE)
+    max_order: float = setting(0.5, "largest order", POSITIVE_FINITE)
+    max_turnover: float = setting(2.0, "traded value per session", POSITIVE_FINITE)
+    daily_loss: float = setting(0.05, "loss per session; beyond it only reducing orders are sent", POSITIVE_FINITE)
+    drawdown: float = setting(0.25, "fall from the peak; beyond it only reducing orders are sent", POSITIVE_FINITE)
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """window: sessions of adjusted history fetched for each decision, 0: all there are. max_jump: a change of price
-    from one session to the next above this share must be explained by a corporate action or a second look.
-    """
+    """Prices that decisions are based on."""
 
-    window: int = 600
-    max_jump: float = 0.4
+    window: int = setting(
+        600,
+        "sessions of adjusted history fetched for each decision; 0: all",
+        Constraint("0 (all) or 2 to 100,000 sessions", lambda x: x == 0 or 2 <= x <= 100_000),
+    )
+    max_jump: float = setting(
+        0.4, "larger relative price changes between sessions need a corporate action or a second fetch", POSITIVE_FINITE
+    )
 
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """Seconds of the daemon's clock. poll: between looks at open orders. lookup: how long an order of unknown fate is
-    looked for before it counts as not accepted. stale_stream: silence of the stream after polling has found what it
-    should have told; then an alarm is raised and the stream connected anew. shutdown: for cancels at the end. drift: of
-    the host's clock from the broker's that raises an alarm.
-    """
+    """Intervals and time-outs in seconds of the daemon's clock."""
 
-    poll: float = 5.0
-    lookup: float = 30.0
-    stale_stream: float = 90.0
-    shutdown: float = 30.0
-    drift: float = 60.0
+    poll: float = setting(5.0, "between two polls of open orders", above_and_at_most(0, DAY))
+    lookup: float = setting(
+        30.0, "an order of unknown outcome counts as not accepted after it", above_and_at_most(0, DAY)
+    )
+    stale_stream: float = setting(
+        90.0, "silence of the stream after a poll found news; then an alert and a reconnect", above_and_at_most(0, DAY)
+    )
+    shutdown: float = setting(30.0, "for cancels at shutdown", above_and_at_most(0, DAY))
+    drift: float = setting(60.0, "difference to the broker's clock that raises an alert", above_and_at_most(0, DAY))
 
 
 @dataclass(frozen=True)
 class MonitoringSettings:
-    """heartbeat: a file. port: of health and metrics on loopback, 0: none.
+    """Heartbeat, health and alerts. Further alert channels are read from FINRL_POD_ALERT_URLS."""
 
-    webhook: address for signed alerts (secret in FINRL_POD_WEBHOOK_SECRET); addresses of e-mail, Telegram and others
-    are read from FINRL_POD_ALERT_URLS.
-    """
-
-    heartbeat: str = ""
-    port: int = 0
-    webhook: str = ""
+    heartbeat: str = setting("", "file that is rewritten while the daemon runs; empty: none")
+    port: int = setting(0, "loopback port of health and metrics; 0: none", between(0, 65_535))
+    webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 
 @dataclass(frozen=True)
 class PaperConfig:
-    """Everything a daemon depends on. strategy: a baseline's name, or run: the folder of a promoted run."""
+    """Everything a daemon depends on."""
 
-    name: str = "paper"
-    journal: str = "paper/journal.sqlite"
-    strategy: str = ""
-    run: str = ""
-    symbols: tuple[str, ...] = ()
-    capital: float = 100_000.0
-    broker: BrokerSettings = field(default_factory=BrokerSettings)
-    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
-    orders: OrderSettings = field(default_factory=OrderSettings)
-    risk: RiskSettings = field(default_factory=RiskSettings)
-    data: DataSettings = field(default_factory=DataSettings)
-    timing: TimingSettings = field(default_factory=TimingSettings)
-    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
+    name: str = setting(
+        "paper",
+        "name of the account's run; part of every order's id",
+        Constraint(
+            f"1 to {MAX_NAME_LENGTH} characters that can be printed",
+            lambda x: 0 < len(x) <= MAX_NAME_LENGTH and x.isprintable(),
+        ),
+    )
+    journal: str = setting(
+        "paper/journal.sqlite", "SQLite file of the journal; paths are relative to the config's folder"
+    )
+    strategy: str = setting("", "a baseline by name; or set run")
+    run: str = setting("", "folder of a promoted run, or of runs: the newest promoted one")
+    symbols: tuple[str, ...] = setting((), "symbols to trade")
+    capital: float = setting(
+        100_000.0, "currency to trade with; the rest of the account is left alone", above_and_at_most(0, MAX_CAPITAL)
+    )
+    broker: BrokerSettings = section(BrokerSettings, "Connection to the broker.")
+    schedule: ScheduleSettings = section(ScheduleSettings, "When decisions are taken and orders fill.")
+    orders: OrderSettings = section(OrderSettings, "From target weights to orders.")
+    risk: RiskSettings = section(RiskSettings, "Limits as shares of own equity.")
+    data: DataSettings = section(DataSettings, "Prices that decisions are based on.")
+    timing: TimingSettings = section(TimingSettings, "Intervals and time-outs in seconds.")
+    monitoring: MonitoringSettings = section(MonitoringSettings, "Heartbeat, health and alerts.")
 
 
 def load(path: Path) -> PaperConfig:
-    """Read a TOML file; the paths in it are taken from its folder. Raises ConfigError naming key and value."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of Unicode, TOML, and numbers and nesting beyond all sense
-        raise ConfigError(f"config {path} is not TOML: {error}") from None
-    config = parse(values, str(path))
+    """Read a TOML file; its paths are relative to its folder. Raises ConfigError naming key and value."""
+    config = parse(read_toml(path), str(path))
 
     def beside(name: str) -> str:
         return str(path.parent / name) if name else ""
@@ -163,24 +170,14 @@ def load(path: Path) -> PaperConfig:
 
 
 def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
-    """Check plain values. Raises ConfigError on the first fault, also for limits that cannot hold together."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(PaperConfig))
-    try:
-        config = adapter.validate_python(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "unexpected_keyword_argument":
-            raise ConfigError(f"{where}: unknown key {key}; {_nearest(first['loc'])}") from None
-        raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+    """Build and check a config from plain values. Raises ConfigError for the first invalid one."""
+    config: PaperConfig = build_record(PaperConfig, values, where, renamed={"": RENAMED})
     check(config, where)
     return config
 
 
 def plain(config: PaperConfig) -> dict[str, Any]:
-    """What `parse` takes, for the journal: whole paths, and no webhook, whose address may hold a secret."""
+    """Values for `parse`, as the journal keeps them: absolute paths, and no webhook, whose address may be secret."""
     monitoring = dataclasses.replace(config.monitoring, webhook="")
     if monitoring.heartbeat:
         monitoring = dataclasses.replace(monitoring, heartbeat=str(Path(monitoring.heartbeat).absolute()))
@@ -190,72 +187,22 @@ def plain(config: PaperConfig) -> dict[str, Any]:
 
 
 def unpack(content: str) -> PaperConfig:
-    """`plain` as JSON, which the journal keeps. Raises ConfigError for settings that this version does not know."""
+    """Config from the JSON of `plain`. Raises ConfigError for settings unknown to this version."""
     return parse(json.loads(content), "the settings in the journal")
 
 
-RENAMED = {"outside": "monitoring"}  # former keys
-
-
-def _nearest(place: tuple[int | str, ...]) -> str:
-    if len(place) == 1 and place[0] in RENAMED:
-        return f"it is now called {RENAMED[str(place[0])]}"
-    record: Any = PaperConfig()
-    for part in place[:-1]:
-        record = getattr(record, str(part))
-    known = [f.name for f in dataclasses.fields(record)]
-    close = difflib.get_close_matches(str(place[-1]), known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-
-
-DAY = 86_400
-LONGEST_NAME = 64
-BROKER: Ranges = {"cost_bps": from_to_below(0, 10_000)}
-SCHEDULE: Ranges = {"lead_minutes": between(3, 180)}
-ORDERS: Ranges = {
-    "cash_buffer": from_to_below(0, 1),
-    "collar": from_to_below(0, 1),
-    "min_value": at_least(0),
-}
-DATA: Ranges = {
-    "window": Range("0 (all) or 2 to 100,000 sessions", lambda x: x == 0 or 2 <= x <= 100_000),
-    "max_jump": ABOVE_AND_FINITE,
-}
-MONITORING: Ranges = {"port": between(0, 65_535)}
-WHOLE: Ranges = {
-    "name": Range(
-        f"1 to {LONGEST_NAME} characters that can be printed", lambda x: 0 < len(x) <= LONGEST_NAME and x.isprintable()
-    ),
-    # Beyond that not even cents of it are exact in a float, and no account is so large.
-    "capital": above_to(0, 1e12),
-}
-
-
 def check(config: PaperConfig, where: str) -> None:
-    """Raises ConfigError for the first setting that is out of its range, and for some that cannot hold together.
+    """Raises ConfigError for a setting out of its range, or for settings that contradict each other.
 
-    where: what the settings are from, for the sentence.
+    where: source of the settings, for messages.
     """
-    for name, allowed in WHOLE.items():
-        check_value(f"{where}: ", config, name, getattr(config, name), allowed)
-    sections: dict[str, tuple[Any, Ranges]] = {
-        "broker": (config.broker, BROKER),
-        "schedule": (config.schedule, SCHEDULE),
-        "orders": (config.orders, ORDERS),
-        "risk": (config.risk, _all(config.risk, ABOVE_AND_FINITE)),
-        "data": (config.data, DATA),
-        "timing": (config.timing, _all(config.timing, above_to(0, DAY))),
-        "monitoring": (config.monitoring, MONITORING),
-    }
-    for name, (section, ranges) in sections.items():
-        check_ranges(f"{where}: {name}", section, ranges)
+    check_settings(f"{where}: ", config)
+    for item in dataclasses.fields(config):
+        if dataclasses.is_dataclass(record := getattr(config, item.name)):
+            check_settings(f"{where}: {item.name}.", record)
     _check_subject(config, where)
     _check_limits(config, where)
     _check_auction(config, where)
-
-
-def _all(section: Any, allowed: Range) -> Ranges:
-    return {field.name: allowed for field in dataclasses.fields(section)}
 
 
 def _check_subject(config: PaperConfig, where: str) -> None:

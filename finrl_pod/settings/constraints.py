@@ -140,16 +140,3 @@ def check_value(prefix: str, config: object, name: str, value: object, constrain
         raise ConfigError(
             f"{prefix}{name} is out of its range, got {value!r}: it must be {constraint.description}{usual}"
         )
-
-
-# Former names, until every room declares its constraints with the settings.
-Range = Constraint
-Ranges = Mapping[str, Constraint]
-SHARE, ABOVE_ZERO, ABOVE_AND_FINITE = FRACTION, POSITIVE, POSITIVE_FINITE
-from_to_below, above_to = at_least_and_below, above_and_at_most
-
-
-def check_ranges(section: str, config: object, ranges: Ranges) -> None:
-    """Raises ConfigError for the first setting of a section that is out of its range."""
-    for name, constraint in ranges.items():
-        check_value(f"{section}.", config, name, getattr(config, name), constraint)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
 from finrl_pod.files import write_text
+from finrl_pod.paper.settings import RENAMED as PAPER_RENAMED
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.promotion.trial_registry import TrialRegistry
@@ -47,7 +48,6 @@ DOCUMENTS: Mapping[str, frozenset[str]] = {
     "report": frozenset({"config_sha256", "test", "timing"}),
     "verdict": frozenset({"promoted", "rules"}),
 }
-PAPER_RENAMED = {"outside": "monitoring"} if hasattr(PaperConfig(), "monitoring") else {}
 _HEADER = re.compile(r"^(\s*\[\[?\s*)([A-Za-z0-9_-]+)(\s*\]\]?)")
 _KEY = re.compile(r"^(\s*)(?:([A-Za-z0-9_-]+)\s*\.\s*)?([A-Za-z0-9_-]+)(\s*=)")
 
