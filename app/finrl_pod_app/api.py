@@ -26,6 +26,7 @@ from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.run import RunConfig
@@ -34,7 +35,7 @@ from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import make_market, training_env
-from finrl_pod_app.services.trial_log import log_look, strategy_identity
+from finrl_pod_app.services.trial_log import strategy_identity
 
 
 @dataclass(frozen=True, eq=False)

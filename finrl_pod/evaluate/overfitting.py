@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import RISK_EPSILON
+from finrl_pod.settings.run import MAX_PBO_BLOCKS
 from finrl_pod.types import Floats
 
 CHUNK = 1024  # splits computed at a time, to bound memory: arrays are [CHUNK, N]
-MAX_BLOCKS = 20  # 184,756 splits
+
 
 Metric = Literal["sharpe", "mean"]
 
@@ -52,7 +53,7 @@ def backtest_overfitting(returns: ArrayLike, blocks: int = 16, metric: Metric = 
 
     Block sizes differ by at most one row. Of trials that are equally good in sample the first is selected; equal trials
     share the mean of their ranks out of sample. Raises InputError for fewer than two trials, an odd number of blocks or
-    one outside 2 to `MAX_BLOCKS`, fewer than two rows per block, NaN, and (for the Sharpe ratio) constant returns.
+    one outside 2 to `MAX_PBO_BLOCKS`, fewer than two rows per block, NaN, and (for the Sharpe ratio) constant returns.
     """
     values = _checked_returns(returns, blocks, metric)
     edges = np.linspace(0, len(values), blocks + 1).round().astype(int)
@@ -110,8 +111,8 @@ def _checked_returns(returns: ArrayLike, blocks: int, metric: Metric) -> Floats:
         raise InputError(f"PBO needs returns of bars x trials, got an array of shape {values.shape}")
     if values.shape[1] < 2:
         raise InputError(f"PBO needs at least two trials, got {values.shape[1]}")
-    if blocks % 2 or not 2 <= blocks <= MAX_BLOCKS:
-        raise InputError(f"PBO needs an even number of blocks from 2 to {MAX_BLOCKS}, got {blocks}")
+    if blocks % 2 or not 2 <= blocks <= MAX_PBO_BLOCKS:
+        raise InputError(f"PBO needs an even number of blocks from 2 to {MAX_PBO_BLOCKS}, got {blocks}")
     minimum = blocks * (2 if metric == "sharpe" else 1)
     if len(values) < minimum:
         raise InputError(f"PBO with {blocks} blocks needs at least {minimum} bars, got {len(values)}; use fewer blocks")

@@ -1,1 +1,1 @@
-"""Whether a champion may be promoted: the rules, the gate and the register of trials."""
+"""Promotion of champions: the gate and its rules, the verdict, and the registry of trials and looks."""

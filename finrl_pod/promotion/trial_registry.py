@@ -1,11 +1,9 @@
-"""What was ever tried on a data set, and who looked at its test period: one small database for each user.
+"""Registry of trials and looks: one SQLite database per user of what was tried and tested on each data set.
 
-A trial that is forgotten makes luck look like skill, so the register outlives every output folder. It is keyed by the
-hash of the data: the same prices under another name are the same data. An entry is keyed by what made it (the hash of
-the config and the version), so a run that is resumed or repeated to the letter is not counted twice: it tells nothing
-new.
-
-Looks are counted beyond the very data: also at what shows the same market on the same days (`kinship`).
+A forgotten trial makes luck look like skill, so the registry is independent of output folders. Data sets are identified
+by the hash of their prices, trials by the run that made them (hash of its config and the version): a run that is
+resumed or repeated exactly is not counted twice. Looks at data sets that show the same market on the same days count
+together (`dataset_fingerprint`).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from finrl_pod.types import Floats, Panel
 
 HOME_VARIABLE = "FINRL_POD_HOME"
 FILE = "register.sqlite"
-PATIENCE = 60.0  # seconds that a process waits for another one to finish writing
+BUSY_TIMEOUT = 60.0  # seconds to wait for another process that writes
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS trials (
@@ -47,16 +45,16 @@ CREATE TABLE IF NOT EXISTS outlines (
     data TEXT PRIMARY KEY, symbols TEXT NOT NULL, days BLOB NOT NULL, levels BLOB NOT NULL
 );
 """
-# Of a look at the last and first moments that are given; a daily bar's is a date, which begins every other's text.
-_SAME_DAYS = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10) >= substr(?, 1, 10)"
+# Looks that overlap a period given by its last and first time, compared by date.
+_OVERLAPPING = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10) >= substr(?, 1, 10)"
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One thing that was tried and scored on bars that later choose between trials.
+    """An agent that was scored on bars by which trials are selected.
 
-    excess: [T] its returns over equal weight on the bars first to last (dates as ISO text); None where they are no
-    numbers. sharpe: of these, one period; None where it has none.
+    excess: [T], its returns over equal weight on the bars first to last (ISO text); None if they are not finite.
+    sharpe: their one-period Sharpe ratio, None if it is undefined.
     """
 
     agent: str
@@ -71,8 +69,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """raw: all trials on the data. clustered: how many of them differ, by the clusters of their returns. runs: whence
-    they came. Trials on different bars never share a cluster."""
+    """raw: all trials on a data set. clustered: effective number of distinct ones. runs: that made them.
+
+    Trials on different bars never share a cluster.
+    """
 
     raw: int
     clustered: int
@@ -81,7 +81,7 @@ class TrialCounts:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the test period first to last (dates as ISO text) of a data set. subject: what was looked at."""
+    """A look at the test period first to last (ISO text) of a data set. subject: identity of what was tested."""
 
     data: str
     subject: str
@@ -91,7 +91,7 @@ class Look:
 
 
 class TrialRegistry:
-    """The register in `path`; by default under the environment's FINRL_POD_HOME, else in the user's data folder.
+    """The registry in `path`; by default in FINRL_POD_HOME or the user's data folder.
 
     Every method opens the file, waits for other processes that write, and raises SetupError where the file cannot
     be used: a trial that cannot be counted must not be made.
@@ -101,17 +101,17 @@ class TrialRegistry:
         self.path = Path(path) if path is not None else home() / FILE
 
     def add(self, data: str, run: str, trials: Sequence[Trial]) -> None:
-        """Count trials of one run; those that are there already stay as they are."""
+        """Count trials of one run; trials that are already counted stay unchanged."""
         rows = [
             (data, run, t.agent, t.seed, t.generation, json.dumps(dict(t.hyperparameters), sort_keys=True),
-             t.first, t.last, t.sharpe, _packed(t.excess), _now())
+             t.first, t.last, t.sharpe, _pack_returns(t.excess), _now())
             for t in trials
         ]  # fmt: skip
         with self._open() as database:
             database.executemany(f"INSERT OR IGNORE INTO trials VALUES ({', '.join('?' * 11)})", rows)
 
     def counts(self, data: str) -> TrialCounts:
-        """How many trials touched the data, raw and by clusters."""
+        """Number of trials on a data set, raw and clustered."""
         with self._open() as database:
             rows = database.execute(
                 "SELECT run, first, last, excess FROM trials WHERE data = ? ORDER BY run, agent", (data,)
@@ -119,16 +119,16 @@ class TrialRegistry:
         windows: dict[tuple[str, str, int], list[Floats]] = {}
         clustered = 0
         for _, first, last, packed in rows:
-            excess = _unpacked(packed)
+            excess = _unpack_returns(packed)
             if excess is None:
-                clustered = max(clustered, 1)  # what broke is one kind of thing
+                clustered = max(clustered, 1)  # all diverged trials count as one
             else:
                 windows.setdefault((first, last, len(excess)), []).append(excess)
         clustered += sum(effective_trial_count(np.stack(columns, 1)) for columns in windows.values())
         return TrialCounts(len(rows), clustered, len({row[0] for row in rows}))
 
     def data_sets(self) -> list[dict[str, Any]]:
-        """For each data set, the latest first: its hash, its trials, its runs, its looks, and the hashes of its kin."""
+        """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market."""
         with self._open() as database:
             trials = database.execute(
                 "SELECT data, COUNT(*), COUNT(DISTINCT run), MAX(made) FROM trials GROUP BY data"
@@ -136,32 +136,39 @@ class TrialRegistry:
             looks = database.execute(
                 "SELECT data, first, last, what, made FROM looks ORDER BY made, subject"
             ).fetchall()
-            outlines = {
-                data: _unpacked_outline(*row)
+            fingerprints = {
+                data: _unpack_fingerprint(*row)
                 for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
             }
         known: dict[str, dict[str, Any]] = {}
         for data, count, runs, made in trials:
-            known[data] = {"data_sha256": data, "trials": count, "runs": runs, "last": made, "looks": [], "kin": []}
+            known[data] = {
+                "data_sha256": data,
+                "trials": count,
+                "runs": runs,
+                "last": made,
+                "looks": [],
+                "same_market": [],
+            }
         for data, first, last, what, made in looks:
-            new = {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": [], "kin": []}
+            new = {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": [], "same_market": []}
             entry = known.setdefault(data, new)
             entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
             entry["last"] = max(entry["last"], made)
-        for (one, mine), (other, its) in itertools.combinations(outlines.items(), 2):
-            if same_market(mine, its):
-                known[one]["kin"].append(other)
-                known[other]["kin"].append(one)
+        for (a, first_one), (b, second_one) in itertools.combinations(fingerprints.items(), 2):
+            if same_market(first_one, second_one):
+                known[a]["same_market"].append(b)
+                known[b]["same_market"].append(a)
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
-        """Log a look at a test period; returns how many there are at it by now, this one included.
+        """Log a look at a test period; returns the number of looks at it, including this one.
 
-        Looks at overlapping periods of the same data count together: they see the same days. So do those at its kin,
-        where its panel is given. A subject that looks again is not counted again.
+        Looks at overlapping periods of the same data set count together; with a panel also those at data sets of the
+        same market. A repeated look of the same subject is not counted again.
         """
         with self._open() as database:
-            data = [look.data] if panel is None else _kin(database, look, panel)
+            data = [look.data] if panel is None else _same_market_data(database, look, panel)
             database.execute(
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
                 (look.data, look.subject, look.first, look.last, look.what, _now()),
@@ -169,16 +176,16 @@ class TrialRegistry:
             (made,) = database.execute(
                 "SELECT rowid FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
             ).fetchone()
-            # Counted up to this one: who looked first is not judged by those who came after.
+            # Counted up to this look: later looks do not change an earlier verdict.
             (count,) = database.execute(
                 "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
-                f"AND {_SAME_DAYS} AND rowid <= ?",
+                f"AND {_OVERLAPPING} AND rowid <= ?",
                 (json.dumps(data), look.last, look.first, made),
             ).fetchone()
         return int(count)
 
     def verdict(self, look: Look) -> dict[str, Any] | None:
-        """The verdict that this look led to, or None where none was kept."""
+        """The saved verdict of a look, or None."""
         with self._open() as database:
             row = database.execute(
                 "SELECT verdict FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
@@ -186,7 +193,7 @@ class TrialRegistry:
         return None if row is None or row[0] is None else dict(json.loads(row[0]))
 
     def save_verdict(self, look: Look, verdict: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the verdict of a look that was logged; where one is kept already that one stands, and is returned."""
+        """Save the verdict of a logged look and return it; if one is already saved, return that one instead."""
         text = json.dumps(verdict, sort_keys=True, allow_nan=False)
         with self._open() as database:
             database.execute(
@@ -198,11 +205,11 @@ class TrialRegistry:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, alone: another process waits its turn."""
+        """One exclusive transaction."""
         database: sqlite3.Connection | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+            database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)
             database.execute("BEGIN IMMEDIATE")
             for statement in _TABLES.split(";"):
                 database.execute(statement)
@@ -211,7 +218,7 @@ class TrialRegistry:
         except (sqlite3.Error, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SetupError(
-                f"cannot use the register of trials {self.path}: {reason}; set {HOME_VARIABLE} to a folder of your own"
+                f"cannot use the registry of trials {self.path}: {reason}; set {HOME_VARIABLE} to another folder"
             ) from None
         finally:
             if database is not None:
@@ -219,7 +226,7 @@ class TrialRegistry:
 
 
 def home() -> Path:
-    """The folder of what the user keeps: FINRL_POD_HOME, else the platform's folder for data."""
+    """The user's data folder: FINRL_POD_HOME, else the platform's default."""
     chosen = os.environ.get(HOME_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -232,44 +239,44 @@ def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
 
 
-def _kin(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
+def _same_market_data(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
     """Hashes of a look's data set and of those that show the same market on its days. Stores its fingerprint."""
-    if _outline(database, look.data) is None:
-        row = (look.data, *_packed_outline(dataset_fingerprint(panel)))
+    if _stored_fingerprint(database, look.data) is None:
+        row = (look.data, *_pack_fingerprint(dataset_fingerprint(panel)))
         database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
-    mine = _outline(database, look.data)
+    mine = _stored_fingerprint(database, look.data)
     others = database.execute(
-        f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_SAME_DAYS}",
+        f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_OVERLAPPING}",
         (look.data, look.last, look.first),
     ).fetchall()
-    known = [(data, _outline(database, data)) for (data,) in others]
+    known = [(data, _stored_fingerprint(database, data)) for (data,) in others]
     return [look.data, *(data for data, other in known if mine and other and same_market(mine, other))]
 
 
-def _outline(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:
-    """As kept; None for data that were looked at before outlines were kept."""
+def _stored_fingerprint(database: sqlite3.Connection, data: str) -> DatasetFingerprint | None:
+    """Stored fingerprint of a data set; None if it was tested before fingerprints were stored."""
     row = database.execute("SELECT symbols, days, levels FROM outlines WHERE data = ?", (data,)).fetchone()
-    return None if row is None else _unpacked_outline(*row)
+    return None if row is None else _unpack_fingerprint(*row)
 
 
-def _packed_outline(kept: DatasetFingerprint) -> tuple[str, bytes, bytes]:
-    days = kept.days.astype("datetime64[D]").astype("<i8").astype("<i4")
-    levels = kept.levels.astype("<f4")
-    return json.dumps(sorted(kept.symbols)), zlib.compress(days.tobytes()), zlib.compress(levels.tobytes())
+def _pack_fingerprint(fingerprint: DatasetFingerprint) -> tuple[str, bytes, bytes]:
+    days = fingerprint.days.astype("datetime64[D]").astype("<i8").astype("<i4")
+    levels = fingerprint.levels.astype("<f4")
+    return json.dumps(sorted(fingerprint.symbols)), zlib.compress(days.tobytes()), zlib.compress(levels.tobytes())
 
 
-def _unpacked_outline(symbols: str, days: bytes, levels: bytes) -> DatasetFingerprint:
+def _unpack_fingerprint(symbols: str, days: bytes, levels: bytes) -> DatasetFingerprint:
     dates = np.frombuffer(zlib.decompress(days), dtype="<i4").astype("datetime64[D]")
     index = np.frombuffer(zlib.decompress(levels), dtype="<f4").astype(np.float64)
     return DatasetFingerprint(frozenset(json.loads(symbols)), dates, index)
 
 
-def _packed(values: Floats | None) -> bytes | None:
-    """float32 is enough for correlations, and half as large."""
+def _pack_returns(values: Floats | None) -> bytes | None:
+    """Compressed float32, which is precise enough for correlations."""
     return None if values is None else zlib.compress(np.asarray(values, dtype="<f4").tobytes())
 
 
-def _unpacked(data: bytes | None) -> Floats | None:
+def _unpack_returns(data: bytes | None) -> Floats | None:
     return None if data is None else np.frombuffer(zlib.decompress(data), dtype="<f4").astype(np.float64)
 
 

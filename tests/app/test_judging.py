@@ -17,7 +17,6 @@ from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.sweeps import run_sweep
 from finrl_pod_app.services.training import run_tournament
 from finrl_pod_app.services.trial_log import strategy_identity
-from finrl_pod_app.services.verdict import read_verdict
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.panel import select
@@ -27,6 +26,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.files import write_json
+from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConfig
 from finrl_pod.settings.run import GateConfig

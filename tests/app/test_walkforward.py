@@ -14,12 +14,12 @@ import pytest
 from finrl_pod_app.cli.main import run as command
 from finrl_pod_app.services import progress_file
 from finrl_pod_app.services.presets import config_text
-from finrl_pod_app.services.verdict import read_verdict
 from finrl_pod_app.services.walkforward import fold_config, plan, run_walkforward
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
+from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import isolated_folders, small_config, small_panel

@@ -79,7 +79,7 @@ def gaps(close: Floats) -> Floats:
         *("weeks by Monday", "weeks by Sunday", "weeks by the next Monday", "a day late", "small letters", "two weeks"),
     ],
 )
-def test_kin(other: Panel) -> None:
+def test_same_market(other: Panel) -> None:
     mine = dataset_fingerprint(panel(prices()))
     assert same_market(mine, mine)
     assert same_market(mine, dataset_fingerprint(other))
@@ -98,13 +98,13 @@ def test_kin(other: Panel) -> None:
     ],
     ids=["other prices", "other names", "other days", "hardly a shared day", "one symbol", "still"],
 )
-def test_no_kin(other: Panel) -> None:
+def test_other_markets(other: Panel) -> None:
     mine = dataset_fingerprint(panel(prices()))
     assert not same_market(mine, dataset_fingerprint(other))
     assert not same_market(dataset_fingerprint(other), mine)
 
 
-def test_an_index_of_the_days() -> None:
+def test_index_levels_by_day() -> None:
     """Hourly bars make one level a day, that of its last bar; a return is the mean of the symbols that have one."""
     close = np.array([[100.0, 50.0]] * 24 + [[102.0, np.nan]] * 24 + [[102.0, 80.0], [51.0, 84.0]])
     kept = dataset_fingerprint(panel(close, step="1H"))

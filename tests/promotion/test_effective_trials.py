@@ -17,28 +17,28 @@ def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0)
 
 
 @pytest.mark.parametrize("sizes", [[5, 5], [3, 9, 4], [4] * 8, [6, 6, 6, 6]])
-def test_groups_that_were_made_are_counted(sizes: list[int]) -> None:
+def test_planted_clusters_are_counted(sizes: list[int]) -> None:
     assert effective_trial_count(groups(sizes)) == len(sizes)
 
 
-def test_copies_are_one() -> None:
+def test_equal_trials_count_once() -> None:
     one = np.random.default_rng(0).normal(size=(300, 1))
     assert effective_trial_count(np.repeat(one, 7, axis=1)) == 1
     assert effective_trial_count(np.repeat(one, 2, axis=1)) == 1
     assert effective_trial_count(one) == 1
 
 
-def test_two_that_differ_are_two() -> None:
+def test_two_uncorrelated_trials_count_twice() -> None:
     assert effective_trial_count(np.random.default_rng(0).normal(size=(300, 2))) == 2
 
 
-def test_what_never_moves_or_broke_counts_once() -> None:
+def test_constant_and_diverged_trials_count_once() -> None:
     still = np.c_[groups([5, 5]), np.zeros(500), np.full(500, 0.1), np.full(500, np.nan)]
     assert effective_trial_count(still) == 3
     assert effective_trial_count(np.full((500, 4), np.nan)) == 1
 
 
-def test_the_silhouette_is_that_of_sklearn() -> None:
+def test_silhouette_equals_that_of_sklearn() -> None:
     rng = np.random.default_rng(1)
     points = rng.normal(size=(30, 2))
     distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
@@ -46,7 +46,7 @@ def test_the_silhouette_is_that_of_sklearn() -> None:
     assert _silhouette(distance, labels, 4) == pytest.approx(silhouette_score(distance, labels, metric="precomputed"))
 
 
-def test_shapes_are_checked() -> None:
+def test_invalid_shapes_are_refused() -> None:
     for bad in (np.zeros(5), np.zeros((5, 0))):
         with pytest.raises(InputError, match="bars x trials"):
             effective_trial_count(bad)

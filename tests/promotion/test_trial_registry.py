@@ -1,4 +1,4 @@
-"""The register counts every trial once, outlives folders, and is written by several processes at a time."""
+"""The registry counts every trial once, survives deleted folders, and supports concurrent processes."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_every_trial_of_every_run_is_counted(registry: TrialRegistry) -> None:
     assert registry.counts("f" * 64) == TrialCounts(0, 0, 0)
 
 
-def test_what_is_repeated_to_the_letter_is_not_counted_again(registry: TrialRegistry) -> None:
+def test_repeated_trials_are_counted_once(registry: TrialRegistry) -> None:
     for _ in range(3):
         registry.add(DATA, "a", [trial("g00s00"), trial("g00s01")])
     assert registry.counts(DATA).raw == 2
 
 
-def test_clusters_are_counted_within_a_window_and_what_broke_is_one(registry: TrialRegistry) -> None:
+def test_clusters_are_counted_per_period_and_diverged_trials_as_one(registry: TrialRegistry) -> None:
     factors = np.random.default_rng(0).normal(0, 0.01, (300, 2))
     noise = np.random.default_rng(1).normal(0, 0.002, (300, 10))
     like = [trial(f"a{i}", excess=factors[:, i % 2] + noise[:, i]) for i in range(10)]
@@ -62,7 +62,7 @@ def test_clusters_are_counted_within_a_window_and_what_broke_is_one(registry: Tr
     assert registry.counts(DATA) == TrialCounts(15, 4, 3)
 
 
-def test_a_look_is_counted_once_and_by_the_days_it_saw(registry: TrialRegistry) -> None:
+def test_looks_count_once_per_subject_and_by_overlapping_days(registry: TrialRegistry) -> None:
     assert registry.look(look("a")) == 1
     assert registry.look(look("a")) == 1
     assert registry.look(look("b")) == 2
@@ -90,11 +90,11 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     assert seen("d", later, "2020-01-01", "2020-02-01") == 1  # nobody looked at these days
     assert seen("e", whole) == 3
     assert seen("a", whole) == 1
-    kin = {entry["data_sha256"]: entry["kin"] for entry in registry.data_sets()}
-    assert kin == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
+    same = {entry["data_sha256"]: entry["same_market"] for entry in registry.data_sets()}
+    assert same == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
 
 
-def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: TrialRegistry) -> None:
+def test_looks_without_a_fingerprint_count_for_their_own_data(registry: TrialRegistry) -> None:
     close = 100 * np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.01, (400, 2)), 0))
     times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
     panel = Panel(times, ("A", "B"), close, np.isfinite(close))
@@ -103,10 +103,10 @@ def test_a_look_of_before_outlines_were_kept_counts_at_its_very_data(registry: T
         database.execute("DROP TABLE outlines")
     later = Panel(times[1:], ("A", "B"), close[1:], np.isfinite(close[1:]))
     assert registry.look(look("b", data=later.sha256), later) == 1
-    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own, and from now on its kin's
+    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own, and from now on its same's
 
 
-def test_the_first_verdict_stands(registry: TrialRegistry) -> None:
+def test_first_verdict_is_kept(registry: TrialRegistry) -> None:
     registry.look(look("a"))
     assert registry.verdict(look("a")) is None
     assert registry.save_verdict(look("a"), {"promoted": False}) == {"promoted": False}
@@ -116,7 +116,7 @@ def test_the_first_verdict_stands(registry: TrialRegistry) -> None:
     assert registry.verdict(look("b")) is None
 
 
-def test_the_list_of_data_sets(registry: TrialRegistry) -> None:
+def test_list_of_data_sets(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00")])
     registry.look(look("x", data="e" * 64))
     known = {entry["data_sha256"]: entry for entry in registry.data_sets()}
@@ -138,7 +138,7 @@ for i in range(12):
 """
 
 
-def test_two_processes_lose_nothing(registry: TrialRegistry) -> None:
+def test_concurrent_processes_lose_nothing(registry: TrialRegistry) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(registry.path), name], stderr=subprocess.PIPE)
         for name in ("a", "b")
@@ -150,7 +150,7 @@ def test_two_processes_lose_nothing(registry: TrialRegistry) -> None:
     assert registry.look(Look(DATA, "last", "2019", "2020", "w")) == 25
 
 
-def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
     assert home() == tmp_path
     assert TrialRegistry().path == tmp_path / FILE
@@ -160,10 +160,10 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert home().name == "finrl-pod"
 
 
-def test_a_register_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+def test_unusable_registry_is_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"this is no database, but long enough to be taken for a damaged one" * 20)
-    with pytest.raises(SetupError, match=r"cannot use the register of trials .*; set FINRL_POD_HOME to"):
+    with pytest.raises(SetupError, match=r"cannot use the registry of trials .*; set FINRL_POD_HOME to"):
         TrialRegistry(tmp_path / FILE).counts(DATA)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match="cannot use the register"):
+    with pytest.raises(SetupError, match="cannot use the registry"):
         TrialRegistry(tmp_path / "file" / FILE).counts(DATA)

@@ -65,7 +65,7 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
     # The pipeline needs more packages than the core: import it here.
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.services.promotion import EvaluationContext, check_champion_selection, evaluate_champion
+    from finrl_pod_app.services.promotion import EvaluationContext, evaluate_champion, evaluate_selection
     from finrl_pod_app.services.training import make_market, train, training_env
 
     began = time.perf_counter()
@@ -79,11 +79,14 @@ def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dic
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
         registry = TrialRegistry(Path(folder) / "register.sqlite")
         _, members, log = train(context, run, registry, device)
-        first = check_champion_selection(context, run, members, registry, log)
+        first = evaluate_selection(context, run, members, registry, log)
         promoted, rules, sharpes = False, [dataclasses.asdict(rule) for rule in first], {}
         if all(rule.passed for rule in first):
             evaluation = evaluate_champion(context, run, members, registry, log, lambda _: None)
-            promoted, rules = evaluation.judged.promoted, [dict(rule) for rule in evaluation.judged.rules]
+            promoted, rules = (
+                evaluation.verdict.promoted,
+                [dataclasses.asdict(rule) for rule in evaluation.verdict.rules],
+            )
             sharpes = {
                 split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
                 for split, results in (("validation", evaluation.validation), ("test", evaluation.test))

@@ -11,16 +11,16 @@ import typer
 
 from finrl_pod_app.cli.options import Json, print_json
 
-Data = Annotated[str | None, typer.Option(help="Panel of the store; the run's, or sample.")]
-Cash = Annotated[float | None, typer.Option(min=0, help="Cash at the start.")]
+Data = Annotated[str | None, typer.Option(help="Panel of the store. Default: the run's panel, or sample.")]
+Cash = Annotated[float | None, typer.Option(min=0, help="Starting cash.")]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A field of [environment], as delay=2; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Field of [environment], e.g. delay=2. Repeatable."),
 ]
 
 
 class Execution(StrEnum):
-    """How target weights become trades."""
+    """How target weights are executed."""
 
     weights = "weights"
     paper = "paper"
@@ -28,37 +28,34 @@ class Execution(StrEnum):
 
 def backtest(
     run_dir: Annotated[
-        Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is tested. Or a strategy, as below.")
+        Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is tested; or use --strategy.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="A baseline by name, or file.py:Class, instead of a run. The file is trusted.")
+        str | None,
+        typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
     ] = None,
     data: Data = None,
-    start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, as 2019-01-31.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, e.g. 2019-01-31.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
-    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost of a trade in basis points, each side.")] = None,
+    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost per side in basis points.")] = None,
     cash: Cash = None,
     setting: Setting = None,
     execution: Annotated[
-        Execution, typer.Option(help="paper: send the orders that the paper-trading daemon would.")
+        Execution, typer.Option(help="paper: trade with the orders of the paper-trading daemon.")
     ] = Execution.weights,
     paper: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: a daemon's config to follow.")
+        Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: config of a daemon.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the report, and bars and weights as Parquet and CSV.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report, bars and weights (Parquet and CSV).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Test a run's champion, a baseline or a strategy of your own. Accounting and costs are those of the tournament."""
+    """Backtest a run's champion, a baseline or your own strategy, with the accounting and costs used in training."""
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import backtests
 
     if (run_dir is None) == (strategy is None):
-        raise InputError(
-            "backtest takes a run directory or --strategy NAME, one of the two: see finrl-pod backtest --help"
-        )
+        raise InputError("backtest takes either a run directory or --strategy NAME; see finrl-pod backtest --help")
     target: str | Path = str(strategy) if run_dir is None else run_dir
     if run_dir is not None and run_dir.suffix.startswith(".py:"):  # file.py:Class without the option's name
         target = str(run_dir)
@@ -80,22 +77,24 @@ def backtest(
 
 def sweep(
     strategy: Annotated[
-        list[str] | None, typer.Option(help="A baseline, random_weights, or file.py:Class; may be repeated.")
+        list[str] | None, typer.Option(help="Baseline, random_weights, or file.py:Class. Repeatable.")
     ] = None,
-    run: Annotated[list[Path] | None, typer.Option(help="A run: its champion; may be repeated.")] = None,
-    cost_bps: Annotated[str | None, typer.Option(metavar="0,5,10", help="Costs in basis points, each side.")] = None,
+    run: Annotated[list[Path] | None, typer.Option(help="Run whose champion is tested. Repeatable.")] = None,
+    cost_bps: Annotated[str | None, typer.Option(metavar="0,5,10", help="Costs per side in basis points.")] = None,
     period: Annotated[
-        list[str] | None, typer.Option(metavar="START:END", help="As 2010-01-01:2014-12-31; may be repeated.")
+        list[str] | None, typer.Option(metavar="START:END", help="E.g. 2010-01-01:2014-12-31. Repeatable.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="0-9", help="Seeds of a strategy that takes one.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="0-9", help="Seeds for strategies that take one.")] = None,
     data: Data = None,
     cash: Cash = None,
     setting: Setting = None,
     out: Annotated[Path | None, typer.Option(help="Folder for sweep.json, sweep.parquet and sweep.csv.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Backtest every combination of strategies, costs, periods and seeds. Each strategy is asked once for a seed and a
-    period; the costs are charged on the same decisions."""
+    """Backtest every combination of strategies, costs, periods and seeds.
+
+    Each strategy runs once per seed and period; the costs are applied to the same decisions.
+    """
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import sweeps
 
@@ -136,9 +135,9 @@ def _period(text: str) -> tuple[str | None, str | None]:
 
 
 def _seeds(text: str | None) -> list[int]:
-    """0-4,9 -> [0, 1, 2, 3, 4, 9]."""
+    """Parse "0-4,9" as [0, 1, 2, 3, 4, 9]."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app.services.sweeps import MOST
+    from finrl_pod_app.services.sweeps import MAX_COMBINATIONS
 
     found: list[int] = []
     for part in text.split(",") if text else ():
@@ -146,7 +145,7 @@ def _seeds(text: str | None) -> list[int]:
         low, high = (int(x or matched[1]) for x in matched.groups()) if matched else (1, 0)
         if high < low:
             raise InputError(f"--seeds takes numbers such as 0-9 or 1,5,7, got {text!r}")
-        if len(found) + high - low >= MOST:
-            raise InputError(f"--seeds {text} is too large: {MOST:,} seeds are the most")
+        if len(found) + high - low >= MAX_COMBINATIONS:
+            raise InputError(f"--seeds {text} is too large; the maximum is {MAX_COMBINATIONS:,} seeds")
         found += range(low, high + 1)
     return found

@@ -1,4 +1,4 @@
-"""What the terminal shows of an audit, a verdict, the register and a walk-forward."""
+"""Terminal output of audits, verdicts, the registry of trials, and walk-forwards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from finrl_pod_app.report.columns import display_name
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from finrl_pod.promotion.gate import Verdict
     from finrl_pod_app.services.audit import Audit
-    from finrl_pod_app.services.verdict import Judged
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
-SHA256 = 64  # digits of a hash
+SHA256_DIGITS = 64
 SHOWN_LOOKS = 5
 
 
 def show_audit(audit: Audit) -> None:
-    """A line a finding, faults first, and the outcome in words."""
+    """Print one line per finding, failures first, and the outcome."""
     from rich.text import Text
 
     table = _table(f"Audit of {audit.subject}")
@@ -34,48 +34,48 @@ def show_audit(audit: Audit) -> None:
     console.print(table)
     faults = sum(finding.status == "fail" for finding in audit.findings)
     doubts = sum(finding.status == "warn" for finding in audit.findings)
-    outcome = f"{faults} faults: the results cannot be believed" if faults else "no fault was found"
-    console.print(f"{outcome[0].upper()}{outcome[1:]}; {doubts} doubts stand beside.", markup=False)
+    outcome = f"{faults} failures: the results are not valid" if faults else "No failures"
+    console.print(f"{outcome}; {doubts} warnings.", markup=False)
 
 
-def show_rules(judged: Judged) -> None:
-    """The gate's table, and the outcome in words."""
+def show_rules(verdict: Verdict) -> None:
+    """Print the gate's rules and the verdict."""
     from rich.text import Text
 
-    table = _table("The gate")
+    table = _table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
-    for rule in judged.rules:
-        mark = "pass" if rule["passed"] else "fail"
-        value = "–" if rule["value"] is None else f"{rule['value']:.4g}"
+    for rule in verdict.rules:
+        mark = "pass" if rule.passed else "fail"
+        value = "–" if rule.value is None else f"{rule.value:.4g}"
         table.add_row(
-            display_name(rule["name"]),
+            display_name(rule.name),
             value,
-            f"{rule['limit']:.4g}",
+            f"{rule.limit:.4g}",
             Text(mark, style=MARKS[mark]),
-            Text(str(rule["sentence"])),
+            Text(str(rule.sentence)),
         )
     console = make_console()
     console.print(table)
-    trials = judged.trials
+    trials = verdict.trials
     console.print(
-        f"{trials['raw']} trials were made on these data by {trials['runs']} runs ({trials['clustered']} that differ); "
-        f"this was look {judged.looks} at the test period.",
+        f"{trials['raw']} trials on this data by {trials['runs']} runs ({trials['clustered']} distinct); "
+        f"look {verdict.looks} at the test period.",
         markup=False,
     )
-    failed = [display_name(rule["name"]) for rule in judged.rules if not rule["passed"]]
-    why = f"not promoted: {', '.join(failed)}" if failed else "promoted: every rule is met"
-    console.print(f"The champion is {why}.", markup=False)
+    failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
+    outcome = f"not promoted: {', '.join(failed)}" if failed else "promoted: all rules pass"
+    console.print(f"The champion is {outcome}.", markup=False)
 
 
 def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
-    """A line a data set, and its last looks."""
+    """Print one line per data set, and its latest looks."""
     console = make_console()
     if not data_sets:
-        console.print(f"No trial is known yet in {path}.", markup=False, soft_wrap=True)
+        console.print(f"No trials in {path} yet.", markup=False, soft_wrap=True)
         return
     table = _table(f"Trials in {path}")
-    for name in ("data", "trials", "that differ", "runs", "looks", "last"):
+    for name in ("data", "trials", "distinct", "runs", "looks", "last"):
         table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
     for entry in data_sets:
         numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
@@ -83,14 +83,12 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     console.print(table)
     for entry in data_sets:
         for look in entry["looks"][-SHOWN_LOOKS:]:
-            line = (
-                f"{_name(entry)}: {look['first']} to {look['last']} looked at on {look['made'][:10]} ({look['what']})"
-            )
+            line = f"{_name(entry)}: look at {look['first']} to {look['last']} on {look['made'][:10]} ({look['what']})"
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
-        if entry["kin"]:
-            kin = ", ".join(name[:12] if len(name) == SHA256 else name for name in entry["kin"])
-            line = f"{_name(entry)} shows the same market as {kin}: looks at either count for both."
+        if entry["same_market"]:
+            others = ", ".join(name[:12] if len(name) == SHA256_DIGITS else name for name in entry["same_market"])
+            line = f"{_name(entry)} shows the same market as {others}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
 
 
@@ -99,7 +97,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:
-    """Each fold and seed, the stitched curve beside the baselines, and the outcome."""
+    """Print the Sharpe ratio of each fold and seed."""
     console = make_console()
     table = _table("Sharpe ratio of each fold and seed, out of sample")
     table.add_column("fold", justify="right")

@@ -1,4 +1,4 @@
-"""The commands that judge: `audit`, `promote`, `trials`, `walkforward`."""
+"""Commands `audit`, `promote`, `trials` and `walkforward`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 
 
 def audit(
-    run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="A run: its champion is audited.")] = None,
+    run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is audited.")] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="A baseline by name, or file.py:Class, instead of a run. The file is trusted.")
+        str | None,
+        typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
     ] = None,
-    env: Annotated[str | None, typer.Option(help="An environment: portfolio or stock_trading.")] = None,
-    data: Annotated[str | None, typer.Option(help="Panel of the store for --strategy and --env; sample.")] = None,
-    probes: Annotated[int, typer.Option(min=1, help="Bars after which the future is changed.")] = 12,
+    env: Annotated[str | None, typer.Option(help="Environment: portfolio or stock_trading.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Panel of the store for --strategy and --env; by default sample.")
+    ] = None,
+    probes: Annotated[int, typer.Option(min=1, help="Number of bars after which later prices are changed.")] = 12,
     warm_up: Annotated[int, typer.Option(min=1, help="Bars of history that decisions may depend on.")] = 756,
     as_json: Json = False,
 ) -> None:
-    """Look for look-ahead, leaks between splits, fills at observed prices and flawed data; 1 where there is a fault."""
+    """Check for look-ahead, leakage between splits, wrong fills and flawed data. Exits with 1 if a check fails."""
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_audit
@@ -33,9 +36,9 @@ def audit(
     from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
-        raise InputError("audit takes a run directory, --strategy NAME or --env KIND, one of the three")
+        raise InputError("audit takes exactly one of a run directory, --strategy NAME and --env KIND")
     if run_dir is not None and data is not None:
-        raise InputError("a run is audited on its own data: leave --data out")
+        raise InputError("a run is audited on its own data; leave out --data")
     with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
         if run_dir is not None:
@@ -53,35 +56,35 @@ def audit(
 
 
 def promote(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished run.")],
     as_json: Json = False,
 ) -> None:
-    """Say whether a run's champion may be promoted, rule by rule; 1 and the reasons where it may not."""
+    """Show whether a run's champion is promoted, rule by rule. Exits with 1 if it is not."""
+    from finrl_pod.promotion.gate import read_verdict
     from finrl_pod_app.cli.console_evaluation import show_rules
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.verdict import read_verdict
 
-    judged = read_verdict(run_dir)
+    verdict = read_verdict(run_dir)
     if as_json:
-        print_json(judged.plain())
+        print_json(verdict.plain())
     else:
-        show_rules(judged)
-    if not judged.promoted:
+        show_rules(verdict)
+    if not verdict.promoted:
         raise typer.Exit(REFUSED)
 
 
 def trials(
-    data: Annotated[str | None, typer.Option(help="One panel of the store; all known data sets unless given.")] = None,
+    data: Annotated[str | None, typer.Option(help="Panel of the store. Default: all data sets.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how many trials touched each data set, and every look at a test period."""
+    """Show the number of trials on each data set, and every look at a test period."""
+    from finrl_pod.promotion.trial_log import list_data_sets
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod_app.cli.console_evaluation import show_trials
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.trial_listing import register
 
     registry = TrialRegistry()
-    known = register(registry, data)
+    known = list_data_sets(registry, data)
     if as_json:
         print_json({"register": str(registry.path), "data_sets": known})
     else:
@@ -90,21 +93,19 @@ def trials(
 
 def walkforward(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings; `finrl-pod init` writes them.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the walk-forward; runs/ and the time if left out.")
-    ] = None,
-    folds: Annotated[int, typer.Option(min=1, help="Parts of the tested years; each is trained for anew.")] = 6,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each fold, from the config's seed on.")] = 3,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the one in --out that was stopped.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the walk-forward. Default: runs/ and the time.")] = None,
+    folds: Annotated[int, typer.Option(min=1, help="Number of test periods, each with its own training.")] = 6,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per fold, starting from the config's seed.")] = 3,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted walk-forward in --out.")] = False,
     device: Annotated[Device, typer.Option(help="auto takes a CUDA device where there is one.")] = Device.auto,
     as_json: Json = False,
 ) -> None:
-    """Retrain on each fold and test on what came next; one stitched curve, and the gate's verdict on it."""
+    """Retrain on each fold and test on the bars that follow; apply the gate to the combined equity curve."""
+    from finrl_pod.promotion.gate import Verdict
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_rules, show_walkforward
     from finrl_pod_app.cli.options import print_json, run_folder
-    from finrl_pod_app.services.verdict import Judged
     from finrl_pod_app.services.walkforward import run_walkforward
 
     settings = load(config)
@@ -117,5 +118,5 @@ def walkforward(
         print_json(document)
         return
     show_walkforward(document)
-    show_rules(Judged.from_plain(document["verdict"]))
+    show_rules(Verdict.from_plain(document["verdict"]))
     typer.echo(f"Report: {folder / 'report.html'}")

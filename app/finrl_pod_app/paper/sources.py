@@ -13,9 +13,9 @@ from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.promotion.gate import VERDICT_FILE, read_verdict
 from finrl_pod.tournament.leaderboard import Leaderboard, choose
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod_app.services.verdict import FILE, read_verdict
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
@@ -95,8 +95,8 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     strategy = PolicyStrategy(agents, members.shares, rule=members.rule)
     strategy.check_universe(symbols)
     digest = hashlib.sha256((path / "report.json").read_bytes())
-    if (path / FILE).is_file():
-        digest.update((path / FILE).read_bytes())
+    if (path / VERDICT_FILE).is_file():
+        digest.update((path / VERDICT_FILE).read_bytes())
     for member in members.ids:
         for suffix in ("json", "safetensors"):
             digest.update((path / "snapshots" / f"{member}.{suffix}").read_bytes())
@@ -105,7 +105,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
 
 def _promoted(run: Path) -> bool:
     """Return True if verdict and report say that the champion was promoted. Raises RunError if they disagree."""
-    if not (run / FILE).is_file():
+    if not (run / VERDICT_FILE).is_file():
         return False
     verdict, reported = read_verdict(run), read_json(run / "report.json").get("verdict")
     if not isinstance(reported, dict) or reported.get("promoted") is not verdict.promoted:
@@ -115,5 +115,5 @@ def _promoted(run: Path) -> bool:
 
 def _modification_times(run: Path) -> tuple[int, ...]:
     """Return the modification times of the files that define a champion."""
-    files = [run / "report.json", run / FILE, *sorted((run / "snapshots").glob("*"))]
+    files = [run / "report.json", run / VERDICT_FILE, *sorted((run / "snapshots").glob("*"))]
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())

@@ -24,6 +24,7 @@ from finrl_pod.evaluate.tearsheet import (
     rolling_sharpe,
 )
 from finrl_pod.files import to_plain
+from finrl_pod.promotion.gate import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.columns import CHAMPION
@@ -37,14 +38,6 @@ class Champion:
     algorithm: str
     members: tuple[str, ...]
     lineage: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the champion is promoted. reasons: one sentence each."""
-
-    promoted: bool
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ def build_document(
             "cost_curve": cost_curve,
             "cost_bps": config.environment.cost_bps,
         },
-        "verdict": None if verdict is None else vars(verdict),
+        "verdict": None if verdict is None else verdict.plain(),
         "timing": None if timing is None else vars(timing),
         "seed": config.seed,
         "versions": versions,

@@ -16,6 +16,7 @@ from finrl_pod.evaluate.audit.lookahead import PROBES
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.settings.run import DataConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
@@ -32,7 +33,6 @@ from finrl_pod_app.services.backtests import find_strategy
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import make_market, training_env
-from finrl_pod_app.services.trial_log import log_look
 
 MIN_BARS = 60  # a shorter panel has no bar to probe
 

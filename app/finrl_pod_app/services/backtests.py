@@ -1,4 +1,4 @@
-"""One backtest of one strategy, beside equal weight and the index: what `finrl-pod backtest` does, as a function."""
+"""Backtest one strategy next to equal weight and the index, as `finrl-pod backtest` does."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
@@ -28,20 +29,23 @@ from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.prices import backtest_period, load_panel
-from finrl_pod_app.services.trial_log import champion_identity, log_look
+from finrl_pod_app.services.trial_log import champion_identity
 
 if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
     from finrl_pod.tournament.run_directory import RunDirectory
 
 Execution = Literal["weights", "paper"]
-YARDSTICKS = ("equal_weight", "index")  # what a single backtest is shown beside
+REFERENCES = ("equal_weight", "index")  # shown next to the tested strategy
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedBacktest:
-    """A strategy with the prices, the market and the bars that it is tested on. subject: what names it in the register
-    of looks, None for a baseline. in_sample: a warning, where it was trained or chosen on some of these days."""
+    """A strategy with the prices, the market and the bars that it is tested on.
+
+    subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
+    selected on some of these bars.
+    """
 
     name: str
     strategy: Strategy
@@ -59,7 +63,7 @@ class PreparedBacktest:
         return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
 
     def log_look(self) -> int | None:
-        """Log that its bars are looked at; returns the number of looks at them, None for a baseline."""
+        """Log a look at its bars; returns the number of looks at them, None for a baseline."""
         if self.subject is None:
             return None
         return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.name}")
@@ -79,88 +83,89 @@ def run_backtest(
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
 ) -> dict[str, Any]:
-    """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`, beside equal weight and
-    the index.
+    """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`.
 
-    execution: "weights" trades to the target weights by the environment's rules; "paper" sends the orders that the
-    paper-trading daemon would, by the prices, symbols, capital, costs and order settings of the daemon's config
-    `paper`, or by its defaults.
+    execution: "weights" trades to the target weights under the environment's rules. "paper" trades with the orders of
+    the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or the
+    defaults.
 
-    Without dates: a run's own test split; for others the test split of the default config on the sample, else all bars.
-    settings: `name=value` of the environment. Returns the report's object; with `out` it is written with its page and
-    the bars as Parquet and CSV.
+    settings: `name=value` lines of the environment. Without dates, a run is tested on its test split, other strategies
+    on the test split of the default config (on the sample) or on all bars. Returns the report's object; with `out` it
+    is written with its page, and bars and weights as Parquet and CSV.
     """
     if paper is not None and execution != "paper":
-        raise InputError('a daemon\'s config is for execution "paper" alone: ask for that')
+        raise InputError('a daemon\'s config needs execution "paper"')
     symbols = () if paper is None else paper.symbols
     if paper is not None and data is None:
         data = paper.broker.panel
     with rewritable_folder(out, BACKTEST):
-        asked = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
-        looks = asked.log_look()
+        prepared = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
+        looks = prepared.log_look()
         if execution == "paper":
-            document, results = _on_paper(asked, paper, cost_bps, cash)
+            document, results = _on_paper(prepared, paper, cost_bps, cash)
         else:
-            document, results = _on_weights(asked, curved=out is not None)
+            document, results = _on_weights(prepared, curved=out is not None)
         if looks is not None:
             document["looks"] = looks
-        if asked.in_sample:
-            document |= {"in_sample": asked.in_sample, "rules": [asked.in_sample, *document["rules"]]}
-        _written(document, results, asked, out)
+        if prepared.in_sample:
+            document |= {"in_sample": prepared.in_sample, "rules": [prepared.in_sample, *document["rules"]]}
+        _write(document, results, prepared, out)
     return document
 
 
-def _on_weights(asked: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
-    """The strategy's weights as they are, and with `curved` the same decisions at other costs."""
-    strategy = RecordingStrategy(asked.strategy)
+def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+    """Trade to exact target weights. curved: also compute the metrics of the same decisions at other costs."""
+    strategy = RecordingStrategy(prepared.strategy)
     results: dict[str, BacktestResult] = {}
-    if asked.name != "index":
-        results[asked.name] = backtest(strategy, asked.panel, asked.market, *asked.terms)
-    for name in dict.fromkeys((asked.name, *YARDSTICKS) if asked.name == "index" else YARDSTICKS):
-        if name not in results and (name != "index" or asked.panel.benchmark is not None or name == asked.name):
-            results[name] = run_baseline(name, asked.panel, asked.market, *asked.terms)
+    if prepared.name != "index":
+        results[prepared.name] = backtest(strategy, prepared.panel, prepared.market, *prepared.terms)
+    for name in dict.fromkeys((prepared.name, *REFERENCES) if prepared.name == "index" else REFERENCES):
+        if name not in results and (name != "index" or prepared.panel.benchmark is not None or name == prepared.name):
+            results[name] = run_baseline(name, prepared.panel, prepared.market, *prepared.terms)
     curve = None
-    if curved and asked.name != "index":
+    if curved and prepared.name != "index":
         from finrl_pod.evaluate.variations import cost_curve
 
-        curve = cost_curve(strategy, asked.market, *asked.terms)
-    return _document(asked, results, curve), results
+        curve = cost_curve(strategy, prepared.market, *prepared.terms)
+    return _document(prepared, results, curve), results
 
 
 def _on_paper(
-    asked: PreparedBacktest, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+    prepared: PreparedBacktest, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
 ) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
-    """The same with orders: strategy and equal weight send them, the index is what it is."""
+    """Trade with the daemon's orders; the index, which has no shares, trades to exact weights."""
     from finrl_pod_app.paper.execution_rules import rules_of_config, rules_of_environment
 
-    environment = asked.config.environment
-    terms = rules_of_environment(environment, asked.panel) if paper is None else rules_of_config(paper, cost_bps, cash)
+    environment = prepared.config.environment
+    terms = (
+        rules_of_environment(environment, prepared.panel) if paper is None else rules_of_config(paper, cost_bps, cash)
+    )
     results: dict[str, BacktestResult] = {}
     sent: dict[str, int] = {}
-    for name in dict.fromkeys((asked.name, *YARDSTICKS)):
+    for name in dict.fromkeys((prepared.name, *REFERENCES)):
         if name == "index":
-            if asked.panel.benchmark is not None or name == asked.name:
+            if prepared.panel.benchmark is not None or name == prepared.name:
                 rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
                 results[name] = run_baseline(
-                    name, asked.panel, asked.market, asked.first, asked.last, rules, terms.cash
+                    name, prepared.panel, prepared.market, prepared.first, prepared.last, rules, terms.cash
                 )
             continue
-        strategy = asked.strategy if name == asked.name else make_baseline(name)
-        tested = terms.backtest(strategy, asked.panel, asked.market, asked.first, asked.last)
+        strategy = prepared.strategy if name == prepared.name else make_baseline(name)
+        tested = terms.backtest(strategy, prepared.panel, prepared.market, prepared.first, prepared.last)
         results[name], sent[name] = tested
-    document = _document(asked, results, None)
+    document = _document(prepared, results, None)
     document |= {"execution": "paper", "orders": sent, "rules": terms.description()}
     document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
     return document, results
 
 
 def _document(
-    asked: PreparedBacktest, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
+    prepared: PreparedBacktest, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
 ) -> dict[str, Any]:
-    dates = [str(asked.panel.times[i].astype("datetime64[D]")) for i in (asked.first, asked.last)]
+    dates = [str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last)]
     return build_document(
-        config=asked.config,
-        panel=asked.panel,
+        config=prepared.config,
+        panel=prepared.panel,
         splits={"test": dates},
         results=results,
         versions=installed_versions(),
@@ -168,15 +173,15 @@ def _document(
     )
 
 
-def _written(
-    document: dict[str, Any], results: Mapping[str, BacktestResult], asked: PreparedBacktest, out: Path | None
+def _write(
+    document: dict[str, Any], results: Mapping[str, BacktestResult], prepared: PreparedBacktest, out: Path | None
 ) -> None:
-    """Into a folder, where one was named."""
+    """Write the report and tables into `out`, if given."""
     if out is not None:
         from finrl_pod.evaluate.export import write_results
         from finrl_pod_app.report.html import write_report
 
-        document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, asked.config.seed)
+        document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, prepared.config.seed)
         write_report(out, document, results)
         write_results(out, results)
 
@@ -193,10 +198,10 @@ def prepare(
     base: RunConfig | None = None,
     symbols: Sequence[str] = (),
 ) -> PreparedBacktest:
-    """Find the strategy, the prices, the bars. What is missing is found before prices are read.
+    """Load the strategy, the prices and the market, and find the bars to test.
 
-    base: the config that the terms change, where the target is no run; the default one unless given. symbols: of the
-    panel, those of the config unless given.
+    base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: of the panel,
+    by default those of the config. Errors in the target are raised before prices are read.
     """
     if isinstance(target, Path):
         return _prepared_run(target, data, start, end, cost_bps, cash, settings, symbols)
@@ -211,7 +216,7 @@ def prepare(
 
 
 def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
-    """`prepare` with another seed, by the prices that were read."""
+    """A prepared backtest with another seed, on the same prices."""
     strategy, market = find_strategy(target, seed), prepared.market
     if strategy.feature_names != prepared.strategy.feature_names:
         market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
@@ -222,13 +227,13 @@ def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> Prep
 
 def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int, last: int) -> MarketTensor:
     names = strategy.feature_names
-    fit = (0, len(panel.times) - 1) if names else (first, last)  # only raw features are handed out
+    fit = (0, len(panel.times) - 1) if names else (first, last)  # strategies only get raw features
     return build_market(panel, names, fit, config.environment.fill)
 
 
 def _name(target: str, strategy: Strategy) -> str:
-    """A user's strategy may carry a name that means another one here."""
-    return target if is_file_reference(target) and strategy.name in (*YARDSTICKS, CHAMPION) else strategy.name
+    """Name in results: the strategy's own, unless a user's strategy has the name of a reference or the champion."""
+    return target if is_file_reference(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
 
 def _subject(target: str, seed: int | None) -> str | None:
@@ -241,7 +246,7 @@ def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
 
 
 def find_strategy(name: str, seed: int | None = None) -> Strategy:
-    """A baseline by name, or a user's `file.py:Class`. Raises InputError where there is none."""
+    """Create a baseline by name or load a user's `file.py:Class`. Raises InputError if there is none."""
     if is_file_reference(name):
         return load_user_strategy(name, seed)
     return make_baseline(name, seed)
@@ -264,7 +269,7 @@ def _prepared_run(
     config = _with_symbols(override_config(run.config, data, cost_bps, cash, settings), symbols)
     panel = load_panel(config)
     if data is None and panel.sha256 != run.data_sha256:
-        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; name the data with --data")
+        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; choose the data with --data")
     own = panel.sha256 == run.data_sha256
     first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
     members = saved_members(run)
@@ -277,12 +282,12 @@ def _prepared_run(
 
 
 def in_sample(splits: SplitConfig, times: Times) -> str | None:
-    """A warning where bars `times` are of the years that a run was trained on or chosen by; None where none is."""
+    """A warning if some of the bars `times` lie in a run's training or validation period, else None."""
     first, last = first_moment(splits.train[0]), last_moment(splits.validation[1])
     inside = int(((times >= first.to_datetime64()) & (times <= last.to_datetime64())).sum())
     if not inside:
         return None
     return (
         f"Warning: {inside:,} of these {len(times):,} bars lie between {splits.train[0]} and {splits.validation[1]}, "
-        "on which the champion was trained or chosen: what it earned there says nothing about other days."
+        "on which the champion was trained or selected. Returns there are in sample and not evidence of skill."
     )

@@ -1,4 +1,4 @@
-"""The champion of a run as a strategy, and the market that it looks at."""
+"""Champions of runs: load them as strategies, build markets with their features, score members one by one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
-    """The ensemble as a strategy."""
+    """The ensemble of a run as a strategy."""
     return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares, rule=members.rule)
 
 
 def saved_members(run: RunDirectory) -> ChampionMembers:
-    """The champion of a run as it stands on disk."""
+    """Members of a run's champion, from its saved leaderboard."""
     state = run.state()
     settings = run.config.tournament
     rows: Sequence[Mapping[str, Any]] = state["leaderboard"] if state else []
     if not rows:
-        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish a generation")
+        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")
     return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
 
 
 def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:
-    """A market with the raw features that the champion asks for; its own normaliser does the rest."""
+    """Market with the raw features of a champion, which normalises them itself."""
     champion.check_universe(panel.symbols)
     names = champion.feature_names
     return build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
@@ -42,8 +42,10 @@ def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -
 def member_ledgers(
     agents: Sequence[AgentSnapshot], market: MarketTensor, environment: EnvironmentConfig, first: int, last: int
 ) -> list[tuple[Sequence[int], Ledger]]:
-    """Each agent alone on an account of its own, from bar first to last: the places of those of one algorithm among
-    `agents`, and the ledger of their accounts."""
+    """Simulate each agent on a separate account from bar first to last.
+
+    Returns one (indices in `agents`, ledger) for each group of agents with the same specification.
+    """
     return [
         (members, run_members(actor, params, market, environment, first, last))
         for actor, params, members in PolicyStrategy(agents).groups

@@ -1,4 +1,4 @@
-"""A config under other terms: what the flags of `backtest` and `sweep` change."""
+"""Override fields of a config, as the flags of `backtest` and `sweep` do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def override_config(
     cash: float | None = None,
     settings: Sequence[str] = (),
 ) -> RunConfig:
-    """The config under other terms, where they are given. settings: `name=value`, fields of the environment in TOML's
-    notation. Raises InputError for a term that is out of range, ConfigError for an unknown field or a wrong value."""
+    """The config with the given overrides. settings: `name=value` lines, environment fields in TOML notation.
+
+    Raises InputError for a cost or cash out of range, ConfigError for an unknown field or an invalid value.
+    """
     if cost_bps is not None and not 0 <= cost_bps < 10_000:
         raise InputError(f"--cost-bps must be at least 0 and below 10000, got {cost_bps:g}")
     if cash is not None and not cash > 0:
@@ -28,8 +30,8 @@ def override_config(
         name: value for name, value in (("cost_bps", cost_bps), ("cash", cash)) if value is not None
     }
     environment = dataclasses.replace(config.environment, **given)
-    chosen = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
-    changed = dataclasses.replace(config, environment=environment, data=chosen)
+    source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
+    changed = dataclasses.replace(config, environment=environment, data=source)
     if not settings:
         return changed
     values = dataclasses.asdict(changed)
@@ -38,7 +40,7 @@ def override_config(
 
 
 def parse_setting(line: str) -> tuple[str, Any]:
-    """delay=2 -> ("delay", 2). What is no TOML value is taken as text. Raises InputError without an equals sign."""
+    """Parse "delay=2" as ("delay", 2); a value that is not TOML is text. Raises InputError without an equals sign."""
     name, separator, value = line.partition("=")
     if not separator or not name.strip():
         raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")

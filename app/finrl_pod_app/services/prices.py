@@ -1,4 +1,4 @@
-"""The prices of a config, and which of their bars a backtest covers."""
+"""Load the prices of a config, and find the bars of a backtest period."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from finrl_pod.types import Panel
 
 
 def load_panel(config: RunConfig) -> Panel:
-    """The config's panel, with its choice of symbols. Raises ConfigError for rules that its prices do not allow
-    unasked: whole shares and costs a share on adjusted prices."""
+    """The config's panel with its selection of symbols.
+
+    Raises ConfigError for whole shares or costs per share on adjusted prices, unless the config allows them.
+    """
     panel = select(Store().load(config.data.name), config.data.symbols)
     check_prices(config.environment, panel)
     return panel
 
 
 def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
-    """Raises ConfigError where the rules count shares on adjusted prices and the config does not ask for that."""
+    """Raise ConfigError if the rules count shares of adjusted prices and `adjusted_shares` is not set."""
     if panel.adjusted and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
         name = "whole_shares" if rules.whole_shares else "per_share"
         raise ConfigError(
-            f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so that past counts are "
-            "not those that were traded; set environment.adjusted_shares = true to count them all the same"
+            f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so past counts differ "
+            "from those traded; set environment.adjusted_shares = true to use them anyway"
         )
 
 
 def backtest_period(
     panel: Panel, start: str | None, end: str | None, splits: SplitConfig | None = None
 ) -> tuple[int, int]:
-    """First and last bar from `start` to `end`. A date that is not given is that of the test split, where `splits`
-    speak of this panel, else that of the data.
+    """First and last bar of a backtest from `start` to `end`.
 
-    Raises DataError: what is no date, dates that run backwards or lie outside the data by more than a week, fewer
-    than two bars.
+    A missing date is that of the test split of `splits`, if given, else that of the data. Raises DataError for invalid
+    dates, a start after the end, dates more than a week outside the data, and fewer than two bars.
     """
     if start is None and end is None and splits is not None:
         span = make_splits(panel.times, splits).test
@@ -53,14 +54,14 @@ def backtest_period(
             raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")
         at, given = ("start", start) if start else ("end", end)
         side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
-        raise DataError(f"a backtest's {at} {given} lies outside of the period, which {side}: choose a date within")
+        raise DataError(f"a backtest's {at} {given} lies outside the period, which {side}; choose a date within")
     if low < data[0] - CALENDAR_SLACK or high.floor("D") > data[1] + CALENDAR_SLACK:
         raise DataError(
-            f"the backtest from {low.date()} to {high.date()} reaches outside of the data, which covers "
-            f"{data[0].date()} to {data[1].date()}: choose dates within"
+            f"the backtest from {low.date()} to {high.date()} reaches outside the data, which covers "
+            f"{data[0].date()} to {data[1].date()}; choose dates within"
         )
     part = between(panel, start, end)
     if len(part.times) < 2:
-        raise DataError(f"a backtest needs two bars at least, {low.date()} to {high.date()} has one: widen the dates")
+        raise DataError(f"a backtest needs at least two bars, {low.date()} to {high.date()} has one; widen the dates")
     first = int((panel.times < part.times[0]).sum())
     return first, first + len(part.times) - 1

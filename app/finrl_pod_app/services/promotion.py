@@ -1,4 +1,4 @@
-"""From trained agents to a verdict: the champion is chosen and judged on validation, audited, and tested once."""
+"""From trained agents to a verdict: evaluate the champion on validation, audit it, and test it once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence, fewest_bars
+from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import Rule, check_selection
+from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence, Rule, selection_rules
+from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers
@@ -24,27 +25,29 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
-from finrl_pod_app.services.trial_log import TrialLog, champion_identity, dates
-from finrl_pod_app.services.verdict import Judged, verdict, write_verdict
+from finrl_pod_app.services.trial_log import champion_identity
 
-PROBES = 4  # of the audit that every run goes through; `finrl-pod audit` probes more
-Stage = Callable[[str], None]
+PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
+OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class ChampionEvaluation:
-    """What came of it. cost_curve: of the champion on test. audit: None where the verdict was there already."""
+    """Results of a champion and the baselines, and the verdict.
+
+    cost_curve: of the champion on test. audit: None if the champion already had a verdict.
+    """
 
     validation: Mapping[str, BacktestResult]
     test: Mapping[str, BacktestResult]
     cost_curve: Sequence[Mapping[str, float]]
-    judged: Judged
+    verdict: Verdict
     audit: Audit | None
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationContext:
-    """What a run is judged on. market: on the CPU; last_decision: of the training environments."""
+    """What a run is evaluated with. market: in CPU memory. last_decision: last bar of the training environments."""
 
     config: RunConfig
     panel: Panel
@@ -54,29 +57,33 @@ class EvaluationContext:
 
 
 def check(config: RunConfig, splits: Splits) -> None:
-    """Raises ConfigError for a threshold out of its range, DataError for a validation or test split that is too short
-    to judge by, before anything is trained."""
+    """Check before training that a verdict will be possible.
+
+    Raises ConfigError for a threshold out of range, DataError for a validation or test split that is too short.
+    """
     check_lengths(config.gate, len(splits.validation), len(splits.test))
 
 
 def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
-    """The same for numbers of bars."""
+    """Raise ConfigError for a threshold out of range, DataError for too few validation or test bars."""
     check_gate(gate)
-    for name, bars, fewest in zip(("validation", "test"), (validation, test), fewest_bars(gate), strict=True):
-        if bars < fewest:
-            raise DataError(f"split {name} has {bars} bars, the verdict needs {fewest} at least: widen it")
+    for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(gate), strict=True):
+        if bars < minimum:
+            raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
 
 
-def check_champion_selection(
+def evaluate_selection(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers, registry: TrialRegistry, log: TrialLog
 ) -> tuple[Rule, Rule]:
-    """The rules that validation alone decides, without baselines, audit or a look at the test period. They come out as
-    `evaluate_champion` has them, so that one which is not met settles the verdict."""
+    """Evaluate only the rules on the champion's selection, without baselines, audit or a look at the test period.
+
+    They equal those of `evaluate_champion`, so that a failure here decides the verdict.
+    """
     span, environment = context.splits.validation, context.config.environment
-    champion, market = _entrant(context, run, members)
+    champion, market = _champion_and_market(context, run, members)
     result = backtest(champion, context.panel, market, span.first, span.last, rules_of(environment), environment.cash)
     excess = log.champion(result)
-    return check_selection(excess, log.matrix(), registry.counts(context.panel.sha256), context.config.gate, {})
+    return selection_rules(excess, log.matrix(), registry.counts(context.panel.sha256), context.config.gate, {})
 
 
 def evaluate_champion(
@@ -85,35 +92,39 @@ def evaluate_champion(
     members: ChampionMembers,
     registry: TrialRegistry,
     log: TrialLog,
-    stage: Stage,
+    on_stage: OnStage,
 ) -> ChampionEvaluation:
-    """Judge a champion. The look at the test period is logged before it is made; where this very champion was judged
-    before, that verdict stands. Writes verdict.json into the run's folder."""
+    """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run's folder.
+
+    The look at the test period is logged before it happens. If the same champion already has a verdict, that one is
+    used again.
+    """
     config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
-    champion, market = _entrant(context, run, members)
+    champion, market = _champion_and_market(context, run, members)
     terms = (rules_of(environment), environment.cash)
-    stage("validating the champion beside the baselines")
+    on_stage("validating the champion beside the baselines")
     span = (splits.validation.first, splits.validation.last)
     validation = {
         CHAMPION: backtest(champion, panel, market, *span, *terms),
         **run_baselines(panel, market, *span, *terms),
     }
     log.champion(validation[CHAMPION])
-    first, last = dates(panel, splits.test)
+    first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
     look = Look(panel.sha256, subject, first, last, f"champion of seed {config.seed}")
-    kept = registry.verdict(look)
+    saved = registry.verdict(look)
     audit = None
-    if kept is None:
-        stage("auditing the champion")
+    if saved is None:
+        on_stage("auditing the champion")
         audit = audit_champion(run, panel, config, members, context.last_decision, costs=False, probes=PROBES)
-    stage("testing the champion beside the baselines")
+    on_stage("testing the champion beside the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
-    result, watched = backtest_recorded(champion, panel, market, *span, *terms)
+    result, decisions = backtest_recorded(champion, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
-    if kept is None:
-        _, yardstick = backtest_recorded(make_baseline(REFERENCE), panel, market, *span, *terms)
+    if saved is None:
+        _, reference = backtest_recorded(make_baseline(REFERENCE), panel, market, *span, *terms)
+        highest = config.gate.break_even_cost_multiple * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
             test=test,
@@ -121,27 +132,20 @@ def evaluate_champion(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=break_even_cost(
-                watched,
-                yardstick,
-                market,
-                *span,
-                *terms,
-                at_least=config.gate.break_even_cost_multiple * environment.cost_bps,
-            ),
-            faults=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
+            break_even=break_even_cost(decisions, reference, market, *span, *terms, at_least=highest),
+            failures=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
         )
-        kept = registry.save_verdict(look, verdict(evidence, config.gate).plain())
-    judged = Judged.from_plain(kept)
-    write_verdict(run.path, judged)
-    return ChampionEvaluation(validation, test, cost_curve(watched, market, *span, *terms), judged, audit)
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
+    verdict = Verdict.from_plain(saved)
+    write_verdict(run.path, verdict)
+    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit)
 
 
-def _entrant(
+def _champion_and_market(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers
 ) -> tuple[PolicyStrategy, MarketTensor]:
-    """The champion with the market it sees: the run's own, or one that has turbulence besides."""
+    """The champion and a market with its features: the run's own, or one that also has turbulence."""
     champion, market = load_champion(run, members), context.market
     if not set(champion.feature_names) <= set(market.feature_names):
         market = champion_market(champion, context.panel, context.config)

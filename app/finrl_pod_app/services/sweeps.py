@@ -1,4 +1,4 @@
-"""Many backtests at once: strategies, costs, periods and seeds, each combination a row."""
+"""Sweeps: backtest every combination of strategies, costs, periods and seeds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from finrl_pod_app.services.overrides import override_config
 
 Period = tuple[str | None, str | None]
 KEYS = ("strategy", "seed", "start", "end", "cost_bps", "in_sample")
-MOST = 100_000  # combinations: beyond it a slip of the pen is likelier than a purpose
-KEPT_BYTES = 2**27  # of decisions at a time, before their books are kept and they are let go
+MAX_COMBINATIONS = 100_000  # a larger sweep is probably a mistake
+MAX_TABLE_BYTES = 2**27  # of recorded decisions in memory, before they are replayed and freed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,71 +60,74 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
-    Each strategy is asked once for a seed and a period, under the config's own costs; the other costs are charged on
-    the same decisions; a run is asked once for a period, and where there are several, its rows have its folder's name.
-    Beside a run, strategies are tested under its config. Returns {"rows": [...], "in_sample": [...], "rules": [...],
-    "seconds": ...}; with `out` the rows are written as sweep.json, sweep.parquet and sweep.csv. Raises Interrupted when
-    the user stopped it and the rows that were done are written, as they are where the folder holds no earlier sweep.
+    Each strategy runs once per seed and period, under the config's own costs; the other costs are applied to the same
+    decisions. A run's champion runs once per period; with several runs, rows carry the run's folder as the strategy.
+    Next to a run, strategies are tested under its config.
+
+    Returns {"rows": [...], "in_sample": [...], "rules": [...], "seconds": ...}; with `out` it is written as sweep.json,
+    sweep.parquet and sweep.csv. If the user stops the sweep, finished rows are written unless the folder already holds
+    a sweep, and Interrupted is raised.
     """
     if not targets:
-        raise InputError("a sweep needs a strategy at least: name one with --strategy, or a run with --run")
+        raise InputError("a sweep needs at least one strategy: name one with --strategy, or a run with --run")
     runs = [target for target in targets if isinstance(target, Path)]
     seeded = (len(targets) - len(runs)) * max(len(seeds), 1)
     count = (len(runs) + seeded) * max(len(costs), 1) * max(len(periods), 1)
-    if count > MOST:
-        raise InputError(f"a sweep of {count:,} combinations is too large, {MOST:,} are the most: leave some out")
+    if count > MAX_COMBINATIONS:
+        raise InputError(f"a sweep of {count:,} combinations is too large; the maximum is {MAX_COMBINATIONS:,}")
     for cost in costs:
-        override_config(RunConfig(), cost_bps=cost)  # refused before anything is asked
+        override_config(RunConfig(), cost_bps=cost)  # raises for invalid costs before anything runs
     if seeds and len(runs) == len(targets):
-        raise InputError("a run's champion takes no seed: leave the seeds out, or name a strategy that takes one")
+        raise InputError("a run's champion takes no seed; leave out the seeds, or name a strategy that takes one")
     base = _config_of_first_run(targets)
-    done = _Done(costs)
+    sweep = _Sweep(costs)
     with rewritable_folder(out, SWEEP):
         try:
-            for prepared, seed in _each(targets, periods, seeds, data, cash, settings, base):
-                progress(done.told(count))
-                done.take(ask(prepared, seed))
+            for prepared, seed in _prepared_backtests(targets, periods, seeds, data, cash, settings, base):
+                progress(sweep.progress(count))
+                sweep.add(log_and_record_decisions(prepared, seed))
         except KeyboardInterrupt:
-            plain = done.document(count)
-            if out is None or not done.rows or (out / SWEEP.marker).exists():
+            plain = sweep.document(count)
+            if out is None or not sweep.rows or (out / SWEEP.marker).exists():
                 raise
             _write(out, plain)
-            raise Interrupted(f"interrupted: {len(done.rows):,} of {count:,} rows are kept in {out}") from None
-        plain = done.document(count)
+            raise Interrupted(f"interrupted: {len(sweep.rows):,} of {count:,} rows are kept in {out}") from None
+        plain = sweep.document(count)
         if out is not None:
             _write(out, plain)
     return plain
 
 
-class _Done:
-    """What a sweep has come to. Decisions are let go once their books are kept: many are large."""
+class _Sweep:
+    """Rows of a sweep in progress. Decisions are freed once they are replayed, because they may be large."""
 
     def __init__(self, costs: Sequence[float]) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._costs, self._asked = costs, list[DecisionTable]()
+        self._costs, self._tables = costs, list[DecisionTable]()
         self._rules: list[str] = []
         self._in_sample: dict[str, None] = {}
-        self._books, self._began = 0.0, time.perf_counter()
+        self._replay_seconds, self._began = 0.0, time.perf_counter()
 
-    def take(self, one: DecisionTable) -> None:
-        prepared = one.prepared
+    def add(self, table: DecisionTable) -> None:
+        """Add the decisions of one backtest."""
+        prepared = table.prepared
         self._rules = self._rules or rule_sentences(prepared.config.environment, prepared.panel)[1:]
         if prepared.in_sample:
             self._in_sample[f"{prepared.name}: {prepared.in_sample}"] = None
-        self._asked.append(one)
-        if sum(asked.table.nbytes for asked in self._asked) >= KEPT_BYTES:
-            self._keep_books()
+        self._tables.append(table)
+        if sum(waiting.table.nbytes for waiting in self._tables) >= MAX_TABLE_BYTES:
+            self._replay_decisions()
 
-    def told(self, count: int) -> Progress:
-        """How many rows of `count` are decided on."""
-        decided = len(self.rows) + len(self._asked) * max(len(self._costs), 1)
+    def progress(self, count: int) -> Progress:
+        """Progress in rows out of `count`."""
+        decided = len(self.rows) + len(self._tables) * max(len(self._costs), 1)
         spent = time.perf_counter() - self._began
         left = spent / decided * (count - decided) if decided else None
         return Progress("backtesting", decided, count, 0.0, None, left)
 
     def document(self, count: int) -> dict[str, Any]:
-        """The object of sweep.json. count: of the rows that were asked for."""
-        self._keep_books()
+        """The object of sweep.json. count: number of requested rows."""
+        self._replay_decisions()
         spent = time.perf_counter() - self._began
         self.rows.sort(key=lambda row: (row["strategy"], row["seed"] or 0, row["start"], row["end"], row["cost_bps"]))
         missing = count - len(self.rows)
@@ -133,24 +136,23 @@ class _Done:
                 "rows": self.rows,
                 "rules": self._rules,
                 "in_sample": list(self._in_sample),
-                "note": "Each strategy was asked once for a seed and a period; the costs are charged on the same "
-                "decisions." + (f" It was interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
-                "seconds": {"decisions": spent - self._books, "books": self._books},
+                "note": "Each strategy ran once per seed and period; the costs are applied to the same decisions."
+                + (f" Interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
+                "seconds": {"decisions": spent - self._replay_seconds, "books": self._replay_seconds},
             }
         )
         return plain
 
-    def _keep_books(self) -> None:
+    def _replay_decisions(self) -> None:
         began = time.perf_counter()
-        # Different strategies share the books where they share the prices: all do but the index, and runs on other
-        # data.
-        for group in group_by_market(self._asked):
+        # Tables of one market are replayed together: all but those of the index and of runs on other data.
+        for group in group_by_market(self._tables):
             self.rows += _rows(group, self._costs)
-        self._asked.clear()
-        self._books += time.perf_counter() - began
+        self._tables.clear()
+        self._replay_seconds += time.perf_counter() - began
 
 
-def _each(
+def _prepared_backtests(
     targets: Sequence[str | Path],
     periods: Sequence[Period],
     seeds: Sequence[int],
@@ -159,13 +161,13 @@ def _each(
     settings: Sequence[str],
     base: RunConfig | None,
 ) -> Iterator[tuple[PreparedBacktest, int | None]]:
-    """Every strategy with every period and seed. The prices of a strategy in a period are read once for all seeds."""
+    """Every strategy with every period and seed. Prices are read once per strategy and period."""
     several = sum(isinstance(target, Path) for target in targets) > 1
     for target in targets:
         for start, end in periods or ((None, None),):
             if isinstance(target, Path):
                 prepared = prepare(target, data, start, end, None, cash, settings)
-                # Each run's is called champion.
+                # All champions have the same name.
                 yield (dataclasses.replace(prepared, name=str(target)) if several else prepared), None
                 continue
             first, *others = seeds or (None,)
@@ -181,7 +183,7 @@ def _write(out: Path, plain: dict[str, Any]) -> None:
 
 
 def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
-    """Strategies beside runs are tested on the data, in the period and under the rules of the first of them."""
+    """Config of the first run among the targets: strategies next to runs use its data, period and rules."""
     runs = [target for target in targets if isinstance(target, Path)]
     if not runs:
         return None
@@ -190,14 +192,17 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
     return RunDirectory.open(runs[0]).config
 
 
-def ask(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
-    """Have the strategy decide at every bar, on an account under the config's own costs; that is a look at them."""
+def log_and_record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
+    """Log a look at the backtest's bars and record the strategy's decisions."""
     prepared.log_look()
     return record_decisions(prepared, seed)
 
 
 def record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
-    """The same for bars that the strategy is known to have been looked at on: by its verdict, or being a baseline."""
+    """Record a strategy's decisions at every bar under the config's own costs, without logging a look.
+
+    For baselines, and for champions whose verdict already counted the look.
+    """
     panel, market = prepared.panel, prepared.market
     first, last, rules, cash = prepared.terms
     if prepared.name == "index":
@@ -208,32 +213,32 @@ def record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> Dec
     return DecisionTable(prepared, market, strategy.table(market.times), seed)
 
 
-def group_by_market(asked: Sequence[DecisionTable]) -> list[list[DecisionTable]]:
-    """Those that share prices, fill rule and starting cash together: one replay does each group."""
+def group_by_market(tables: Sequence[DecisionTable]) -> list[list[DecisionTable]]:
+    """Group tables by prices, fill rule and starting cash; one replay handles each group."""
     groups: dict[tuple[str, tuple[str, ...], str, float], list[DecisionTable]] = {}
-    for one in asked:
-        cash = one.prepared.config.environment.cash
-        key = (one.prepared.panel.sha256, one.market.symbols, one.market.fill_rule, cash)
-        groups.setdefault(key, []).append(one)
+    for table in tables:
+        cash = table.prepared.config.environment.cash
+        key = (table.prepared.panel.sha256, table.market.symbols, table.market.fill_rule, cash)
+        groups.setdefault(key, []).append(table)
     return list(groups.values())
 
 
-def replay_job(asked: DecisionTable, place: int, cost_bps: float) -> Job:
-    """The books of its decisions under another cost. place: of its table among those that are replayed."""
-    prepared = asked.prepared
+def replay_job(table: DecisionTable, index: int, cost_bps: float) -> Job:
+    """Replay job of recorded decisions at another cost. index: of the table among those that are replayed."""
+    prepared = table.prepared
     rules = rules_of(override_config(prepared.config, cost_bps=cost_bps).environment)
-    return Job(place, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
+    return Job(index, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
 
 
 def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[str, Any]]:
-    tables = torch.from_numpy(np.stack([one.table for one in group]))
+    tables = torch.from_numpy(np.stack([table.table for table in group]))
     jobs, heads = [], []
-    for place, one in enumerate(group):
-        prepared = one.prepared
+    for index, table in enumerate(group):
+        prepared = table.prepared
         for cost in costs or (prepared.config.environment.cost_bps,):
-            jobs.append(replay_job(one, place, cost))
+            jobs.append(replay_job(table, index, cost))
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
-            head = (prepared.name, one.seed, start, end, cost, prepared.in_sample is not None)
+            head = (prepared.name, table.seed, start, end, cost, prepared.in_sample is not None)
             heads.append(dict(zip(KEYS, head, strict=True)))
     done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
     return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]

@@ -16,6 +16,7 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
+from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import check as check_agent
 from finrl_pod.settings.run import RunConfig
@@ -33,7 +34,7 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
-from finrl_pod_app.services.trial_log import TrialLog
+from finrl_pod_app.services.trial_log import open_trial_log
 
 
 def run_tournament(
@@ -73,7 +74,7 @@ def run_tournament(
                     versions=installed_versions(),
                     champion=_described(config, members, outcome),
                     leaderboard=outcome.leaderboard.scores,
-                    verdict=evaluation.judged,
+                    verdict=evaluation.verdict,
                     timing=_timing(outcome, time.perf_counter() - start),
                     cost_curve=evaluation.cost_curve,
                 )
@@ -112,7 +113,7 @@ def train(
 ) -> tuple[Outcome, ChampionMembers, TrialLog]:
     """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
-    log = TrialLog(registry, run, config, context.panel, context.market, splits)
+    log = open_trial_log(registry, run, config, context.panel, context.market, splits)
     tournament = tournament_of(config, context.market, splits, run, context.panel.sha256, device, progress, log)
     outcome = tournament.run()
     return outcome, choose(outcome.leaderboard, config.tournament), log

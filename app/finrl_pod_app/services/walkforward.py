@@ -1,10 +1,10 @@
-"""Walk-forward: retrained on every fold by several seeds, tested on what came next, stitched into one curve.
+"""Walk-forward: retrain on every fold with several seeds and test on the bars that follow.
 
-OUT/plan.json            config, data, folds and seeds; a walk-forward that is resumed must have the same
-OUT/fold-01/seed-0/      a run like any other, its splits those of the fold; live.json while it trains
-OUT/walkforward.json     every fold's and seed's result, the statistics, the verdict
+OUT/plan.json            config, data, folds and seeds; a resumed walk-forward must have the same
+OUT/fold-01/seed-0/      an ordinary run on the splits of the fold; live.json while it trains
+OUT/walkforward.json     results of every fold and seed, statistics, verdict
 OUT/verdict.json         the verdict alone, as `finrl-pod promote` reads it
-OUT/curves.csv           equity of the stitched curve, of each seed's, and of the baselines
+OUT/curves.csv           equity of the combined curve, of each seed's, and of the baselines
 OUT/report.html report.json
 """
 
@@ -34,7 +34,7 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.services.training import both_callbacks, check_settings, make_market, tournament_of, training_env
-from finrl_pod_app.services.trial_log import TrialLog
+from finrl_pod_app.services.trial_log import open_trial_log
 from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
 FOLDS, SEEDS = 6, 3
@@ -51,11 +51,11 @@ def run_walkforward(
     progress: ProgressCallback = lambda _: None,
     registry: TrialRegistry | None = None,
 ) -> dict[str, Any]:
-    """Train folds x seeds runs, test each on its fold, and judge the stitched curve. Returns walkforward.json's object.
+    """Train every fold with every seed, test each on its fold, and apply the gate to the combined equity curve.
 
-    The bars from the start of the config's validation split to the end of its test split are cut into the folds'
-    tests; each fold chooses on as many bars before its test as that validation split has, and trains on everything
-    before. Raises Interrupted when the user stopped it: finished generations are kept.
+    The bars from the start of the config's validation split to the end of its test split are cut into test spans. Each
+    fold validates on as many bars before its test as the config's validation split has, and trains on all bars before
+    that. Returns the object of walkforward.json. Raises Interrupted if the user stops it, keeping finished generations.
     """
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}")
@@ -64,7 +64,7 @@ def run_walkforward(
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
-    chosen = pick_device(device)
+    torch_device = pick_device(device)
     registry = registry or TrialRegistry()
     try:
         with locked_folder(out, WALK_FORWARD):
@@ -72,8 +72,10 @@ def run_walkforward(
             fold_runs = []
             for fold in planned:
                 for i in range(seeds):
-                    told = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
-                    fold_runs.append(_train(config, panel, fold, config.seed + i, out, registry, chosen, told))
+                    prefixed = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                    fold_runs.append(
+                        _train(config, panel, fold, config.seed + i, out, registry, torch_device, prefixed)
+                    )
             return report_walkforward(config, panel, fold_runs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
         raise Interrupted(
@@ -82,7 +84,7 @@ def run_walkforward(
 
 
 def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
-    """The bars of each fold, from the config's splits."""
+    """Cut the config's validation and test bars into folds."""
     splits = make_splits(panel.times, config.splits)
     return walk_forward_folds(
         splits.train.first,
@@ -95,12 +97,12 @@ def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
 
 
 def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunConfig:
-    """The config of one fold's run: `make_splits` gives the fold's own bars for it."""
+    """Config of one fold's run: `make_splits` returns the fold's bars for it."""
 
     def day(bar: int) -> str:
         return stamp(panel.times[bar], panel.bar).removesuffix("Z")
 
-    # An embargo is taken from the end of train and of validation: their dates reach up to what follows.
+    # `make_splits` takes the embargo off the end of train and validation: their dates reach to the next split.
     dates = SplitConfig(
         train=(day(fold.train.first), day(fold.validation.first - 1)),
         validation=(day(fold.validation.first), day(fold.test.first - 1)),
@@ -120,7 +122,7 @@ def _train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> FoldRun:
-    """One fold by one seed: trained anew, gone on with, or finished already."""
+    """Train one fold with one seed, or resume its run."""
     own = fold_config(config, panel, fold, seed)
     splits = make_splits(panel.times, own.splits)
     market = make_market(panel, own, splits)
@@ -128,24 +130,22 @@ def _train(
     folder = out / f"fold-{fold.number:02d}" / f"seed-{seed}"
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
     run = opener(folder, own, panel.sha256)
-    log = TrialLog(registry, run, own, panel, market, splits)
-    with live_progress(folder) as onlookers:
-        watched = both_callbacks(progress, onlookers)
-        tournament = tournament_of(own, market, splits, run, panel.sha256, device, watched, log)
+    log = open_trial_log(registry, run, own, panel, market, splits)
+    with live_progress(folder) as live_callback:
+        callback = both_callbacks(progress, live_callback)
+        tournament = tournament_of(own, market, splits, run, panel.sha256, device, callback, log)
         board = tournament.run().leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return FoldRun(fold, seed, context, run, board, choose(board, own.tournament))
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
-    """Begin a walk-forward in a new folder, or check that the one to go on with is the same."""
+    """Start a walk-forward in a new folder, or check that the one to resume has the same settings."""
     wanted = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
     file = out / WALK_FORWARD
     if not resume:
         if file.exists():
-            raise RunError(
-                f"{out} already holds a walk-forward; add --resume to go on with it, or choose another --out"
-            )
+            raise RunError(f"{out} already holds a walk-forward; add --resume to continue it, or choose another --out")
         write_json(file, {**wanted, "config": dataclasses.asdict(config)})
         return
     if not file.exists():
@@ -154,11 +154,13 @@ def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *,
     for name, value in wanted.items():
         if kept.get(name) != value:
             what = name.removesuffix("_sha256")
-            raise RunError(f"the walk-forward in {out} was begun with other {what}; resume it with those it began with")
+            raise RunError(
+                f"the walk-forward in {out} was started with other {what}; resume it with the original {what}"
+            )
 
 
 def _prefixed(progress: ProgressCallback, where: str) -> ProgressCallback:
-    return lambda told: progress(dataclasses.replace(told, stage=f"{where}: {told.stage}"))
+    return lambda update: progress(dataclasses.replace(update, stage=f"{where}: {update.stage}"))
 
 
 def _stage(name: str) -> Progress:

@@ -1,4 +1,4 @@
-"""What a walk-forward has shown: its champions one after another on one account, beside everything that was tried."""
+"""Report of a walk-forward: its champions as one scheduled strategy, compared with the baselines, and the verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from finrl_pod.evaluate.seed_statistics import (
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.gate import CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
+from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard
@@ -41,8 +43,6 @@ from finrl_pod_app.services.audit import audit_champion
 from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.promotion import EvaluationContext
-from finrl_pod_app.services.trial_log import dates
-from finrl_pod_app.services.verdict import Judged, verdict, write_verdict
 
 PROBES = 2  # of the audit of each run
 WHERE = ("out of sample", "out of sample")
@@ -51,7 +51,7 @@ FILE, CURVES = "walkforward.json", "curves.csv"
 
 @dataclass(frozen=True, eq=False)
 class FoldRun:
-    """A fold trained by one seed. board: its leaderboard. members: of its champion."""
+    """One fold trained with one seed. board: its leaderboard. members: of its champion."""
 
     fold: Fold
     seed: int
@@ -61,7 +61,7 @@ class FoldRun:
     members: ChampionMembers
 
     def champion(self) -> PolicyStrategy:
-        """The ensemble of this fold_run."""
+        """The champion of this run."""
         return load_champion(self.run, self.members)
 
 
@@ -71,97 +71,92 @@ def report_walkforward(
     fold_runs: Sequence[FoldRun],
     out: Path,
     registry: TrialRegistry,
-    tell: Callable[[str], None],
+    on_stage: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the relay of champions and each seed's alone over all tests, judge it, and write what came out."""
+    """Backtest the scheduled champions over all tests, apply the gate, and write the results into `out`.
+
+    The champion of a fold averages the champions of its seeds. Each seed's own schedule is tested too. Returns the
+    object of walkforward.json.
+    """
     span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
     names = fold_runs[0].champion().feature_names
     market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
     terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
     seeds = sorted({fold_run.seed for fold_run in fold_runs})
-    first, last = dates(panel, span)
-    look = Look(panel.sha256, _subject(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds")
-    kept = registry.verdict(look)
-    audits = [] if kept else _audit(fold_runs, tell)
-    tell("stitching the champions of all folds")
+    first, last = span_dates(panel, span)
+    look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds")
+    saved = registry.verdict(look)
+    failures = [] if saved else _audit_failures(fold_runs, on_stage)
+    on_stage("testing the champions of all folds")
     looks = registry.look(look, panel)
-    result, watched = backtest_recorded(
-        _scheduled(panel, [_together(fold_runs, fold) for fold in _folds(fold_runs)]), *terms
-    )
-    alone = {
-        seed: backtest(
-            _scheduled(
-                panel, [(fold_run.fold, fold_run.champion()) for fold_run in fold_runs if fold_run.seed == seed]
-            ),
-            *terms,
-        )
+    champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
+    result, decisions = backtest_recorded(champions, *terms)
+    by_seed = {
+        seed: backtest(_schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), *terms)
         for seed in seeds
     }
     results = {CHAMPION: result, **run_baselines(*terms)}
-    if kept is None:
+    if saved is None:
+        _, reference = backtest_recorded(make_baseline(REFERENCE), *terms)
+        highest = config.gate.break_even_cost_multiple * config.environment.cost_bps
         evidence = PromotionEvidence(
             validation=results,
             test=results,
-            trials=_trials(fold_runs, results[REFERENCE], span),
+            trials=_trial_returns(fold_runs, results[REFERENCE], span),
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=break_even_cost(
-                watched,
-                backtest_recorded(make_baseline(REFERENCE), *terms)[1],
-                *terms[1:],
-                at_least=config.gate.break_even_cost_multiple * config.environment.cost_bps,
-            ),
-            faults=tuple(audits),
+            break_even=break_even_cost(decisions, reference, *terms[1:], at_least=highest),
+            failures=tuple(failures),
             seed=config.seed,
             where=WHERE,
         )
-        kept = registry.save_verdict(look, verdict(evidence, config.gate).plain())
-    judged = Judged.from_plain(kept)
-    write_verdict(out, judged)
-    tell("writing the report")
-    document = to_plain(_document(config, panel, fold_runs, alone, results, span, judged))
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
+    verdict = Verdict.from_plain(saved)
+    write_verdict(out, verdict)
+    on_stage("writing the report")
+    document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
     write_json(out / FILE, document)
-    write_text(out / CURVES, _csv(results, alone))
+    write_text(out / CURVES, _curves_csv(results, by_seed))
     page = build_document(
         config=config,
         panel=panel,
         splits={"test": [first, last]},
         results=results,
         versions=installed_versions(),
-        verdict=judged,
+        verdict=verdict,
     )
     write_report(out, page, results)
     return dict(document)
 
 
-# ---------------------------------------------------------------------- pieces
+# ---------------------------------------------------------------------- champions and trials
 
 
 def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
     return list({fold_run.fold.number: fold_run.fold for fold_run in fold_runs}.values())
 
 
-def _together(fold_runs: Sequence[FoldRun], fold: Fold) -> tuple[Fold, PolicyStrategy]:
-    """The champions of all seeds of a fold as one: their weights are averaged."""
+def _fold_champion(fold_runs: Sequence[FoldRun], fold: Fold) -> PolicyStrategy:
+    """Ensemble of the champions of all seeds of a fold, with equal shares."""
     own = [fold_run for fold_run in fold_runs if fold_run.fold == fold]
     snapshots = [fold_run.run.snapshot(agent) for fold_run in own for agent in fold_run.members.ids]
     shares = [share / len(own) for fold_run in own for share in fold_run.members.shares]
-    return fold, PolicyStrategy(snapshots, shares, rule=own[0].members.rule)
+    return PolicyStrategy(snapshots, shares, rule=own[0].members.rule)
 
 
-def _scheduled(panel: Panel, runners: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
-    return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in runners])
+def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
+    return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in champions])
 
 
-def _audit(fold_runs: Sequence[FoldRun], tell: Callable[[str], None]) -> list[str]:
-    """Faults in every fold's and seed's way from prices to decisions."""
-    faults = []
+def _audit_failures(fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]) -> list[str]:
+    """Audit the champion of every fold and seed; returns the messages of failures."""
+    failures = []
     for fold_run in fold_runs:
         where = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
-        tell(f"auditing {where}")
+        on_stage(f"auditing {where}")
         context = fold_run.context
-        found = audit_champion(
+        audit = audit_champion(
             fold_run.run,
             context.panel,
             context.config,
@@ -170,82 +165,84 @@ def _audit(fold_runs: Sequence[FoldRun], tell: Callable[[str], None]) -> list[st
             costs=False,
             probes=PROBES,
         )
-        faults += [f"{where}: {finding.message}" for finding in found.findings if finding.status == "fail"]
-    return faults
+        failures += [f"{where}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
+    return failures
 
 
-def _trials(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
-    """[T, N] returns over equal weight out of sample: for each seed, who stood first, second, ... on its leaderboards.
+def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
+    """Out-of-sample returns over equal weight [T, N]: for each seed, one column per rank of its leaderboards.
 
-    Each fold starts from cash; a place that some leaderboard does not have is left out.
+    Each fold starts from cash. Ranks that some leaderboard of the seed lacks are left out.
     """
     equal = simple_returns(reference.equity)
     columns = []
     for seed in sorted({fold_run.seed for fold_run in fold_runs}):
         own = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
-        places = min(len(fold_run.board.scores) for fold_run in own)
-        parts = [_members_returns(fold_run, places, min(fold_run.fold.test.last + 1, span.last)) for fold_run in own]
+        ranks = min(len(fold_run.board.scores) for fold_run in own)
+        parts = [_ranked_returns(fold_run, ranks, min(fold_run.fold.test.last + 1, span.last)) for fold_run in own]
         columns.append(np.concatenate(parts) - equal[:, None])
     return np.concatenate(columns, axis=1)
 
 
-def _members_returns(fold_run: FoldRun, places: int, last: int) -> Floats:
-    """[bars, places] simple returns of the best of a leaderboard from the first bar of the fold's test to `last`."""
-    agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:places]]
-    context, columns = fold_run.context, [np.empty(0)] * places
-    for members, ledger in member_ledgers(
-        agents, context.market, context.config.environment, fold_run.fold.test.first, last
-    ):
+def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
+    """Simple returns [bars, ranks] of the best agents of a leaderboard, from the fold's test to bar `last`."""
+    agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:ranks]]
+    context, columns = fold_run.context, [np.empty(0)] * ranks
+    environment, first = context.config.environment, fold_run.fold.test.first
+    for members, ledger in member_ledgers(agents, context.market, environment, first, last):
         for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
             columns[i] = simple_returns(equity)
     return np.stack(columns, 1)
+
+
+def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
+    """Identity of a walk-forward: hash of its config, the version and the weights of all champions."""
+    digest = hashlib.sha256(repr((config.sha256, __version__)).encode())
+    for fold_run in fold_runs:
+        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.shares)).encode())
+        for agent in fold_run.members.ids:
+            weights = fold_run.run.snapshot(agent).weights
+            for name in sorted(weights):
+                digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------- files
 
 
 def _document(
     config: RunConfig,
     panel: Panel,
     fold_runs: Sequence[FoldRun],
-    alone: Mapping[int, BacktestResult],
+    by_seed: Mapping[int, BacktestResult],
     results: Mapping[str, BacktestResult],
     span: Span,
-    judged: Judged,
+    verdict: Verdict,
 ) -> dict[str, Any]:
-    """Every fold's and seed's part of its own stitched curve, the baselines', and what seeds say together."""
-
-    def part(result: BacktestResult, fold: Fold) -> dict[str, float | None]:
-        begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
-        rows = slice(begin, end + 1)
-        cash = None if result.risk_free is None else result.risk_free[begin:end]
-        turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
-        # A bar where folds meet is in both; what was traded there belongs to the one that decided it.
-        if config.environment.fill == "same_close":
-            if end < span.last - span.first:
-                turnover[-1] = costs[-1] = 0.0
-        elif begin > 0:
-            turnover[0] = costs[0] = 0.0
-        columns = (result.equity[rows], turnover, costs)
-        return dict(to_plain(summary(*columns, bars_per_year(result.times), cash)))
+    """The object of walkforward.json: results by fold and seed, statistics over seeds, baselines, and the verdict."""
 
     def days(of: Span) -> list[str]:
-        return list(dates(panel, of))
+        return list(span_dates(panel, of))
 
     folds = _folds(fold_runs)
+    same_close = config.environment.fill == "same_close"
     runs = [
         {
             "fold": fold_run.fold.number,
             "seed": fold_run.seed,
-            **part(alone[fold_run.seed], fold_run.fold),
+            **_fold_metrics(by_seed[fold_run.seed], fold_run.fold, span, same_close=same_close),
             "members": list(fold_run.members.ids),
             "validation_sharpe": fold_run.board.scores[0].score,
         }
         for fold_run in fold_runs
     ]
     scores = np.array(
-        [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in alone], dtype=np.float64
+        [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed], dtype=np.float64
     )  # [seeds, folds]
-    equal = np.array([[part(results[REFERENCE], fold)["sharpe"] for fold in folds]], dtype=np.float64)
+    reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
+    equal = np.array([reference], dtype=np.float64)
     together: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
-    if len(alone) > 1:
+    if len(by_seed) > 1:
         together["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
         improvement = probability_of_improvement(scores, equal, seed=config.seed)
         together["improvement_over_equal_weight"] = improvement._asdict()
@@ -262,30 +259,33 @@ def _document(
             for i, fold in enumerate(folds)
         ],
         "runs": runs,
-        "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in alone.items()],
+        "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in by_seed.items()],
         "seeds_together": together,
         "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
-        "verdict": judged.plain(),
+        "verdict": verdict.plain(),
     }
 
 
-def _csv(results: Mapping[str, BacktestResult], alone: Mapping[int, BacktestResult]) -> str:
-    """A line a bar: its time, and the equity of every curve. Names are our own, so no cell is a formula."""
-    curves = {**results, **{f"champion of seed {seed}": result for seed, result in alone.items()}}
+def _fold_metrics(result: BacktestResult, fold: Fold, span: Span, *, same_close: bool) -> dict[str, float | None]:
+    """Metrics of the part of a result that lies in a fold's test. span: of the whole result."""
+    begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
+    rows = slice(begin, end + 1)
+    cash = None if result.risk_free is None else result.risk_free[begin:end]
+    turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
+    # The bar where two folds meet is in both; its trades belong to the fold that decided them.
+    if same_close:
+        if end < span.last - span.first:
+            turnover[-1] = costs[-1] = 0.0
+    elif begin > 0:
+        turnover[0] = costs[0] = 0.0
+    return dict(to_plain(summary(result.equity[rows], turnover, costs, bars_per_year(result.times), cash)))
+
+
+def _curves_csv(results: Mapping[str, BacktestResult], by_seed: Mapping[int, BacktestResult]) -> str:
+    """CSV with one line per bar: its time and the equity of every curve. All names are constants, no formulas."""
+    curves = {**results, **{f"champion of seed {seed}": result for seed, result in by_seed.items()}}
     lines = [",".join(["time", *curves])]
     for t, time in enumerate(results[CHAMPION].times):
         values = (f"{result.equity[t]:.2f}" for result in curves.values())
         lines.append(",".join([stamp(time, "1m").removesuffix("T00:00Z"), *values]))
     return "\n".join(lines) + "\n"
-
-
-def _subject(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
-    """What names a walk-forward: its config, its version, and the very weights of all its champions."""
-    digest = hashlib.sha256(repr((config.sha256, __version__)).encode())
-    for fold_run in fold_runs:
-        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.shares)).encode())
-        for agent in fold_run.members.ids:
-            weights = fold_run.run.snapshot(agent).weights
-            for name in sorted(weights):
-                digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
-    return digest.hexdigest()

@@ -23,7 +23,13 @@ from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.services.backtests import prepare
-from finrl_pod_app.services.sweeps import DecisionTable, ask, group_by_market, record_decisions, replay_job
+from finrl_pod_app.services.sweeps import (
+    DecisionTable,
+    group_by_market,
+    log_and_record_decisions,
+    record_decisions,
+    replay_job,
+)
 
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
 SLOW_STRATEGIES = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # optimise at every rebalancing
@@ -58,7 +64,7 @@ def strategy_decisions(
     FinrlPodError if the target cannot be tested there.
     """
     prepared = prepare(target, data, start, end, base=base)
-    decisions = record_decisions(prepared) if look_recorded else ask(prepared)
+    decisions = record_decisions(prepared) if look_recorded else log_and_record_decisions(prepared)
     # The replay needs prices and decisions only; features, most of the memory, are dropped.
     bars, assets, _ = decisions.market.shape
     empty = torch.empty(bars, assets, 0)
