@@ -111,7 +111,7 @@ def test_a_users_strategy_is_tested_and_reported(mine: str, tmp_path: Path) -> N
     assert all(a["annual_return"] >= b["annual_return"] for a, b in pairwise(curve))
     assert document["test"]["band"]["level"] == 0.9
     page = (out / "report.html").read_text()
-    for words in ("Rolling Sharpe", "Return of each month", "What costs do to it", "Distribution", "half the spread"):
+    for words in ("Rolling Sharpe", "Monthly returns", "Sensitivity to costs", "Distribution", "Half spread"):
         assert words in page
     bars = pd.read_parquet(out / "bars.parquet")
     assert set(bars["strategy"]) == {"Mine", "equal_weight", "index"}
@@ -170,7 +170,7 @@ def test_terms_that_cannot_hold_are_refused(settings: tuple[str, ...], words: st
 def test_costs_a_share_on_adjusted_prices_are_asked_for_and_told() -> None:
     asked = ("per_share=0.01", "per_share_minimum=1.0", "adjusted_shares=true")
     document = run_backtest("equal_weight", data="made", settings=asked, **SPAN)
-    assert any("Warning: costs a share on adjusted prices" in rule for rule in document["rules"])
+    assert any("Warning: commission per share on adjusted prices" in rule for rule in document["rules"])
     assert document["test"]["tearsheet"]["costs"]["equal_weight"]["parts"]["per share"] > 0
     assert "per share" not in document["test"]["tearsheet"]["costs"]["index"]["parts"]
 
@@ -201,7 +201,7 @@ def test_a_sweep_is_the_same_when_few_decisions_are_kept_at_a_time(mine: str, mo
         return run_sweep([mine, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")["rows"]
 
     whole = swept()
-    monkeypatch.setattr("finrl_pod_app.services.sweeps.KEPT_BYTES", 1)
+    monkeypatch.setattr("finrl_pod_app.services.sweeps.MAX_TABLE_BYTES", 1)
     assert swept() == whole
 
 
@@ -269,12 +269,12 @@ def test_seeds_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "a sweep needs a strategy at least"),
+        ([], "a sweep needs at least one strategy"),
         (["--strategy", "equal_weight", "--cost-bps", "a,b"], "--cost-bps takes numbers such as 0,5,10"),
         (["--strategy", "equal_weight", "--cost-bps", "-1"], "--cost-bps must be at least 0"),
         (["--strategy", "equal_weight", "--period", "2020"], "--period takes START:END"),
         (["--strategy", "equal_weight", "--seeds", "5-1"], "--seeds takes numbers such as 0-9"),
-        (["--strategy", "equal_weight", "--seeds", "1"], "draws no random numbers"),
+        (["--strategy", "equal_weight", "--seeds", "1"], "uses no random numbers"),
         (["--strategy", "equal_weight", "--seeds", "0-999999"], "is too large"),
     ],
 )

@@ -161,7 +161,7 @@ def test_years_that_a_champion_was_trained_on_are_no_test(
     assert command(["backtest", str(finished), "--start", first, "--out", str(tmp_path / "seen")]) == 0
     shown = capsys.readouterr().out
     assert f"In sample {first}" in shown
-    assert "what it earned there says nothing about other days" in " ".join(shown.split())
+    assert "in sample and not evidence of skill" in " ".join(shown.split())
     page = (tmp_path / "seen" / "report.html").read_text()
     assert "<h2>Results in sample</h2>" in page
     assert "Results on the test days" not in page
@@ -228,7 +228,7 @@ def test_a_leaderboard_of_test_scores_is_found(finished: Path, room: Path) -> No
     write_json(broken / "state.json", state)
     faults = [f for f in audit_run(broken, probes=1).findings if f.status == "fail"]
     assert {f.part for f in faults} == {"the champion's selection"}
-    assert "was picked on other bars" in faults[0].message
+    assert "was selected on other bars" in faults[0].message
 
 
 def test_a_normaliser_that_saw_everything_is_found(finished: Path, room: Path) -> None:
@@ -249,7 +249,7 @@ def test_same_close_fills_are_found(room: Path) -> None:
     document = run_tournament(config, room / "same-close", device="cpu")
     (rule,) = [rule for rule in document["verdict"]["rules"] if rule["name"] == "audit"]
     assert not rule["passed"]
-    assert "at the very close that it was made on" in rule["sentence"]
+    assert "at the close that it observed" in rule["sentence"]
     assert not document["verdict"]["promoted"]
 
 
@@ -319,7 +319,7 @@ def test_promote_says_yes(finished: Path, room: Path, capsys: pytest.CaptureFixt
     rules = [{**rule, "passed": True} for rule in values["rules"]]
     write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
     assert command(["promote", str(good)]) == 0
-    assert "The champion is promoted: every rule is met." in capsys.readouterr().out
+    assert "The champion is promoted: " in capsys.readouterr().out
 
 
 def test_promote_without_a_verdict_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,7 +331,7 @@ def test_audit_through_the_command(room: Path, finished: Path, capsys: pytest.Ca
     arguments = ["audit", "--strategy", "equal_weight", "--data", "made", "--probes", "2", "--warm-up", "100"]
     assert command(arguments) == 0
     shown = capsys.readouterr()
-    assert "No fault was found" in shown.out
+    assert "No failures" in shown.out
     assert "look-ahead" in shown.err  # progress
     assert command([*arguments, "--json"]) == 0
     shown = capsys.readouterr()
@@ -339,14 +339,14 @@ def test_audit_through_the_command(room: Path, finished: Path, capsys: pytest.Ca
     assert shown.err == ""
     broken = room / "picked-on-test"
     assert command(["audit", str(broken), "--probes", "1"]) == 1
-    assert "1 faults: the results cannot be believed" in capsys.readouterr().out
+    assert "1 failures: the results are not valid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "audit takes a run directory, --strategy NAME or --env KIND, one of the three"),
-        (["--strategy", "index", "--env", "portfolio"], "one of the three"),
+        ([], "exactly one of a run directory, --strategy NAME and --env KIND"),
+        (["--strategy", "index", "--env", "portfolio"], "exactly one of"),
         (["runs/none"], "holds no run with a finished generation"),
         (["runs/none", "--data", "made"], "a run is audited on its own data"),
     ],
@@ -368,7 +368,7 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
     assert entry["trials"] == registry(room).counts(small_panel().sha256).raw
     assert entry["looks"][0]["first"] == "2021-07-01"
     assert command(["trials"]) == 0
-    assert "made: 2021-07-01 to 2021-10-31 looked at on" in capsys.readouterr().out
+    assert "made: look at 2021-07-01 to 2021-10-31 on" in capsys.readouterr().out
     assert command(["trials", "--data", "other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data_sets"] == []
 

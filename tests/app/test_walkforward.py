@@ -123,16 +123,16 @@ def test_the_verdict_speaks_of_it_and_can_be_asked_for(
     assert read_verdict(out).plain() == document["verdict"]
     assert all("on test" not in reason and "on validation" not in reason for reason in document["verdict"]["reasons"])
     assert command(["promote", str(out)]) == int(not document["verdict"]["promoted"])
-    assert "out of sample its deflated Sharpe ratio" in " ".join(capsys.readouterr().out.split())
+    assert "Deflated Sharpe ratio over equal weight out of sample" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_plan_is_not_gone_on_with(walked: tuple[Path, dict[str, Any]], room: Path) -> None:
     out = walked[0]
     with pytest.raises(RunError, match="already holds a walk-forward; add --resume"):
         run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS)
-    with pytest.raises(RunError, match="begun with other folds"):
+    with pytest.raises(RunError, match="started with other folds"):
         run_walkforward(CONFIG, out, folds=3, seeds=SEEDS, resume=True)
-    with pytest.raises(RunError, match="begun with other config"):
+    with pytest.raises(RunError, match="started with other config"):
         run_walkforward(small_config(generations=2), out, folds=FOLDS, seeds=SEEDS, resume=True)
     with pytest.raises(RunError, match="no walk-forward to resume"):
         run_walkforward(CONFIG, room / "none", resume=True)
@@ -149,7 +149,7 @@ def test_through_the_command(room: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert command([*arguments, "--device", "cpu"]) == 0
     shown = capsys.readouterr()
     assert "Sharpe ratio of each fold and seed, out of sample" in shown.out
-    assert "The gate" in shown.out
+    assert "Promotion gate" in shown.out
     assert command([*arguments, "--device", "cpu", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["runs"]
