@@ -139,15 +139,15 @@ def test_flat_observations_match_torch(envs: int, group: int, monkeypatch: pytes
     """Whole blocks of rows and a remainder, into a new tensor and to an unaligned address."""
     market = random_market(assets=5, features=3, bars=BARS)
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3))
-    seen = env.reset(0)
-    fast = observation.flat(market, seen)
+    first = env.reset(0)
+    fast = observation.flat(market, first)
     buffer = torch.zeros(fast.numel() + 1)[1:].view(fast.shape)
-    assert observation.flat(market, seen, out=buffer) is buffer
+    assert observation.flat(market, first, out=buffer) is buffer
     monkeypatch.setattr(observation, "load", lambda *_: None)
-    plain = observation.flat(market, seen)
+    plain = observation.flat(market, first)
     assert torch.equal(fast, plain)
     assert torch.equal(buffer, plain)
-    assert torch.equal(plain[..., : seen.account.shape[-1]], seen.account)
+    assert torch.equal(plain[..., : first.account.shape[-1]], first.account)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def test_kernel_does_not_keep_its_algorithm_alive() -> None:
         for name in RECORDS:
             algorithm = algorithm_with_data(True, 1, name)
             algorithm.learn(2, 1.0)
-            seen = weakref.ref(algorithm)
+            reference = weakref.ref(algorithm)
             del algorithm
-            assert seen() is None, name
+            assert reference() is None, name
     finally:
         gc.enable()

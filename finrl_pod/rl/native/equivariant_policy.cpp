@@ -31,9 +31,9 @@ class EquivariantWorker : public PolicyWorker {
   Floats grad_value_encoded, grad_value_shared;               // [n, h], [k]
   float grad_cash = 0;
   // Of a chunk of accounts.
-  Floats activations, means;             // tanh [n, k / 8, CHUNK, 8]; [CHUNK, action_wide]
+  Floats activations, means;              // tanh [n, k / 8, CHUNK, 8]; [CHUNK, action_wide]
   Floats of_asset, of_asset_held, parts;  // [CHUNK + 1], [CHUNK + 1], [CHUNK, 8]
-  Floats held, value_hidden, grad_held;  // [CHUNK, h], [CHUNK, k], [CHUNK, h]
+  Floats held, value_hidden, grad_held;   // [CHUNK, h], [CHUNK, k], [CHUNK, h]
 
  public:
   explicit EquivariantWorker(const EquivariantBatch& batch)
