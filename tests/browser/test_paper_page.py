@@ -22,12 +22,12 @@ Opener = Callable[[str], Page]
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     """A daemon that has traded two sessions and waits for the next."""
-    with DaemonHarness(tmp_path_factory.mktemp("daemon")) as made:
-        made.launch()
-        made.started()
-        made.go()
-        made.reach(made.days[1].close + 900, made.slow)
-        yield made
+    with DaemonHarness(tmp_path_factory.mktemp("daemon")) as harness:
+        harness.launch()
+        harness.started()
+        harness.go()
+        harness.reach(harness.days[1].close + 900, harness.slow)
+        yield harness
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_wrong_passwords_are_rate_limited_across_sessions(
         expect(dialog).to_contain_text(f"wrong password: try again in {wait} s")
         if wait < 8:
             wait_for_retry(first, wait)
-    # The other session has made no guess and has the right password, and must wait all the same.
+    # The other session has harness no guess and has the right password, but must wait too.
     other.get_by_role("button", name="Resume").click()
     expect(other).to_contain_text("too soon after a wrong password")
     assert commands(harness.journal) == before

@@ -16,7 +16,7 @@ START_TIMEOUT = 60.0  # seconds
 
 
 class DashboardProcess:
-    """`finrl-pod dashboard` on a free port, with folders of its own below `folder`. Fails if its log has an error."""
+    """`finrl-pod dashboard` on a free port, with its folders below `folder`. Fails if its log has an error."""
 
     def __init__(self, folder: Path, *arguments: str, journal: Path | None = None) -> None:
         self.folder = folder

@@ -47,7 +47,7 @@ def decisions(finished: Path, base: RunConfig) -> dict[str, DecisionTable]:
 def test_replay_equals_a_backtest_under_that_cost(
     cost: float, decisions: dict[str, DecisionTable], base: RunConfig
 ) -> None:
-    """Equal weight styles at no account, so that a backtest under another cost decides the same."""
+    """Equal weight ignores the account, so a backtest under another cost makes the same decisions."""
     curve = comparison.account_curves(decisions, cost)["equal_weight"]
     prepared = prepare("equal_weight", cost_bps=cost, base=base)
     fresh = backtest(prepared.strategy, prepared.panel, prepared.market, *prepared.terms)

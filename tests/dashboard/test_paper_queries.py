@@ -50,11 +50,11 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedDaemon]:
         monitoring=MonitoringSettings(heartbeat=str(folder / "heartbeat.json")),
         timing=TimingSettings(poll=1800.0),
     )
-    made = SimulatedDaemon(folder, settings, kind=Costly)
-    record_settings(made.store, settings, made.clock.now())
-    made.day(date(2024, 1, 19), hour=15)  # mid-session, with open orders
-    yield made
-    made.store.close()
+    simulation = SimulatedDaemon(folder, settings, kind=Costly)
+    record_settings(simulation.store, settings, simulation.clock.now())
+    simulation.day(date(2024, 1, 19), hour=15)  # mid-session, with open orders
+    yield simulation
+    simulation.store.close()
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,8 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     left, right = st.columns(2)
     tournament: TournamentConfig = base.tournament
 
-    def number(place: Any, path: str, value: float, step: float | None = None) -> Any:
-        return place.number_input(value=value, step=step, key=key(path), **number_field(path))
+    def number(place: Any, path: str, value: float, step: float | None = None, form: str | None = None) -> Any:
+        return place.number_input(value=value, step=step, format=form, key=key(path), **number_field(path))
 
     pods = number(left, "tournament.pods", tournament.pods)
     generations = number(right, "tournament.generations", tournament.generations)
@@ -129,7 +129,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     rules: EnvironmentConfig = base.environment
     left, right = st.columns(2)
     cost = number(left, "environment.cost_bps", rules.cost_bps, 1.0)
-    cash = number(right, "environment.cash", rules.cash, 100_000.0)
+    cash = number(right, "environment.cash", rules.cash, 100_000.0, "%.0f")
     choices["environment"] |= {"cost_bps": cost, "cash": cash}
     return choices
 

@@ -69,11 +69,11 @@ def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
     """
     rows = []
     for n, symbol in enumerate(panel.symbols):
-        known = np.flatnonzero(panel.tradable[:, n])
-        close = panel.close[known, n]
+        bars = np.flatnonzero(panel.tradable[:, n])
+        close = panel.close[bars, n]
         moves = close[1:] / close[:-1] - 1
         for place in np.flatnonzero(np.abs(moves) >= min_move):
-            at, before = known[place + 1], known[place]
+            at, before = bars[place + 1], bars[place]
             rows.append((panel.times[at], symbol, close[place], close[place + 1], moves[place], int(at - before)))
     frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars"])
     ordered: pd.DataFrame = frame.reindex(frame["move"].abs().sort_values(ascending=False).index).reset_index(drop=True)
