@@ -157,10 +157,10 @@ class HostClock:
 class PartialFillBroker(SimulatedBroker):
     """Fills two fifths of each DAY order at the open; the rest stays live until it is cancelled or the day ends."""
 
-    def _book(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
+    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
         if order.time_in_force is TimeInForce.DAY:
             quantity = (quantity * 2 / 5).quantize(Decimal("0.001"))
-        super()._book(order, quantity, price, at)
+        super()._book_fill(order, quantity, price, at)
 
 
 class FaultyBroker:
