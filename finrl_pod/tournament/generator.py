@@ -109,7 +109,7 @@ def next_slots(
     Of the worst slots, `reinit_fraction` start from new weights and `exploit_fraction` copy an agent of the upper half
     of the leaderboard, weights and optimiser state included, with perturbed hyperparameters; the others continue. The
     numbers of slots are rounded down. Slots with a NaN score are always replaced. If the cohort has no agent on the
-    leaderboard, parents are the upper half of its own slots.
+    leaderboard, parents are the upper half of the cohort's slots.
     """
     ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
     pods = len(current)
