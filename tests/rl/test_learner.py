@@ -242,8 +242,8 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_is_lost(name: str) 
 @pytest.mark.parametrize(
     ("theirs", "ours", "odd"),
     [
-        ({"policy": "mlp", "activation": "relu"}, {"policy": "mlp"}, "its activation is 'relu', needed 'tanh'"),
-        ({"optimiser": "rmsprop"}, {}, "what it keeps for training differs, "),
+        ({"policy": "mlp", "activation": "relu"}, {"policy": "mlp"}, "its activation is 'relu', expected 'tanh'"),
+        ({"optimiser": "rmsprop"}, {}, "only one of them has the training state "),
     ],
 )
 def test_a_snapshot_of_other_settings_is_refused_and_nothing_is_lost(
