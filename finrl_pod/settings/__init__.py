@@ -1,1 +1,1 @@
-"""The settings of runs: declared once, read from TOML, checked, and written back with their comments."""
+"""Settings: declared once, read from TOML, validated, and written with comments."""

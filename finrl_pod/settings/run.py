@@ -1,7 +1,7 @@
-"""The settings of a run: one TOML file, frozen records, unknown keys refused.
+"""Settings of a run: one TOML file, frozen records, unknown keys refused.
 
-Every field has a default, so an empty file is the laptop preset. Reading a file validates it (pydantic, imported only
-then); the records themselves are plain dataclasses that the core uses without it.
+All settings have defaults, so an empty file is the laptop preset. Files are validated by pydantic, which is imported
+only then; the records are plain dataclasses.
 """
 
 # ruff: noqa: RUF009 (setting() and section() return dataclass fields)

@@ -16,7 +16,7 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Where to write; never overwrites a file.")],
     preset: Annotated[str, typer.Option(help="laptop, gpu or quick.")] = "laptop",
 ) -> None:
-    """Write a commented config that runs as it is."""
+    """Write a commented config file."""
     from finrl_pod_app.services.presets import write_preset
 
     write_preset(preset, file)
@@ -58,7 +58,7 @@ def migrate(
 def algorithms(
     as_json: Json = False,
 ) -> None:
-    """List the algorithms: what each is, the actions it drives, and the paper it follows."""
+    """List the algorithms with their kind, supported actions and source."""
     import dataclasses
 
     from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
