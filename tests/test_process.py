@@ -19,7 +19,7 @@ def child(pid: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", CHILD, order], capture_output=True, text=True, check=False)
 
 
-def test_a_child_whose_parent_is_gone_ends_at_once() -> None:
+def test_a_child_of_a_dead_parent_exits_at_once() -> None:
     assert child(os.getpid()).stdout == "stays\n"
     orphan = child(os.getppid())  # it has been given to another one
     assert (orphan.returncode, orphan.stdout) == (1, "")

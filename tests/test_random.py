@@ -41,14 +41,14 @@ def test_keys_fit_a_generator_and_use_their_width() -> None:
     assert all(0.35 < share < 0.65 for share in shares)
 
 
-def test_a_generator_draws_the_same_alone_and_beside_others() -> None:
+def test_a_generator_draws_the_same_alone_and_in_a_population() -> None:
     together = [torch.rand(4, generator=g) for g in generators(5, (3, 0, 8), "actions")]
     for member, drawn in zip((3, 0, 8), together, strict=True):
         assert torch.equal(drawn, torch.rand(4, generator=generator(5, member, "actions")))
     assert not torch.equal(together[0], together[1])
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_is_not_used() -> None:
     before = torch.get_rng_state()
     torch.rand(4, generator=generator(5, 0, "actions"))
     assert torch.equal(torch.get_rng_state(), before)

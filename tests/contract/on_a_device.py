@@ -19,8 +19,8 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from tests.contract.test_algorithm import settings_of
+from tests.fake_device import NAME, There, fake_device
 from tests.markets import random_market
-from tests.pretend_device import NAME, There, pretend_device
 from tests.rl.all_algorithms import NAMES, everything, small_learner
 
 MEMBERS = (0, 1)
@@ -49,7 +49,7 @@ def learn(name: str, policy: str, device: str) -> Learner:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_learns_the_same_on_a_device(name: str, policy: str) -> None:
     here = learn(name, policy, "cpu")
-    with pretend_device() as device:
+    with fake_device() as device:
         there = learn(name, policy, device)
         for p in MEMBERS:
             one, other = everything(here, p), everything(there, p)
@@ -60,7 +60,7 @@ def test_an_algorithm_learns_the_same_on_a_device(name: str, policy: str) -> Non
 
 
 def test_the_pretended_device_refuses_to_be_mixed() -> None:
-    with pretend_device() as device:
+    with fake_device() as device:
         x = torch.ones(3, device=device)
         assert isinstance(x + 1, There)
         assert (x + 1).device.type == NAME
@@ -96,7 +96,7 @@ def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
         return everything(learner)
 
     wanted = learn_from_the_ring(small_learner("sac", policy="mlp"))
-    with pretend_device() as device:
+    with fake_device() as device:
         market = to_device(random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True), device)
         there = small_learner("sac", policy="mlp", market=market)
         for key, value in learn_from_the_ring(there).items():
@@ -129,7 +129,7 @@ def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentC
         return everything(again)
 
     here = returns("cpu")
-    with pretend_device() as device:
+    with fake_device() as device:
         for key, value in returns(device).items():
             torch.testing.assert_close(value, here[key], rtol=1e-9, atol=1e-9)
 
@@ -137,7 +137,7 @@ def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentC
 def test_a_pipeline_with_its_learner_on_a_device() -> None:
     make_env = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
     agent = SACConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=200, learning_starts=40, gradient_steps=2)
-    with pretend_device() as device:
+    with fake_device() as device:
         make_here = functools.partial(make_env, device=device)
         with Pipeline(make_env, agent, seed=1, make_here=make_here) as pipeline:
             start = pipeline._own().clone()

@@ -55,7 +55,7 @@ def play(env: MarketEnv, seed: int, steps: int = 20) -> list[EnvStep]:
     return [env.step(actions(env, noise)) for _ in range(steps)]
 
 
-def test_it_is_a_vec_env_with_honest_sizes(env: MarketEnv) -> None:
+def test_it_implements_vec_env_with_correct_sizes(env: MarketEnv) -> None:
     assert isinstance(env, VecEnv)
     assert (env.members, env.envs) == (P, E)
     assert env.action_size in (N, N + 1) or (env.action_kind, env.action_size) == ("discrete", 1)
@@ -139,7 +139,7 @@ def flatten(outcome: EnvStep) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("said", sorted(KINDS))
-def test_a_class_is_of_its_own_kind_whatever_the_config_says(kind: str, said: str) -> None:
+def test_a_class_overrides_the_kind_of_its_config(kind: str, said: str) -> None:
     """A config's kind is "portfolio" unless set; a kernel that took its word would read past the actions."""
 
     def rewards(word: str) -> torch.Tensor:

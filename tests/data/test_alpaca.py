@@ -69,7 +69,7 @@ def alpaca(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Alpaca:
     return answers
 
 
-def test_every_page_is_read_and_tickers_keep_the_order_asked_for(alpaca: Alpaca) -> None:
+def test_all_pages_are_read_and_tickers_keep_the_requested_order(alpaca: Alpaca) -> None:
     alpaca.bars = {"AAA": [bar_of(t, 10.0 + i) for i, t in enumerate(DAYS)],
                    "BBB": [bar_of(t, 20.0 + i) for i, t in enumerate(DAYS)]}  # fmt: skip
     panel = AlpacaSource(retry=QUICK).fetch(("BBB", "AAA"), START, END, "1d")
@@ -100,7 +100,7 @@ def test_anything_but_get_is_refused(alpaca: Alpaca) -> None:
     assert not alpaca.seen
 
 
-def test_intraday_bars_are_in_utc_and_say_that_they_are_extended(alpaca: Alpaca) -> None:
+def test_intraday_bars_are_in_utc_and_flag_extended_hours(alpaca: Alpaca) -> None:
     alpaca.bars = {"AAA": [bar_of("2024-01-02T14:30:00Z", 10.0), bar_of("2024-01-02T14:45:00Z", 11.0)]}
     panel = AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "15m")
     assert [str(t)[:16] for t in panel.times] == ["2024-01-02T14:30", "2024-01-02T14:45"]
@@ -117,7 +117,7 @@ def test_missing_tickers_are_named(alpaca: Alpaca) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_passing_failure_is_retried_on_its_page(alpaca: Alpaca, status: int) -> None:
+def test_transient_errors_are_retried_per_page(alpaca: Alpaca, status: int) -> None:
     alpaca.bars = {"AAA": [bar_of(t, 10.0) for t in DAYS]}
     alpaca.failures = [Response('{"message": "later"}', status)] * 2
     panel = AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
@@ -125,14 +125,14 @@ def test_a_passing_failure_is_retried_on_its_page(alpaca: Alpaca, status: int) -
     assert [r.args.get("page_token") for r in alpaca.seen] == [None, None, None, "2"]
 
 
-def test_a_lasting_failure_is_one_sentence_after_the_attempts(alpaca: Alpaca) -> None:
+def test_persistent_errors_raise_after_all_attempts(alpaca: Alpaca) -> None:
     alpaca.failures = [Response('{"message": "rate limit exceeded"}', 429)] * 9
     with pytest.raises(FetchError, match=r"Alpaca answered 429 .*rate limit exceeded.*wait a minute"):
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
     assert len(alpaca.seen) == QUICK.attempts
 
 
-def test_a_refusal_is_not_retried_and_no_key_is_told(alpaca: Alpaca, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_are_not_retried_and_keys_are_masked(alpaca: Alpaca, caplog: pytest.LogCaptureFixture) -> None:
     alpaca.failures = [Response(f'{{"message": "forbidden for {KEY} with {SECRET}"}}', 403)]
     caplog.set_level(logging.DEBUG)
     source = AlpacaSource(retry=QUICK)
@@ -145,7 +145,7 @@ def test_a_refusal_is_not_retried_and_no_key_is_told(alpaca: Alpaca, caplog: pyt
     assert caught.value.__suppress_context__
 
 
-def test_a_server_that_does_not_answer_is_given_up_in_time(alpaca: Alpaca, httpserver: HTTPServer) -> None:
+def test_requests_time_out(alpaca: Alpaca, httpserver: HTTPServer) -> None:
     def slow(_: Request) -> Response:
         time.sleep(0.6)
         return Response("{}")
@@ -157,13 +157,13 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(alpaca: Alpaca, https
 
 
 @pytest.mark.parametrize("text", ["<html>", "[]", '{"bars": {"AAA": [{"t": "2024-01-02T05:00:00Z"}]}}', '{"x": 1}'])
-def test_an_answer_of_another_shape_is_one_sentence(alpaca: Alpaca, text: str) -> None:
+def test_unexpected_answers_raise_fetch_error(alpaca: Alpaca, text: str) -> None:
     alpaca.failures = [Response(text)] * 9
     with pytest.raises(FetchError, match=r"unexpected answer from Alpaca|lack the field 'o'"):
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
 
 
-def test_without_keys_nothing_is_asked(alpaca: Alpaca, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_without_keys(alpaca: Alpaca, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("APCA_API_SECRET_KEY")
     with pytest.raises(SetupError, match="APCA_API_SECRET_KEY; set") as caught:
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
@@ -171,6 +171,6 @@ def test_without_keys_nothing_is_asked(alpaca: Alpaca, monkeypatch: pytest.Monke
     assert not alpaca.seen
 
 
-def test_keys_are_not_sent_in_clear_text_to_another_machine(alpaca: Alpaca) -> None:
+def test_keys_are_not_sent_unencrypted_to_other_hosts(alpaca: Alpaca) -> None:
     with pytest.raises(DataError, match="must be an https address"):
         AlpacaSource(url="http://example.com", retry=QUICK).fetch(("AAA",), START, END, "1d")

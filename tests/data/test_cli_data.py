@@ -53,7 +53,7 @@ def fault(result: Result) -> FinrlPodError:
     return result.exception
 
 
-def test_list_has_the_sample_and_what_was_imported(call: Call) -> None:
+def test_list_contains_the_sample_and_imported_panels(call: Call) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     panels = plain(call("list", "--json"))["panels"]
     assert [(p["name"], p["builtin"], len(p["symbols"])) for p in panels] == [("sample", True, 20), ("mine", False, 3)]
@@ -62,7 +62,7 @@ def test_list_has_the_sample_and_what_was_imported(call: Call) -> None:
     assert "2024-01-15" in table
 
 
-def test_list_names_what_cannot_be_used(call: Call, store: Store) -> None:
+def test_list_reports_unusable_panels(call: Call, store: Store) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     (store.root / "mine" / "manifest.json").write_text("{")
     result = call("list")
@@ -71,7 +71,7 @@ def test_list_names_what_cannot_be_used(call: Call, store: Store) -> None:
     assert "is damaged" in result.stdout
 
 
-def test_show_says_everything_in_words(call: Call) -> None:
+def test_show_prints_all_fields(call: Call) -> None:
     text = " ".join(call("show", "sample").stdout.split())
     for words in ("built-in", "AAPL", "price only, no dividends", "hindsight"):
         assert words in text
@@ -95,7 +95,7 @@ def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None
 
 
 @pytest.mark.parametrize("name", ["../mine", "sample"])
-def test_a_name_that_cannot_be_used_is_refused_before_the_work(call: Call, name: str, tmp_path: Path) -> None:
+def test_invalid_names_are_rejected_first(call: Call, name: str, tmp_path: Path) -> None:
     assert "name" in str(fault(call("import", str(tmp_path / "missing.csv"), "--name", name)))
     assert "name" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", name)))
 
@@ -134,7 +134,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert "close of S0 on 2020-01-04 is -1" in " ".join(result.stdout.split())
 
 
-def test_check_of_a_truncated_panel_is_one_sentence(call: Call, store: Store) -> None:
+def test_check_reports_a_truncated_panel(call: Call, store: Store) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     path = store.root / "mine" / store.show("mine").file
     path.write_bytes(_encode(random_panel(bars=5))[:50])
@@ -164,7 +164,7 @@ def alpaca(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return prices
 
 
-def test_fetch_stores_what_was_asked_for(call: Call, store: Store, alpaca: dict[str, float]) -> None:
+def test_fetch_stores_the_requested_bars(call: Call, store: Store, alpaca: dict[str, float]) -> None:
     done = plain(call("fetch", *ALPACA, "--symbols", "bbb, AAA,", "--name", "two", "--json"))
     assert done["symbols"] == ["BBB", "AAA"]
     assert done["query"] == {
@@ -205,7 +205,7 @@ def test_bad_arguments_of_fetch(call: Call, arguments: tuple[str, ...], words: s
     assert words in str(error)
 
 
-def test_fetch_without_keys_says_which(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_keys_names_the_variables(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
     monkeypatch.delenv("APCA_API_SECRET_KEY", raising=False)
     error = fault(call("fetch", *ALPACA, "--symbols", "A", "--name", "x"))

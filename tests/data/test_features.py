@@ -241,11 +241,11 @@ def test_bad_registrations_and_results_are_refused(monkeypatch: pytest.MonkeyPat
     assert np.isnan(value("infinite")[PANEL.close > 60]).all()
 
 
-def test_the_config_names_registered_features_that_closes_alone_can_give() -> None:
+def test_default_features_are_registered_and_need_only_closes() -> None:
     assert set(FeatureConfig().names) <= set(features.available(panel(PANEL.close)))
 
 
-def test_a_panel_that_is_shorter_than_every_window_gives_nothing_but_nan() -> None:
+def test_a_panel_shorter_than_every_window_is_all_nan() -> None:
     short = changed_after(PANEL, 3, "cut")
     values = features.compute(short, features.names())
     assert values.shape == (4, 6, len(features.names()))
@@ -267,11 +267,11 @@ build_market(Panel(times, ("A", "B", "C"), close, np.isfinite(close)), FeatureCo
 """
 
 
-def test_the_default_features_need_torch_numpy_and_pandas_alone() -> None:
+def test_default_features_need_only_torch_numpy_and_pandas() -> None:
     subprocess.run([sys.executable, "-c", WITH_TORCH_NUMPY_AND_PANDAS_ALONE], check=True, timeout=120)
 
 
-def test_the_absence_of_talib_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_talib_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "talib", None)
     with pytest.raises(SetupError, match="pip install TA-Lib"):
         value("rsi_30")

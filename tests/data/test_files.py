@@ -45,7 +45,7 @@ def test_a_wide_file_equals_its_long_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("text", [LONG, WIDE], ids=["long", "wide"])
-def test_cells_parted_by_semicolons_or_tabs(tmp_path: Path, text: str, separator: str) -> None:
+def test_cells_separated_by_semicolons_or_tabs(tmp_path: Path, text: str, separator: str) -> None:
     other = write(tmp_path, text.replace(",", separator), "q.csv")
     assert read_file(other).sha256 == read_file(write(tmp_path, text, "q2.csv")).sha256
 
@@ -134,7 +134,7 @@ def test_every_fault_names_its_line(tmp_path: Path, text: str, words: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_parquet_as_pandas_and_yfinance_leave_it(tmp_path: Path) -> None:
+def test_parquet_as_written_by_pandas_and_yfinance(tmp_path: Path) -> None:
     wide = pd.read_csv(write(tmp_path, WIDE), parse_dates=["date"])
     wide.set_index("date", drop=False).to_parquet(tmp_path / "kept.parquet")
     wide.set_index("date").to_parquet(tmp_path / "moved.parquet")
@@ -147,7 +147,7 @@ def test_parquet_as_pandas_and_yfinance_leave_it(tmp_path: Path) -> None:
         read_file(tmp_path / "levels.parquet")
 
 
-def test_gaps_become_untradable_when_asked_for(tmp_path: Path) -> None:
+def test_allowed_gaps_become_untradable(tmp_path: Path) -> None:
     panel = read_file(write(tmp_path, edit(WIDE, 3, "2.6", "")), allow_gaps=True)
     assert panel.tradable.tolist() == [[True, True], [False, True], [True, True]]
 
@@ -164,12 +164,12 @@ INTRADAY = "time,A\n2024-01-02T09:30:00-05:00,1\n2024-01-02T10:30:00-05:00,2\n"
         (INTRADAY.replace("-05:00", "Z", 1).replace("-05:00", "+00:00"), "2024-01-02T09:30"),
     ],
 )
-def test_times_are_utc_unless_they_say_otherwise(tmp_path: Path, text: str, first: str) -> None:
+def test_times_are_utc_unless_they_have_a_zone(tmp_path: Path, text: str, first: str) -> None:
     panel = read_file(write(tmp_path, text), bar="1h")
     assert str(panel.times[0])[:16] == first
 
 
-def test_daily_bars_keep_the_date_that_is_written(tmp_path: Path) -> None:
+def test_daily_bars_keep_their_written_date(tmp_path: Path) -> None:
     text = "time,A\n2024-01-02T00:00:00+09:00,1\n2024-01-03T00:00:00+09:00,1\n"
     assert str(read_file(write(tmp_path, text)).times[0])[:10] == "2024-01-02"
 
@@ -183,7 +183,7 @@ def test_mixed_time_zones_are_refused(tmp_path: Path, second: str) -> None:
         read_file(write(tmp_path, text), bar="1h")
 
 
-def test_intraday_times_in_a_daily_file_are_told_what_to_do(tmp_path: Path) -> None:
+def test_intraday_times_in_a_daily_file_suggest_the_bar_option(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two bars on 2024-01-02: remove one, or name the bar"):
         read_file(write(tmp_path, INTRADAY))
 
@@ -209,14 +209,14 @@ def test_parquet_wide_long_and_indexed_by_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 100, -20])
-def test_a_truncated_parquet_file_is_one_sentence(tmp_path: Path, keep: int) -> None:
+def test_truncated_parquet_files_raise_data_error(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "t.parquet"
     path.write_bytes((FIXTURES / "three.parquet").read_bytes()[:keep])
     with pytest.raises(DataError, match=r"cannot read .*: it is truncated or not a Parquet file"):
         read_file(path)
 
 
-def test_files_that_are_missing_or_of_another_kind(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_suffixes(tmp_path: Path) -> None:
     for name in ("no.csv", "no.parquet"):
         with pytest.raises(DataError, match=r"cannot read .*No such file"):
             read_file(tmp_path / name)
@@ -230,7 +230,7 @@ def test_files_that_are_missing_or_of_another_kind(tmp_path: Path) -> None:
         read_file(tmp_path / "g.csv.gz")
 
 
-def test_the_source_cuts_to_tickers_and_dates(tmp_path: Path) -> None:
+def test_the_source_selects_tickers_and_dates(tmp_path: Path) -> None:
     source = FileSource(write(tmp_path, WIDE))
     panel = source.fetch(("B",), pd.Timestamp("2024-01-03"), pd.Timestamp("2024-01-04"))
     assert panel.close.tolist() == [[4.6], [4.7]]
@@ -252,7 +252,7 @@ def test_years_and_cells_beyond_the_table(tmp_path: Path, text: str, said: str) 
         read_file(write(tmp_path, text))
 
 
-def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:
+def test_damaged_gzip_files(tmp_path: Path) -> None:
     path = tmp_path / "p.csv.gz"
     packed = bytearray(gzip.compress(LONG.encode() * 50))
     packed[20:40] = bytes(20)

@@ -12,7 +12,7 @@ from finrl_pod.data.tensor import build_market
 from tests.data.panels import panel
 
 
-def test_volatility_knows_the_past_alone_and_agrees_with_numpy() -> None:
+def test_volatility_uses_only_the_past_and_agrees_with_numpy() -> None:
     close = 50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 2)).cumsum(0))
     everywhere = np.ones(close.shape, dtype=bool)
     got = trailing_volatility(close, everywhere)
@@ -25,7 +25,7 @@ def test_volatility_knows_the_past_alone_and_agrees_with_numpy() -> None:
     np.testing.assert_array_equal(trailing_volatility(changed, everywhere)[:31], got[:31])
 
 
-def test_volatility_is_of_a_tickers_own_bars_and_knows_nothing_of_a_price_before_its_start() -> None:
+def test_volatility_uses_only_a_tickers_own_bars() -> None:
     close = 150 * np.exp(np.random.default_rng(1).normal(0, 0.02, 60).cumsum())
     tradable = np.ones((120, 2), dtype=bool)
     tradable[:60, 1] = False  # listed at bar 60

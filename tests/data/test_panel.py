@@ -38,7 +38,7 @@ def ohlcv(close: Floats) -> dict[str, Floats]:
     return {"open": close, "high": close + 1, "low": close - 1, "close": close, "volume": np.full_like(close, 100.0)}
 
 
-def test_a_clean_panel_has_no_flaws_and_copies_what_it_was_given() -> None:
+def test_a_clean_panel_has_no_flaws_and_copies_its_inputs() -> None:
     close = closes()
     panel = made(close, name="x", source="y")
     assert panel.flaws == ()
@@ -224,7 +224,7 @@ def test_select_and_between_commute_and_change_no_value(picks: list[str], first:
     np.testing.assert_array_equal(one.benchmark.close, np.arange(first + 1.0, last + 2))
 
 
-def test_derived_panels_keep_what_the_source_said_and_find_the_rest_anew() -> None:
+def test_derived_panels_keep_source_flaws_and_recompute_the_others() -> None:
     close = closes()
     close[:4, 0] = np.nan
     panel = made(close, flaws=("Said by the source.",))
@@ -250,7 +250,7 @@ def test_an_unknown_ticker_is_named_with_its_neighbours() -> None:
         (None, "2020", "end must be a date"),
     ],
 )
-def test_ranges_without_bars_and_dates_that_are_none_are_refused(start: str, end: str, words: str) -> None:
+def test_empty_ranges_and_invalid_dates_are_rejected(start: str, end: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         between(made(), start, end)
 

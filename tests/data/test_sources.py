@@ -22,7 +22,7 @@ from finrl_pod.protocols import DataSource
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
-def test_the_sample_is_what_it_says_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_matches_its_description_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the sample must not touch the network")
 
@@ -58,7 +58,7 @@ def test_the_sample_equals_what_skfolio_loads() -> None:
     np.testing.assert_array_equal(panel.times, frame.index.to_numpy(dtype="datetime64[ns]"))
 
 
-def test_the_samples_flaws_are_computed_and_said() -> None:
+def test_the_samples_flaws_are_computed() -> None:
     panel = load_sample()
     text = " ".join(panel.flaws)
     moves = np.abs(panel.close[1:] / panel.close[:-1] - 1)
@@ -90,13 +90,13 @@ def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> Non
         source.fetch((), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1h")
 
 
-def test_without_skfolio_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_skfolio_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match="install skfolio"):
         load_sample()
 
 
-def test_every_source_speaks_the_protocol_and_the_rest_is_refused() -> None:
+def test_every_source_implements_the_protocol() -> None:
     for name in SOURCES:
         source = open_source(name)
         assert isinstance(source, DataSource)

@@ -75,7 +75,7 @@ def test_intraday_bars_of_the_last_day_belong_to_the_split() -> None:
         ({"embargo": -1}, "embargo must be 0 bars or more, got -1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_sentence(change: dict[str, tuple[str, str]], words: str) -> None:
+def test_invalid_splits_raise_data_error(change: dict[str, tuple[str, str]], words: str) -> None:
     with pytest.raises(DataError, match=words):
         make_splits(YEAR, dataclasses.replace(CONFIG, **change))  # type: ignore[arg-type]
 

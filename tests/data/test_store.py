@@ -50,7 +50,7 @@ def test_what_is_saved_is_loaded_to_the_last_bit(
         assert loaded.benchmark.price_only == panel.benchmark.price_only
 
 
-def test_the_manifest_says_where_it_came_from(tmp_path: Path) -> None:
+def test_the_manifest_records_the_source(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(made(), {"source": "made", "start": "2020-01-01"})
     manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
@@ -70,9 +70,7 @@ def test_saving_again_replaces_and_leaves_one_file_of_prices(tmp_path: Path) -> 
     assert len(list((tmp_path / "mine").iterdir())) == 2
 
 
-def test_a_reader_whose_prices_are_replaced_under_its_eyes_reads_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_whose_prices_are_replaced_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, read = Store(tmp_path), Path.read_bytes
     store.save(made(seed=1))
     later = [made(seed=2)]
@@ -86,7 +84,7 @@ def test_a_reader_whose_prices_are_replaced_under_its_eyes_reads_anew(
     assert store.load("mine").sha256 == made(seed=2).sha256
 
 
-def test_a_program_that_ends_right_after_loading_ends_well(tmp_path: Path) -> None:
+def test_a_program_may_exit_right_after_loading(tmp_path: Path) -> None:
     """A thread of Arrow's that outlives the interpreter would abort it, at times."""
     Store(tmp_path).save(made())
     code = "import sys; from finrl_pod.data.store import Store; Store(sys.argv[1]).load('mine')"
@@ -94,9 +92,7 @@ def test_a_program_that_ends_right_after_loading_ends_well(tmp_path: Path) -> No
     assert [one.wait(timeout=120) for one in begun] == [0, 0, 0, 0]
 
 
-def test_a_damaged_sample_is_one_sentence_and_does_not_hide_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Path(importlib.util.find_spec("skfolio").submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index, union-attr]
     folder = tmp_path / "skfolio" / "datasets" / "data"
     folder.mkdir(parents=True)
@@ -135,7 +131,7 @@ def test_a_failure_at_any_rename_leaves_the_old_panel(
 
 
 @pytest.mark.parametrize("harm", ["truncate", "alter", "empty"])
-def test_a_truncated_or_altered_file_is_one_sentence(tmp_path: Path, harm: str) -> None:
+def test_truncated_or_altered_files_raise_data_error(tmp_path: Path, harm: str) -> None:
     store = Store(tmp_path)
     store.save(made())
     path = prices_of(store, "mine")
@@ -146,7 +142,7 @@ def test_a_truncated_or_altered_file_is_one_sentence(tmp_path: Path, harm: str) 
         store.load("mine")
 
 
-def test_a_missing_file_and_a_damaged_manifest_are_one_sentence_and_do_not_hide_the_rest(tmp_path: Path) -> None:
+def test_missing_files_and_damaged_manifests_do_not_hide_other_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for name in ("a", "b", "c"):
         store.save(made(name))
@@ -162,7 +158,7 @@ def test_a_missing_file_and_a_damaged_manifest_are_one_sentence_and_do_not_hide_
     assert store.load("c").sha256 == made("c").sha256
 
 
-def test_a_manifest_that_tells_lies_is_found_out(tmp_path: Path) -> None:
+def test_a_wrong_manifest_is_detected(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(made())
     path = tmp_path / "mine" / "manifest.json"
@@ -179,7 +175,7 @@ def test_a_manifest_that_tells_lies_is_found_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "a\x00b", "x" * 65, "a\n"])
-def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_panel_names_are_rejected(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "root")
     for call in (lambda: store.save(made(name)), lambda: store.load(name), lambda: store.show(name)):
         with pytest.raises(DataError, match="a panel's name has letters"):
@@ -198,7 +194,7 @@ def test_a_manifest_cannot_make_the_store_read_elsewhere(tmp_path: Path) -> None
         store.load("mine")
 
 
-def test_the_sample_is_always_there_and_its_name_is_taken(tmp_path: Path) -> None:
+def test_the_sample_is_always_available_and_its_name_reserved(tmp_path: Path) -> None:
     store = Store(tmp_path / "nothing")
     assert [m.name for m in store.list()] == ["sample"]
     assert store.list()[0].builtin
@@ -207,7 +203,7 @@ def test_the_sample_is_always_there_and_its_name_is_taken(tmp_path: Path) -> Non
         store.save(made("sample"))
 
 
-def test_an_unknown_name_says_what_there_is_and_how_to_get_more(tmp_path: Path) -> None:
+def test_an_unknown_name_lists_the_available_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(made("mine"))
     with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, mine: .*data fetch"):
@@ -223,7 +219,7 @@ def test_a_panel_that_breaks_a_rule_is_not_stored(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_root_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_raises_data_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cannot write to .*set FINRL_POD_DATA"):
         Store(tmp_path / "file").save(made())

@@ -123,7 +123,7 @@ def test_values_beyond_the_clip_are_clipped() -> None:
 
 
 @pytest.mark.parametrize("how", ["perturbed", "permuted", "missing"])
-def test_the_normaliser_sees_the_training_bars_alone(how: str) -> None:
+def test_the_normaliser_uses_only_training_bars(how: str) -> None:
     before = build_market(PANEL, NAMES, FIT)
     after = build_market(changed_after(PANEL, FIT[1], how), NAMES, FIT)
     assert after.normaliser == before.normaliser
@@ -169,7 +169,7 @@ def test_first_is_the_first_bar_at_which_one_ticker_has_every_feature() -> None:
     assert build_market(panel(close), ("return_1", "return_5"), (0, 19)).first == 9
 
 
-def test_turbulence_is_there_when_asked_for() -> None:
+def test_turbulence_is_computed_on_request() -> None:
     assert build_market(PANEL, NAMES, FIT).turbulence is None
     expected = turbulence(PANEL)
     for market in (build_market(PANEL, NAMES, FIT, turbulence=True), build_market(PANEL, ("turbulence",), (0, 299))):
@@ -184,7 +184,7 @@ def test_no_features_at_all() -> None:
     assert market.normaliser.feature_names == ()
 
 
-def test_bad_input_is_one_sentence() -> None:
+def test_invalid_input_raises_with_the_value() -> None:
     with pytest.raises(DataError, match='fill must be "next" or "same_close", got \'now\''):
         build_market(PANEL, NAMES, FIT, fill="now")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="at least 3 bars"):
@@ -208,7 +208,7 @@ def test_the_panel_is_not_shared_with_the_market() -> None:
     assert source.sha256 == PANEL.sha256
 
 
-def test_leaked_return_is_what_a_decision_earns() -> None:
+def test_leaked_return_equals_the_return_of_a_decision() -> None:
     market = build_market(small(with_opens=True), (), (0, 5))
     expected = np.full((6, 4), NAN)
     for t in range(market.steps):

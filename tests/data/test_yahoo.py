@@ -156,7 +156,7 @@ def test_missing_tickers_are_named(yahoo: Yahoo, source: YahooSource) -> None:
 
 
 @pytest.mark.parametrize("failure", [(500, "oops"), (429, "Too Many Requests")])
-def test_a_passing_failure_is_retried(yahoo: Yahoo, source: YahooSource, failure: tuple[int, str]) -> None:
+def test_transient_errors_are_retried(yahoo: Yahoo, source: YahooSource, failure: tuple[int, str]) -> None:
     symbol = f"YH{failure[0]}"
     yahoo.charts = {symbol: chart(DAYS, [10.0, 11.0, 12.0, 13.0])}
     # yfinance itself asks a second time after a bad status.
@@ -165,26 +165,26 @@ def test_a_passing_failure_is_retried(yahoo: Yahoo, source: YahooSource, failure
     assert yahoo.asked[symbol] > 2
 
 
-def test_a_lasting_failure_names_the_ticker_and_the_attempts(yahoo: Yahoo, source: YahooSource) -> None:
+def test_persistent_errors_name_the_ticker_and_the_attempts(yahoo: Yahoo, source: YahooSource) -> None:
     yahoo.failures = {"YI": [(429, "Too Many Requests")] * 50}
     with pytest.raises(FetchError, match="did not deliver YI within 3 attempts"):
         source.fetch(("YI",), START, END, "1d")
     assert yahoo.asked["YI"] <= 6
 
 
-def test_a_server_that_cannot_be_reached_is_one_sentence() -> None:
+def test_an_unreachable_server_raises_fetch_error() -> None:
     source = YahooSource(session=Loopback("http://127.0.0.1:9"), retry=QUICK)
     with pytest.raises(FetchError, match="did not deliver YJ"):
         source.fetch(("YJ",), START, END, "1d")
 
 
-def test_an_unknown_bar_is_refused_before_anything_is_asked(yahoo: Yahoo, source: YahooSource) -> None:
+def test_an_unknown_bar_is_rejected_before_any_request(yahoo: Yahoo, source: YahooSource) -> None:
     with pytest.raises(DataError, match="bar must be one of 1d, 1h, 15m, 1m, got '2d'"):
         source.fetch(("YK",), START, END, "2d")
     assert not yahoo.asked
 
 
-def test_without_yfinance_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_yfinance_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "yfinance", None)
     with pytest.raises(SetupError, match="pip install"):
         YahooSource().fetch(("YL",), START, END, "1d")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
-from tests.envs.plain_env import PlainEnv
+from tests.envs.reference_env import ReferenceEnv
 from tests.markets import random_market
 
 STEPS, ENVS = 12, 3
@@ -66,7 +66,7 @@ def test_fractions_agree_step_by_step(seed: int, config: EnvironmentConfig) -> N
     single, double = make_env(market, config), make_env(market, config, dtype=torch.float64)
     days = start(single, seed)
     assert start(double, seed) == days
-    plain = [PlainEnv(market, config, day) for day in days]
+    plain = [ReferenceEnv(market, config, day) for day in days]
     for action in random_actions(seed, single):
         outcomes = single.step(action), double.step(action.double())
         want = [p.step(action[0, e].double().tolist()) for e, p in enumerate(plain)]
@@ -96,7 +96,7 @@ def test_whole_shares_differ_by_no_more_than_a_share_of_each_and_what_it_buys(
     config = dataclasses.replace(config, whole_shares=True, leverage=1.0)
     market = rough_market(seed, config)
     single, double = make_env(market, config, dtype=torch.float32), make_env(market, config, dtype=torch.float64)
-    plain = [PlainEnv(market, config, day) for day in start(double, seed)]
+    plain = [ReferenceEnv(market, config, day) for day in start(double, seed)]
     start(single, seed)
     for action in random_actions(seed, single)[:-1]:
         assert double.state is not None

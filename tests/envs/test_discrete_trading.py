@@ -29,7 +29,7 @@ def test_a_choice_picks_an_asset_and_a_move() -> None:
     assert torch.equal(table, torch.cat([torch.zeros(1, N, dtype=torch.float64), buys, sells]))
 
 
-def test_an_episode_is_what_a_plain_loop_makes_of_it() -> None:
+def test_an_episode_equals_a_plain_loop() -> None:
     """Sized on the close of the decision, filled at the next, no more bought than paid for, no more sold than held."""
     market = random_market(2, bars=40, assets=N)
     env = DiscreteTradingEnv(market, CONFIG, first=0, last=29, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_outside_the_environment_the_same_choices_lead_to_the_same_account(lot: 
 
 
 @pytest.mark.parametrize("choice", [-1.0, 7.0, 1.5])
-def test_what_is_no_choice_is_refused(choice: float) -> None:
+def test_invalid_choices_are_rejected(choice: float) -> None:
     env = DiscreteTradingEnv(random_market(2, assets=N), CONFIG)
     env.reset(0)
     with pytest.raises(InputError, match=r"actions must be whole numbers from 0 to 6, got numbers from"):
@@ -93,7 +93,7 @@ def test_shorts_and_leverage_are_refused(changes: dict[str, float]) -> None:
         DiscreteTradingEnv(random_market(2), config)
 
 
-def test_gymnasium_sees_choices() -> None:
+def test_gymnasium_action_space_is_discrete() -> None:
     market = random_market(2, assets=N)
     single, vector = GymMarketEnv(market, CONFIG), GymVectorEnv(market, CONFIG, envs=2)
     assert single.action_space == gymnasium.spaces.Discrete(7)

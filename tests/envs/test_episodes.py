@@ -62,7 +62,7 @@ def test_the_final_observation_is_that_of_the_window_that_ended() -> None:
     assert not torch.equal(end.observation.day, end.final_observation.day)
 
 
-def test_ruin_terminates_one_account_and_leaves_its_group_going() -> None:
+def test_ruin_terminates_one_account_but_not_its_group() -> None:
     config = EnvironmentConfig(window=20, envs=2, group=2, cost_bps=0)
     env = portfolio(falling(), config, first=2, last=21)
     env.reset(0, stagger=False)
@@ -131,13 +131,13 @@ def test_the_same_seed_gives_the_same_episodes_and_another_does_not() -> None:
     assert any(not torch.equal(a.observation.day, c.observation.day) for a, c in zip(runs[0], runs[2], strict=True))
 
 
-def test_a_reset_forgets_everything() -> None:
+def test_reset_clears_all_state() -> None:
     env = portfolio()
     fresh, used = [play(env, 20, 4)[-1] for _ in range(2)]
     assert torch.equal(fresh.equity, used.equity)
 
 
-def test_a_member_sees_the_same_starts_alone_and_beside_others() -> None:
+def test_a_member_has_the_same_starts_alone_and_in_a_population() -> None:
     together = portfolio(members=(0, 3, 7))
     days = [together.reset(2).day]
     days += [together.step(torch.zeros(3, 6, 4)).observation.day for _ in range(30)]
@@ -149,7 +149,7 @@ def test_a_member_sees_the_same_starts_alone_and_beside_others() -> None:
     assert not torch.equal(days[0][0], days[0][1])
 
 
-def test_windows_go_on_after_the_starts_drawn_ahead_are_used_up() -> None:
+def test_windows_continue_after_all_drawn_starts_are_used() -> None:
     env = portfolio(config=dataclasses.replace(CONFIG, window=1))
     for outcome in play(env, 260):
         assert outcome.truncated.all()

@@ -10,7 +10,7 @@ import torch
 from finrl_pod_envs.trading_envs import StockTradingEnv
 
 from finrl_pod.settings.run import EnvironmentConfig
-from tests.envs.finrl_oracle import FinrlAccount
+from tests.envs.finrl_reference import FinrlAccount
 from tests.markets import random_market
 
 ASSETS = 30

@@ -141,7 +141,7 @@ def test_cash_earns_the_rate_of_its_day_and_short_sellers_pay_their_fee() -> Non
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 @pytest.mark.parametrize(("delisting_return", "paid"), [(0.0, 1.0), (-0.3, 0.7), (-1.0, 1e-6)])
-def test_a_delisted_ticker_pays_its_stated_price(delisting_return: float, paid: float, fill: str) -> None:
+def test_a_delisted_ticker_pays_its_delisting_price(delisting_return: float, paid: float, fill: str) -> None:
     market = random_market(5, bars=10, assets=2, ends={0: 5}, volumes=True, fill=fill)
     rules = rules_of(plain({"delisting_return": delisting_return, "participation": 1.0, "fill": fill}))
     plan = torch.tensor([[0.5, 0.0]], dtype=torch.float64)
@@ -181,7 +181,7 @@ def test_a_delay_lets_decisions_take_effect_later_and_changes_nothing_else(delay
         ({"half_spread_bps": 9_999.0, "cost_bps": 5.0}, "must stay below 10000"),
     ],
 )
-def test_rules_that_cannot_hold_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_conflicting_rules_are_rejected(changes: dict[str, Any], words: str) -> None:
     config = plain(changes)
     market = random_market(0, bars=12, fill=config.fill)
     with pytest.raises((ConfigError, InputError), match=words):

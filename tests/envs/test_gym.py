@@ -48,7 +48,7 @@ def test_the_single_view_passes_stable_baselines3s_check(settings: dict[str, Any
         check_for_sb3(GymMarketEnv(MARKET, dataclasses.replace(CONFIG, **settings)))
 
 
-def test_an_episode_is_a_whole_window_and_then_asks_for_a_reset() -> None:
+def test_an_episode_is_a_whole_window_and_then_requires_reset() -> None:
     env = GymMarketEnv(MARKET, CONFIG)
     with pytest.raises(InputError, match="call reset"):
         env.step(env.action_space.sample())

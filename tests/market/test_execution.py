@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, trades_to_weights
-from tests.market.plain_execution import plain_execute
+from tests.market.reference_execution import reference_execute
 
 ALL_RULES = [
     ExecutionRules(cost, whole, short, order, leverage)
@@ -54,7 +54,9 @@ def test_both_dtypes_agree_with_a_plain_loop(seed: int, rules: ExecutionRules) -
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         got = run(case, rules, dtype)
         for b in range(len(case["cash"])):
-            want = plain_execute(case["cash"][b], *(case[k][b].tolist() for k in ("shares", "trades", "prices")), rules)
+            want = reference_execute(
+                case["cash"][b], *(case[k][b].tolist() for k in ("shares", "trades", "prices")), rules
+            )
             off = np.abs(got.shares[b].numpy() - want.shares)
             size = abs(case["cash"][b]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + want.traded
             if rules.whole_shares and want.margin < 1e-5:

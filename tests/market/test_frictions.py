@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions
-from tests.market.plain_frictions import PlainCosts, plain_settle
+from tests.market.reference_frictions import PlainCosts, plain_settle
 
 BATCH, ASSETS = 8, 4
 plain_costs = st.builds(
@@ -193,7 +193,7 @@ def test_known_bills() -> None:
     assert fills.cash.item() == pytest.approx(100_000 - 13_000 - first - second, rel=1e-6)
 
 
-def test_a_large_order_fills_in_part_and_the_rest_lapses() -> None:
+def test_a_large_order_fills_in_part_and_the_rest_is_cancelled() -> None:
     liquidity = BarLiquidity(torch.tensor([1000.0]), torch.tensor([0.02]))
     fills = execute_with_frictions(
         *(torch.tensor(1e6), torch.zeros(1), torch.tensor([500.0]), torch.tensor([10.0])),
@@ -202,7 +202,7 @@ def test_a_large_order_fills_in_part_and_the_rest_lapses() -> None:
     assert fills.shares.tolist() == [100.0]
 
 
-def test_without_the_money_for_the_minimum_fees_nothing_is_bought_and_a_sale_costs_no_more_than_it_brings() -> None:
+def test_nothing_is_bought_below_the_minimum_fees_and_sales_cost_at_most_their_proceeds() -> None:
     frictions = Frictions((PerShare(0.0, 10.0),))
     poor = execute_with_frictions(
         *(torch.tensor(15.0), torch.zeros(2), torch.tensor([1.0, 1.0]), torch.tensor([3.0, 3.0])),

@@ -111,7 +111,7 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
 
 
 def test_errors_of_the_collector_are_raised_here() -> None:
-    broken = functools.partial(GymnasiumVecEnv, "gym:tests.envs.gymnasium_pool.odd_gym:Short-v0")
+    broken = functools.partial(GymnasiumVecEnv, "gym:tests.envs.gymnasium_pool.faulty_envs:Short-v0")
     with (
         Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
         pytest.raises(RunError, match=r"observation of shape \(2,\), and its space says \(3,\)"),

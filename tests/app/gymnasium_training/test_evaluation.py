@@ -12,7 +12,7 @@ from finrl_pod_app.gymnasium_training.evaluation import evaluate, together
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.types import Tensor
-from tests.envs.gymnasium_pool.odd_gym import NAME
+from tests.envs.gymnasium_pool.faulty_envs import NAME
 
 
 def test_joint_decision_is_the_mean_over_members() -> None:
@@ -75,7 +75,7 @@ def test_stopped_and_failed_evaluations_are_reported() -> None:
     config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):
         evaluate(still, config, 2, stopped=lambda: True)
-    with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*odd_gym.py, line"):
+    with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*faulty_envs.py, line"):
         evaluate(still, config, 2)
     with pytest.raises(RunError, match=r"a worker of .*Broken-v0 was lost"):
         evaluate(still, dataclasses.replace(config, workers=1), 2)

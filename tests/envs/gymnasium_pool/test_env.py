@@ -13,7 +13,7 @@ from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.types import EnvStep
-from tests.envs.gymnasium_pool.odd_gym import NAME
+from tests.envs.gymnasium_pool.faulty_envs import NAME
 
 ODD, PENDULUM, CARTPOLE = NAME.format("Odd"), "gym:Pendulum-v1", "gym:CartPole-v1"
 
@@ -37,7 +37,7 @@ def same(one: list[EnvStep], other: list[EnvStep], *, reward: bool = True) -> bo
 
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE, ODD])
-def test_it_is_a_vec_env_with_honest_shapes(name: str) -> None:
+def test_it_implements_vec_env_with_correct_shapes(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=2, members=(0, 3))
     assert isinstance(env, VecEnv)
     assert env.reset(1).shape == (2, 2, env.observation_size)
@@ -69,7 +69,7 @@ def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -
         assert np.allclose(out.observation[0, 1], row, atol=1e-6)
 
 
-def test_the_end_of_an_episode_and_of_its_time_are_different_things() -> None:
+def test_termination_and_truncation_are_distinguished() -> None:
     env = GymnasiumVecEnv(ODD, envs=8)
     ended, cut = 0, 0
     for out in play(env, 3, 12):
@@ -84,7 +84,7 @@ def test_the_end_of_an_episode_and_of_its_time_are_different_things() -> None:
     assert cut > 0
 
 
-def test_actions_are_stretched_to_the_bounds_and_cut_off_there() -> None:
+def test_actions_are_rescaled_to_the_bounds_and_clipped() -> None:
     env = GymnasiumVecEnv(ODD)
     env.reset(0)
     out = env.step(torch.tensor([[[-1.0, 0.0]]]))
@@ -117,7 +117,7 @@ def test_finished_episodes_are_returned_once() -> None:
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, ODD, "gym:FrozenLake-v1"])
-def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
+def test_it_continues_exactly_from_a_checkpoint(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=3)
     play(env, 2, 17)
     saved = env.checkpoint()
@@ -148,7 +148,7 @@ def test_it_goes_on_exactly_from_a_checkpoint(name: str) -> None:
         ("gym::CartPole-v1", "gym::CartPole-v1 cannot be made: ValueError"),
     ],
 )
-def test_environments_that_cannot_be_are_refused(name: str, message: str) -> None:
+def test_unsupported_environments_are_rejected(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GymnasiumVecEnv(name)
 
@@ -170,7 +170,7 @@ def test_an_invalid_reward_is_refused_and_an_exception_is_reported_with_its_loca
     still = torch.zeros(1, 1, 2)
     for name, error, message in (
         ("NoReward", ConfigError, "returned a reward of None, a reward must be one number"),
-        ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*odd_gym.py, line \d+\)"),
+        ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*faulty_envs.py, line \d+\)"),
     ):
         env = GymnasiumVecEnv(NAME.format(name))
         env.reset(0)

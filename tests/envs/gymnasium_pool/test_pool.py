@@ -22,7 +22,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.worker import DONE, _BusySignal
 
 from finrl_pod.errors import ConfigError, RunError
-from tests.envs.gymnasium_pool.odd_gym import NAME
+from tests.envs.gymnasium_pool.faulty_envs import NAME
 from tests.envs.gymnasium_pool.test_env import ODD, actions, play, same
 
 
@@ -43,7 +43,7 @@ def test_workers_step_as_this_process_does() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_pool_goes_on_exactly_from_a_checkpoint_of_this_process() -> None:
+def test_a_pool_continues_exactly_from_a_local_checkpoint() -> None:
     env = GymnasiumVecEnv(ODD, envs=2)
     play(env, 2, 9)
     saved, rest = env.checkpoint(), actions(env, 10, seed=1)
@@ -57,7 +57,7 @@ def test_a_pool_goes_on_exactly_from_a_checkpoint_of_this_process() -> None:
 @pytest.mark.parametrize(
     ("what", "said"), [("die", "signal 9"), ("hang", "no answer for 1 s"), ("raise", "lost its mind")]
 )
-def test_a_lost_worker_is_replaced_and_the_others_go_on(
+def test_a_lost_worker_is_replaced_and_the_others_continue(
     trouble: Path, caplog: pytest.LogCaptureFixture, what: str, said: str
 ) -> None:
     plain = play(GymnasiumVecEnv(ODD, envs=4), 1, 12)
@@ -117,7 +117,7 @@ def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
         ({"workers": 2, "seconds": float("inf")}, "--worker-timeout must be more than 0 and at most 86400 s, got inf"),
     ],
 )
-def test_pools_that_cannot_be_are_refused(terms: dict[str, float], message: str) -> None:
+def test_invalid_pools_are_rejected(terms: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GymnasiumVecEnv(ODD, envs=4, **terms)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_workers_leave_sigterm_to_their_parent() -> None:
         assert env.worker_restarts == 0
 
 
-def test_who_repeats_episodes_says_that_it_is_at_work_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_repeats_episodes_reports_busy_and_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.worker.BUSY_SECONDS", 0.05)
     ours, theirs = multiprocessing.Pipe()
     worker = _Worker(range(1), psutil.Popen(["true"]), ours)
@@ -178,7 +178,7 @@ THREADED = PARENT.replace("env.reset(0)", IN_A_THREAD)
 
 
 @pytest.mark.parametrize("program", [PARENT, THREADED])
-def test_workers_end_with_a_parent_that_is_killed(trouble: Path, program: str) -> None:
+def test_workers_exit_with_a_killed_parent(trouble: Path, program: str) -> None:
     """Also one that hangs in its environment and never looks at its pipe again."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program, ODD], **pipes, text=True) as parent:  # type: ignore[call-overload]

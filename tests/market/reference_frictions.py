@@ -31,7 +31,7 @@ class PlainCosts:
 
 
 @dataclass
-class PlainFills:
+class ReferenceFills:
     cash: float
     shares: list[float]
     cost: float
@@ -52,7 +52,7 @@ def plain_settle(
     whole: bool = False,
     short: bool = False,
     borrow: float = 0.0,
-) -> PlainFills:
+) -> ReferenceFills:
     """Cut to the volume, sell, then find by bisection how much of the purchases the cash can bear."""
     places = range(len(shares))
     worth = abs(cash + sum(s * p for s, p in zip(shares, prices, strict=True)))
@@ -96,4 +96,4 @@ def plain_settle(
         cost = costs.of(bought, prices[i], volumes[i], volatilities[i])
         cash, shares[i] = cash - bought * prices[i] - cost, shares[i] + bought
         paid, traded = paid + cost, traded + bought * prices[i]
-    return PlainFills(cash, shares, paid, traded, factor < 1)
+    return ReferenceFills(cash, shares, paid, traded, factor < 1)

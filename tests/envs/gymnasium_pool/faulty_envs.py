@@ -1,4 +1,4 @@
-"""Gymnasium environments that misbehave on purpose: "gym:tests.envs.gymnasium_pool.odd_gym:Odd-v0".
+"""Gymnasium environments that misbehave on purpose: "gym:tests.envs.gymnasium_pool.faulty_envs:Odd-v0".
 
 The reward of a step is the number of the environment's process, its observation counts steps and says the last action;
 an episode ends after 6 steps, or is cut off after 4 where the first random number of its seed is odd.
@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-NAME = "gym:tests.envs.gymnasium_pool.odd_gym:{}-v0"
+NAME = "gym:tests.envs.gymnasium_pool.faulty_envs:{}-v0"
 
 
 class Odd(gymnasium.Env[Any, Any]):

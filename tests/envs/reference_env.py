@@ -7,10 +7,10 @@ import math
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
-from tests.market.plain_execution import PlainFills, plain_execute
+from tests.market.reference_execution import ReferenceFills, reference_execute
 
 
-class PlainEnv:
+class ReferenceEnv:
     """Long-only accounts of both kinds, from bar `day` on."""
 
     def __init__(self, market: MarketTensor, config: EnvironmentConfig, day: int) -> None:
@@ -40,7 +40,7 @@ class PlainEnv:
             for p, c, s in zip(powers[1:], self.close[self.day], self.shares, strict=True)
         ]
 
-    def step(self, action: list[float]) -> tuple[float, PlainFills]:
+    def step(self, action: list[float]) -> tuple[float, ReferenceFills]:
         """Log growth from this fill to the next, and the fills."""
         t = self.day
         trades = self.wanted(action)
@@ -49,6 +49,6 @@ class PlainEnv:
                 trades[i] = -self.shares[i] if self.ended[t][i] else 0.0
         before = self.value(self.fill[t])
         priority = [max(-1.0, min(1.0, a)) for a in action] if self.config.kind == "stock_trading" else None
-        done = plain_execute(self.cash, self.shares, trades, self.fill[t], self.rules, priority)
+        done = reference_execute(self.cash, self.shares, trades, self.fill[t], self.rules, priority)
         self.cash, self.shares, self.day = done.cash, done.shares, t + 1
         return math.log(self.value(self.fill[t + 1]) / before), done

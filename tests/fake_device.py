@@ -77,7 +77,7 @@ class _Mode(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def pretend_device() -> Iterator[str]:
+def fake_device() -> Iterator[str]:
     """Its name, for as long as it is there."""
     with pytest.MonkeyPatch.context() as patch, _Mode():
         patch.setattr(torch, "Generator", Stream)

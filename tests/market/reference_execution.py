@@ -9,7 +9,7 @@ from finrl_pod.market.execution import ExecutionRules
 
 
 @dataclass
-class PlainFills:
+class ReferenceFills:
     cash: float
     shares: list[float]
     cost: float
@@ -19,14 +19,14 @@ class PlainFills:
     margin: float
 
 
-def plain_execute(
+def reference_execute(
     cash: float,
     shares: list[float],
     trades: list[float],
     prices: list[float],
     rules: ExecutionRules,
     priority: list[float] | None = None,
-) -> PlainFills:
+) -> ReferenceFills:
     """One account. Sells, then buys; see ExecutionRules."""
     margin, traded, rate = math.inf, 0.0, rules.cost_rate
     shares, trades = list(shares), list(trades)
@@ -73,4 +73,4 @@ def plain_execute(
         shares[i] += bought
         cash -= bought * prices[i] * (1 + rate)
         traded += bought * prices[i]
-    return PlainFills(cash, shares, traded * rate, traded, margin)
+    return ReferenceFills(cash, shares, traded * rate, traded, margin)
