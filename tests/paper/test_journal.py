@@ -18,10 +18,11 @@ from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.commands import CommandName, enqueue, pending_commands
+from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.reader import VERSION
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.runtime.build import record_settings
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, unpack
 
 CREATE_RESULTS = "CREATE TABLE command_results (id INTEGER PRIMARY KEY, at TEXT, command_id INTEGER, outcome TEXT)"
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
@@ -116,6 +117,35 @@ def test_a_journal_of_the_second_version_learns_the_last_closes_from_its_decisio
     assert Closes(store).prices == {"A": Decimal("11.25"), "B": Decimal(7)}
     assert store.count(schema.closes) == 3
     store.close()
+
+
+def test_a_journal_of_version_4_is_migrated_with_its_rows(path: Path) -> None:
+    """The dump was written by the release before version 5."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((Path(__file__).parent / "data" / "journal_v4.sql").read_text())
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        before = {t: connection.execute(f"SELECT * FROM {t} ORDER BY id").fetchall() for t in schema_tables(tables)}
+    assert before["looks"]
+    store = Store.create_or_open(path)
+    ledger = Ledger(store)
+    assert {symbol for symbol, shares in ledger.positions.items() if shares} == {"AA", "BB", "CC"}
+    assert ledger.cash < 0  # shares were bought
+    config = unpack(store.last(schema.settings).content)
+    assert (config.symbols, config.broker.panel, config.monitoring.port) == (("AA", "BB", "CC"), "opened", 0)
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        for table, rows in before.items():
+            name = "price_fetches" if table == "looks" else table
+            after = connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
+            assert after[: len(rows)] == rows, name
+            assert len(after) == len(rows) + (table == "settings"), name
+        with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+            connection.execute("DELETE FROM price_fetches")
+
+
+def schema_tables(tables: set[str]) -> list[str]:
+    return sorted(name for name in tables if not name.startswith("sqlite_"))
 
 
 def test_the_version_is_the_number_of_migrations() -> None:
