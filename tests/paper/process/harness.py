@@ -274,7 +274,7 @@ class DaemonHarness:
             return base.execute(sql).fetchall()
 
     def alerts(self) -> list[str]:
-        return [f"{level} {kind}: {text}" for level, kind, text in self.rows("select level, kind, message from alerts")]
+        return [f"{level} {kind}: {text}" for level, kind, text in self.query("select level, kind, message from alerts")]
 
     def requests(self, method: str = "", path: str = "", after: int = -1) -> list[dict[str, Any]]:
         """Those that the server answered, oldest first."""
@@ -295,5 +295,5 @@ class DaemonHarness:
         return [o for o in self.exchange.orders.values() if o.origin == "client" and part in o.client_order_id]
 
     def intended(self, bar: str, symbol: str) -> str:
-        ((quantity,),) = self.rows(f"select quantity from intents where bar = '{bar}' and symbol = '{symbol}'")
+        ((quantity,),) = self.query(f"select quantity from intents where bar = '{bar}' and symbol = '{symbol}'")
         return str(quantity)

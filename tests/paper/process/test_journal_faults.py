@@ -99,7 +99,7 @@ def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_order
             assert len(harness.requests("POST", "/v2/orders")) == sent
         log = (harness.folder / "daemon.log").read_text()
         assert "is locked" in log
-        assert "end that one" in log
+        assert "stop that one" in log
         assert "Traceback" not in log
         assert not written(harness, second)
         goes_on(harness)
