@@ -82,7 +82,7 @@ def pending_commands(store: Store) -> list[Command]:
 
 
 def record_result(store: Store, command: Command, result: CommandResult, at: datetime) -> None:
-    """Write the result of a command in a transaction of its own."""
+    """Write the result of a command in a separate transaction."""
     with store.write() as connection:
         add_result(connection, command, result, at)
 
