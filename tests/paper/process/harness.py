@@ -274,7 +274,9 @@ class DaemonHarness:
             return base.execute(sql).fetchall()
 
     def alerts(self) -> list[str]:
-        return [f"{level} {kind}: {text}" for level, kind, text in self.query("select level, kind, message from alerts")]
+        return [
+            f"{level} {kind}: {text}" for level, kind, text in self.query("select level, kind, message from alerts")
+        ]
 
     def requests(self, method: str = "", path: str = "", after: int = -1) -> list[dict[str, Any]]:
         """Those that the server answered, oldest first."""
