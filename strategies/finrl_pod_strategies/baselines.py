@@ -69,7 +69,7 @@ def run_baseline(
 ) -> BacktestResult:
     """Backtest one baseline on bars first to last.
 
-    The index runs on a market of its own with the same bars and fill rule, without the costs that need a volume or a
+    The index runs on a separate market with the same bars and fill rule, without the costs that need a volume or a
     number of shares (`index_rules`).
     """
     strategy = make_baseline(name)
