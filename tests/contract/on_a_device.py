@@ -140,10 +140,10 @@ def test_a_pipeline_with_its_learner_on_a_device() -> None:
     with fake_device() as device:
         make_here = functools.partial(make_env, device=device)
         with Pipeline(make_env, agent, seed=1, make_here=make_here) as pipeline:
-            start = pipeline._own().clone()
+            start = pipeline._acting_weights().clone()
             figures = pipeline.learn(200)
             assert pipeline.algorithm.device.type == NAME
             assert all(x.device.type == "cpu" for x in pipeline.algorithm.replay.data.values())
-            assert float((pipeline._own() - start).abs().max()) > 1e-3
-            assert torch.equal(pipeline._weights, pipeline._own().cpu())
+            assert float((pipeline._acting_weights() - start).abs().max()) > 1e-3
+            assert torch.equal(pipeline._weights, pipeline._acting_weights().cpu())
         assert figures.updates == 200 - 40
