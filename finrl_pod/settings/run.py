@@ -33,6 +33,8 @@ from finrl_pod.settings.constraints import (
     at_least_and_below,
     between,
     check_setting,
+    check_settings,
+    check_value,
     describe_settings,
     section,
     setting,
@@ -369,3 +371,22 @@ def _renamed(table: Any, names: Mapping[str, str]) -> Any:
 def load(path: Path) -> RunConfig:
     """Read a TOML config file. Raises ConfigError if it cannot be read, is not TOML, or has an invalid setting."""
     return parse(read_toml(path), str(path))
+
+
+def validate_tournament(config: TournamentConfig, cohorts: int = 1) -> None:
+    """Raise ConfigError for tournament settings out of range or inconsistent.
+
+    cohorts: number of cohorts that share the pods.
+    """
+    check_settings("tournament.", config)
+    check_value("tournament.", config, "champion", config.champion, between(1, config.leaderboard))
+    if config.exploit_fraction + config.reinit_fraction > 1 + 1e-9:
+        raise ConfigError(
+            "tournament.exploit_fraction and tournament.reinit_fraction may add up to 1 at most, got "
+            f"{config.exploit_fraction:g} and {config.reinit_fraction:g}; lower one of them"
+        )
+    if config.pods < cohorts:
+        raise ConfigError(
+            f"tournament.pods must be at least {cohorts}, one per cohort including [agent], got {config.pods}; "
+            "increase it or remove cohorts"
+        )

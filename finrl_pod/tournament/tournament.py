@@ -17,14 +17,13 @@ from finrl_pod import random
 from finrl_pod.errors import RunError
 from finrl_pod.files import to_plain
 from finrl_pod.settings.algorithm_configs import AgentConfig
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
 from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.leaderboard import Leaderboard, score_from_plain
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.settings import check
 from finrl_pod.types import Floats, MarketTensor, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
@@ -70,7 +69,7 @@ class Tournament:
 
         record: registers trials; called again for a generation that is repeated after a kill.
         """
-        check(config.tournament, cohorts=1 + len(config.cohorts))
+        validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
         self.record = record
         self.config, self.market, self.make_env = config, market, make_env
         self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report

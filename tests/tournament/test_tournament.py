@@ -17,10 +17,9 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.settings.run import TournamentConfig
+from finrl_pod.settings.run import TournamentConfig, validate_tournament
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.tournament.scoring import run_members, score_members
-from finrl_pod.tournament.settings import check
 from finrl_pod.tournament.tournament import Tournament
 from tests.tournament.tiny import SAMPLES, VALIDATION, tiny_config, tiny_market, tournament
 
@@ -267,10 +266,10 @@ def test_the_learning_curves_are_in_the_log(finished: Path) -> None:
 )
 def test_settings_out_of_range_are_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"tournament\.{setting} is out of its range, got {value}"):
-        check(TournamentConfig(**{setting: value}))
+        validate_tournament(TournamentConfig(**{setting: value}))
 
 
 def test_shares_beyond_all_pods_are_refused() -> None:
-    check(TournamentConfig(exploit_fraction=0.875, reinit_fraction=0.125))
+    validate_tournament(TournamentConfig(exploit_fraction=0.875, reinit_fraction=0.125))
     with pytest.raises(ConfigError, match=r"may add up to 1 at most, got 0\.9 and 0\.2"):
-        check(TournamentConfig(exploit_fraction=0.9, reinit_fraction=0.2))
+        validate_tournament(TournamentConfig(exploit_fraction=0.9, reinit_fraction=0.2))

@@ -19,11 +19,10 @@ from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import check as check_agent
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.settings import check as check_tournament
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
@@ -164,7 +163,7 @@ def training_env(config: RunConfig, market: MarketTensor, splits: Splits, member
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
     """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
-    check_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
     for agent in (config.agent, *config.cohorts):
         check_agent(agent, env)
