@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.options import Json, print_json, setting_option
 
 Data = Annotated[str | None, typer.Option(help="Panel of the store. Default: the run's panel, or sample.")]
-Cash = Annotated[float | None, typer.Option(min=0, help="Starting cash.")]
+Cash = Annotated[float | None, setting_option("environment.cash")]
 Setting = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Field of [environment], e.g. delay=2. Repeatable."),
@@ -37,7 +37,7 @@ def backtest(
     data: Data = None,
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, e.g. 2019-01-31.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
-    cost_bps: Annotated[float | None, typer.Option(min=0, help="Cost per side in basis points.")] = None,
+    cost_bps: Annotated[float | None, setting_option("environment.cost_bps")] = None,
     cash: Cash = None,
     setting: Setting = None,
     execution: Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from finrl_pod.settings.run import MAX_SEED
+from finrl_pod.settings.run import describe_setting
 
 
 class Device(StrEnum):
@@ -22,8 +22,17 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+def setting_option(path: str) -> Any:
+    """Return a typer option that overrides a setting; its help and range are those of the setting's declaration."""
+    declared = describe_setting(path)
+    constraint = declared.constraint
+    low, high = (constraint.low, constraint.high) if constraint is not None else (None, None)
+    text = f"{declared.comment[0].upper()}{declared.comment[1:]}. Default: {path} of the config."
+    return typer.Option(min=low, max=high, help=text)
+
+
 Out = Annotated[Path | None, typer.Option(help="Output folder; default: a new folder runs/NAME-TIME.")]
-Seed = Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Random seed; default: the config's seed.")]
+Seed = Annotated[int | None, setting_option("seed")]
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object to standard output.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")]
 OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA if available.")]
