@@ -10,7 +10,7 @@ FinrlPodError                 base; the command line prints the message and exit
 │   ├── JournalError          paper-trading journal missing, in use, not writable, of another account or version
 │   └── AddressNotAllowed     broker address not on the allow-list
 ├── BrokerError               2: problem between the client and a broker
-│   ├── BrokerUnavailable     outcome unknown: timeout, connection reset, 5xx, unreadable answer
+│   ├── BrokerUnavailable     outcome unknown: timeout, connection reset, 5xx, unreadable response
 │   ├── BrokerRejected        the broker rejected the request
 │   └── AuthenticationError   the broker rejected the API keys
 ├── SetupError                2: something on this machine is missing or unusable: a package, a device, a port, API keys
@@ -64,7 +64,7 @@ class BrokerError(FinrlPodError):
 
 
 class BrokerUnavailable(BrokerError):
-    """Outcome unknown: timeout, broken connection, server error or unreadable answer."""
+    """Outcome unknown: timeout, broken connection, server error or unreadable response."""
 
 
 class BrokerRejected(BrokerError):

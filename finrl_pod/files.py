@@ -18,7 +18,7 @@ from finrl_pod.errors import RunError
 def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace `path` by `data` atomically, or leave the existing file untouched.
 
-    mode: permission bits of the new file; by default everybody who may read the folder may read it.
+    mode: permission bits of the new file; by default readable by all users who can read the folder.
     Raises OSError; the folder must exist.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError:
         raise RunError(f"{path} is damaged: it is not JSON; restore it or start a new run") from None
     if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: it holds no object; restore it or start a new run")
+        raise RunError(f"{path} is damaged: it is not a JSON object; restore it or start a new run")
     return values
 
 

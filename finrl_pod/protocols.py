@@ -25,7 +25,7 @@ class DataSource(Protocol):
 
 @runtime_checkable
 class VecEnv(Protocol):
-    """A batched environment: all that a Learner needs. Implement this to train on an environment of your own.
+    """A batched environment: all that a Learner needs. Implement this to train on your own environment.
 
     members, envs: P x E environments are stepped together, E for each of P population members. member_ids: [P], ids
     that key the members' random streams, usually range(P).
@@ -87,7 +87,7 @@ class PooledVecEnv(VecEnv, Protocol):
 
 @runtime_checkable
 class MarketVecEnv(ResumableVecEnv, Protocol):
-    """A VecEnv on a market of N assets, with E = G * A accounts a member.
+    """A VecEnv on a market of N assets, with E = G * A accounts per member.
 
     Observations are (day, account): the A accounts of each of G groups share a day, whose features are read from the
     market's table instead of being copied into every row.
@@ -125,7 +125,7 @@ class DifferentiableVecEnv(MarketVecEnv, Protocol):
 
 
 def group_shape(env: VecEnv) -> tuple[int, int, int]:
-    """(P, G, A): members, groups that share a day, accounts of a group. Every environment is a group off a market."""
+    """(P, G, A): members, groups that share a day, accounts per group. Without a market each environment is a group."""
     return (env.members, env.groups, env.accounts) if isinstance(env, MarketVecEnv) else (env.members, env.envs, 1)
 
 

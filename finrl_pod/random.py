@@ -1,7 +1,7 @@
 """Random generators keyed by (seed, member, purpose).
 
-A member draws the same numbers whether it trains alone or in a population, and drawing more for one purpose does not
-shift the numbers of another.
+A member draws the same numbers whether it trains by itself or in a population, and drawing more for one purpose does
+not shift the numbers of another.
 """
 
 from __future__ import annotations

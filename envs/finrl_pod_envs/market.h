@@ -9,7 +9,7 @@ enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py: REWARDS
 // [T, N] tables have one row per bar; tables of void are in the dtype of the accounts.
 struct Market {
   int64_t members, groups, accounts, assets, reward;  // accounts: of a group
-  double cost_rate, cash, leverage, ruin, change_scale, smallest_growth;
+  double cost_rate, cash, leverage, ruin, change_scale, min_growth;
   const void *close, *fill;                 // [T, N] currency
   const void *tradable, *fillable, *ended;  // [T, N] of 0 and 1; null where all are (none has ended)
   const uint8_t* turbulent;                 // [T]; null where no bar is

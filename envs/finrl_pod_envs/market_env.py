@@ -71,7 +71,7 @@ class MarketEnv(ABC):
         self.market, self.config = market, config
         exact = config.whole_shares and config.buy_allocation == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
-        self.shown = dtype or torch.float32
+        self.output_dtype = dtype or torch.float32
         self.member_ids = tuple(members)
         self.members, self.envs = len(self.member_ids), envs or config.envs
         self.accounts = group or min(config.group, self.envs)
@@ -107,7 +107,7 @@ class MarketEnv(ABC):
 
     action_size: int
     actions = 0  # number of choices of a discrete action
-    action_kind: str  # "softmax": scores that become weights; "direct": taken as they are
+    action_kind: str  # "softmax": scores that become weights; "direct": used unchanged
 
     @abstractmethod
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -144,8 +144,8 @@ class MarketEnv(ABC):
             torch.ones_like(day),
             torch.full((p, g, a), self.config.cash, dtype=self.dtype, device=self.device),
             torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
-            self._fresh_memory((p, g, a)),
-            self._nothing_pending((p, g, a)),
+            self._initial_memory((p, g, a)),
+            self._no_pending_actions((p, g, a)),
         )
         return self._observe_state()
 
@@ -293,13 +293,13 @@ class MarketEnv(ABC):
         flat = (p, g * a)
         outcome = EnvStep(
             observation=self.observe(fresh),
-            reward=gain.reshape(flat).to(self.shown),
+            reward=gain.reshape(flat).to(self.output_dtype),
             terminated=ruined.reshape(flat),
             truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
             final_observation=self.observe(reached, worth),
-            equity=worth.reshape(flat).to(self.shown),
-            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self.shown),
-            cost=done.cost.reshape(flat).to(self.shown),
+            equity=worth.reshape(flat).to(self.output_dtype),
+            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self.output_dtype),
+            cost=done.cost.reshape(flat).to(self.output_dtype),
         )
         return fresh, outcome
 
@@ -310,7 +310,7 @@ class MarketEnv(ABC):
         worth = state.cash + values.sum(-1) if worth is None else worth
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
         account = account.reshape(self.members, self.envs, self.assets + 1)
-        return Observation(state.day, account.to(self.shown))
+        return Observation(state.day, account.to(self.output_dtype))
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
         """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
@@ -318,7 +318,7 @@ class MarketEnv(ABC):
             fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
         if self.turbulent is not None:
-            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed as any other decision
+            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
             turbulent = self.turbulent[decided][..., None, None]
             sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
             trades = torch.where(turbulent, sold, trades)
@@ -353,20 +353,20 @@ class MarketEnv(ABC):
         trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
         return torch.where(known.all(-1, keepdim=True), trades, 0.0), priority
 
-    def _nothing_pending(self, shape: tuple[int, int, int]) -> Tensor | None:
+    def _no_pending_actions(self, shape: tuple[int, int, int]) -> Tensor | None:
         if self.venue.delay == 1:
             return None
         size = (*shape, self.venue.delay - 1, self.action_size)
         return torch.full(size, torch.nan, dtype=self.dtype, device=self.device)
 
-    def _fresh_memory(self, shape: tuple[int, int, int]) -> Tensor | None:
+    def _initial_memory(self, shape: tuple[int, int, int]) -> Tensor | None:
         if self.config.reward != "differential_sharpe":
             return None
         return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:
-    """Raises ConfigError for a setting out of its range, or one that does not fit the market."""
+    """Raises ConfigError for a setting out of range or incompatible with the market."""
     check_settings("environment.", config)
     if (config.fill == "same_close") != (market.fill_rule == "same_close"):
         raise ConfigError(

@@ -178,7 +178,7 @@ struct Worker {
     T reward = (after - before) * T(m.change_scale);
     if (m.reward == LOG_RETURN) {
       const T ratio = before > 0 ? after / before : 0;
-      reward = std::log(ratio < T(m.smallest_growth) ? T(m.smallest_growth) : ratio);
+      reward = std::log(ratio < T(m.min_growth) ? T(m.min_growth) : ratio);
     }
     const T traded = proceeds + need * scale / (1 + rate);
     static_cast<T*>(s.reward)[e] = reward;
@@ -225,7 +225,7 @@ struct Worker {
     const T g_reward = value_or_zero(s.reward_gradient, e);
     T g_after = g_reward * T(m.change_scale), g_before = -g_after;
     if (m.reward == LOG_RETURN) {
-      const bool unclipped = before > 0 && after >= before * T(m.smallest_growth);
+      const bool unclipped = before > 0 && after >= before * T(m.min_growth);
       g_after = unclipped ? g_reward / after : 0;
       g_before = unclipped ? -g_reward / before : 0;
     }

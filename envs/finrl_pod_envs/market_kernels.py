@@ -1,7 +1,7 @@
 """Market environments in C++ on the CPU: the step (`market_step.cpp`) and its derivative (`market_gradient.cpp`).
 
 `MarketEnv.transition` in torch is the definition; property tests compare the kernels with it. The gradient takes a
-tenth of the time of autograd, because an account is worked through while it is in registers and only the inputs of a
+tenth of the time of autograd, because an account is processed while it is in registers and only the inputs of a
 step are kept. `make_step_kernel` and `make_gradient_kernel` return None for unsupported rules, on another
 device or dtype, and without a compiler.
 """
@@ -16,7 +16,7 @@ import torch
 
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.rewards import CHANGE_SCALE, SMALLEST_GROWTH
+from finrl_pod_envs.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod_envs.state import EnvState, KernelEnv
 
 STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") for name in ("step", "gradient"))
@@ -32,7 +32,7 @@ class _Market(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("members", "groups", "accounts", "assets", "reward")),
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
-        *((name, ctypes.c_double) for name in ("change_scale", "smallest_growth")),
+        *((name, ctypes.c_double) for name in ("change_scale", "min_growth")),
         *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
     ]
 
@@ -55,7 +55,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     config, dtype = env.config, env.dtype
     market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
     market.reward, market.cost_rate, market.cash = REWARDS[config.reward], env.rules.cost_rate, config.cash
-    market.leverage, market.change_scale, market.smallest_growth = config.leverage, CHANGE_SCALE, SMALLEST_GROWTH
+    market.leverage, market.change_scale, market.min_growth = config.leverage, CHANGE_SCALE, MIN_GROWTH
     used = slice(env.first, env.last + 1)
     tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
     if not bool(env.market.tradable[used].all()):
@@ -127,11 +127,11 @@ class StepKernel:
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
         market.features, market.width = features.data_ptr(), features[0].numel()
-        self._writes_rows = env.shown == features.dtype == torch.float32
+        self._writes_rows = env.output_dtype == features.dtype == torch.float32
         self._market_address = ctypes.addressof(market)
         # The pointers of `StepBuffers` in order: an array is set three times as fast as named fields.
         self._pointers = (ctypes.c_void_p * len(_StepBuffers._fields_))()
-        self._sizes = (env.dtype.itemsize, env.shown.itemsize)
+        self._sizes = (env.dtype.itemsize, env.output_dtype.itemsize)
         self._reused: list[_Outputs] = []
         self._turn = 0
 
@@ -165,7 +165,7 @@ class StepKernel:
         return out.state, out.result_with_ends if any_ended else out.result
 
     def _next_outputs(self) -> _Outputs:
-        """One of two buffers, in turn."""
+        """Return the two buffers alternately."""
         if not self._reused:
             self._reused = [_Outputs(self._env) for _ in range(2)]
         self._turn = 1 - self._turn
@@ -179,15 +179,15 @@ class StepKernel:
 class _Outputs:
     """Tensors that one step writes: the next state and the result, with or without ended episodes.
 
-    Few tensors are allocated and split into views, because allocating one takes as long as stepping forty accounts.
+    Few tensors are allocated and split into views, because one allocation takes as long as stepping forty accounts.
     """
 
     def __init__(self, env: KernelEnv) -> None:
-        p, g, e, n, shown = env.members, env.groups, env.envs, env.assets, env.shown
-        days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=shown)
+        p, g, e, n, dtype = env.members, env.groups, env.envs, env.assets, env.output_dtype
+        days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=dtype)
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
         shares = torch.empty(1, p, g, env.accounts, n, dtype=env.dtype)
-        accounts, flags = torch.empty(2, p, e, n + 1, dtype=shown), torch.empty(2, p, e, dtype=torch.bool)
+        accounts, flags = torch.empty(2, p, e, n + 1, dtype=dtype), torch.empty(2, p, e, dtype=torch.bool)
         stacked = (days, cash, shares, accounts, numbers, flags)
         self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
         reached, day, steps_left, rounds = days.unbind()
@@ -234,7 +234,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and config.kind == "portfolio"
         and config.buy_allocation == "proportional"
         and not config.whole_shares
-        and env.dtype == env.shown
+        and env.dtype == env.output_dtype
     )
     library = load(GRADIENT_SOURCE, _Market, _GradientBuffers) if supported else None
     return None if library is None else GradientKernel(library, env)

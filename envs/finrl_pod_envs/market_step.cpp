@@ -217,7 +217,7 @@ struct Worker {
     V reward = (after - before) * T(m.change_scale);
     if (m.reward == LOG_RETURN) {
       const V ratio = before > 0 ? after / before : zero;
-      reward = log<W>(clamp_min(ratio, broadcast<T, W>(m.smallest_growth)));
+      reward = log<W>(clamp_min(ratio, broadcast<T, W>(m.min_growth)));
     }
     scatter(static_cast<T*>(s.next_cash) + e0, cash_left, count);
     scatter(static_cast<S*>(s.reward) + e0, reward, count);

@@ -14,18 +14,18 @@ from finrl_pod.types import Tensor
 
 CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
 SHARPE_DECAY = 1 / 252  # of the moving moments of the differential Sharpe ratio: about a year of daily bars
-SMALLEST_GROWTH = 1e-6  # bounds the reward of ruin at log(1e-6)
+MIN_GROWTH = 1e-6  # bounds the reward of ruin at log(1e-6)
 
 Reward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 def log_growth(before: Tensor, after: Tensor) -> Tensor:
     """log(after / before), bounded below at log(1e-6), which is also returned for equity at or below zero."""
-    return _ratio(before, after).clamp(min=SMALLEST_GROWTH).log()
+    return _ratio(before, after).clamp(min=MIN_GROWTH).log()
 
 
 def _ratio(before: Tensor, after: Tensor) -> Tensor:
-    """after / before, 0 where before is not positive: two negative equities must not look like a gain."""
+    """after / before, 0 where before is not positive: the ratio of two negative equities would be a gain."""
     alive = before > 0
     return torch.where(alive, after, 0.0) / torch.where(alive, before, 1.0)
 

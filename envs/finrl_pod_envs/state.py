@@ -30,10 +30,10 @@ class EnvState(NamedTuple):
 
 
 class KernelEnv(Protocol):
-    """What a native kernel reads from a market environment: sizes, rules and price tables.
+    """Attributes of a market environment that native kernels read: sizes, rules and price tables.
 
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
-    range of decision bars. dtype: of accounts; shown: of what step returns. close, fill: [T, N] in `dtype`.
+    range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
     turbulent: [T] bool, bars at which everything is sold, or None.
     """
 
@@ -42,7 +42,7 @@ class KernelEnv(Protocol):
     rules: ExecutionRules
     device: torch.device
     dtype: torch.dtype
-    shown: torch.dtype
+    output_dtype: torch.dtype
     members: int
     envs: int
     groups: int

@@ -19,6 +19,7 @@ MINUTES_PER_DAY = 1440
 # Far beyond any quote, and small enough that products of prices, shares and volumes keep full precision.
 MIN_PRICE, MAX_PRICE, MAX_VOLUME = 1e-30, 1e30, 1e30
 SENTENCES_PER_KIND = 10
+# Panels store the sentences of their warnings, which are recognised by their text: changing one repeats it there.
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
-    return hard or (*_spacing(panel), *_jumps(panel), *_lives(panel), *_ranges(panel))
+    return hard or (*_spacing(panel), *_jumps(panel), *_lifetimes(panel), *_ranges(panel))
 
 
 def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
@@ -89,18 +90,18 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
             symbol, time = panel.symbols[n], panel.times[t]
             what = f"{where}{column} of {symbol} on {stamp(time, panel.bar)} is {values[t, n]:g}"
             kind = "hole" if holes[t, n] else "price"
-            rule = _rule_of(column, values[t, n])
+            rule = _value_rule(column, values[t, n])
             yield Flaw(kind, True, f"{what}: {rule}; correct it or leave the bar out", symbol, time)
 
 
-def _rule_of(column: str, value: float) -> str:
+def _value_rule(column: str, value: float) -> str:
     if np.isfinite(value) and value > 0:
         return (
             f"volumes must be at most {MAX_VOLUME:g}"
             if column == "volume"
             else f"prices must lie between {MIN_PRICE:g} and {MAX_PRICE:g}"
         )
-    return "volumes must not be negative, and finite" if column == "volume" else "prices must be above zero and finite"
+    return "volumes must be finite and not negative" if column == "volume" else "prices must be above zero and finite"
 
 
 def _benchmark(panel: Panel) -> Iterator[Flaw]:
@@ -113,7 +114,7 @@ def _benchmark(panel: Panel) -> Iterator[Flaw]:
         return
     for t in np.flatnonzero(~((benchmark.close >= MIN_PRICE) & (benchmark.close <= MAX_PRICE))):
         what = f"benchmark {benchmark.name} on {stamp(panel.times[t], panel.bar)} is {benchmark.close[t]:g}"
-        rule = _rule_of("close", benchmark.close[t])
+        rule = _value_rule("close", benchmark.close[t])
         yield Flaw("price", True, f"{what}: {rule}", benchmark.name, panel.times[t])
 
 
@@ -149,7 +150,7 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
         yield Flaw("jump", False, message, symbol, time)
 
 
-def _lives(panel: Panel) -> Iterator[Flaw]:
+def _lifetimes(panel: Panel) -> Iterator[Flaw]:
     """Tickers that start late, end early, have gaps, or have no bars."""
     for n, symbol in enumerate(panel.symbols):
         bars = np.flatnonzero(panel.tradable[:, n])

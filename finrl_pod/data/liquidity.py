@@ -34,7 +34,8 @@ def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
     `DEFAULT_VOLATILITY` before there are five.
 
     close: [T, N], > 0 where tradable [T, N]. Returns are taken between consecutive bars of the ticker, so that
-    gaps and bars before its start do not count as quiet ones; in gaps and after the end the last estimate is carried.
+    gaps and bars before its start do not count as zero returns; in gaps and after the end
+    the last estimate is carried.
     """
     import pandas as pd
 

@@ -173,7 +173,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
     import pyarrow.parquet as pq
 
     try:
-        # On this thread alone: a worker of Arrow's that still holds the bytes when the interpreter ends aborts it.
+        # Without Arrow's threads: one that still holds the bytes when the interpreter exits would abort it.
         table = pq.ParquetFile(pa.BufferReader(prices)).read(use_threads=False)
         values = {
             column: np.stack([table.column(f"{column}:{s}").to_numpy() for s in manifest.symbols], axis=1)

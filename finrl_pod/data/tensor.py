@@ -55,7 +55,7 @@ def build_market(
     if normaliser.feature_names != names:
         raise FeatureError(f"the normaliser was fitted for {normaliser.feature_names}, not for {names}; fit it again")
     raw = raw.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
-    close = _carried(panel.close, panel.tradable)
+    close = _carry_forward(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
     ended = _ended(panel.tradable)
     volumes = fill_volumes(panel, fillable, ended, fill)
@@ -72,7 +72,7 @@ def build_market(
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
-        first=_first(raw, panel.tradable, names),
+        first=_first_defined_bar(raw, panel.tradable, names),
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
@@ -144,7 +144,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
     )
 
 
-def _carried(close: Floats, tradable: Bools) -> Floats:
+def _carry_forward(close: Floats, tradable: Bools) -> Floats:
     """[T, N] closes carried forward over gaps and after the end; `_NO_PRICE` before the start."""
     bar = np.where(tradable, np.arange(len(close))[:, None], -1)
     latest = np.maximum.accumulate(bar, axis=0)
@@ -171,7 +171,7 @@ def _ended(tradable: Bools) -> Bools:
     return ended
 
 
-def _first(raw: Floats, tradable: Bools, names: tuple[str, ...]) -> int:
+def _first_defined_bar(raw: Floats, tradable: Bools, names: tuple[str, ...]) -> int:
     """First bar at which a tradable ticker has all features defined."""
     ready: Bools = np.any(tradable & np.isfinite(raw).all(axis=-1), axis=-1)
     if not ready.any():

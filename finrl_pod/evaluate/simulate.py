@@ -127,7 +127,7 @@ def simulate(
         if filled.traded is not nothing:
             before = equity(morning, shares, prices[i])
             turnover = torch.where(before > 0, filled.traded / before, nothing)
-        if venue.many_costs:
+        if venue.has_cost_models:
             parts.append(venue.attribution(first + i, filled.shares - shares, prices[i]))
         interest = morning - funds
         funds, shares = filled.cash, filled.shares

@@ -13,7 +13,7 @@ from finrl_pod.fake_alpaca.sessions import new_york
 from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, NOT_FOUND, ApiError, decimal_text, timestamp
 
 _BASIS_POINTS = Decimal(10_000)
-_MICROSECONDS = 1_000_000  # submission times of two orders differ by at least one, however fast they arrive
+_MICROSECONDS = 1_000_000  # submission times of two orders differ by at least one
 
 Listener = Callable[[str, dict[str, Any]], None]
 
@@ -176,7 +176,7 @@ def compute_balances(
 
 
 def opening_quantity(order: Order, held: Decimal) -> Decimal:
-    """Shares of an order that open exposure, beyond those that close what is held."""
+    """Shares of an order that open exposure: those beyond closing the existing position."""
     closable = max(-held * order.sign, Decimal(0))
     return max(order.remaining - closable, Decimal(0))
 
@@ -244,14 +244,14 @@ class Account:
         return max(abs(held) - sum(reserved, Decimal(0)), Decimal(0))
 
     def open_new_account(self, cash: Decimal) -> None:
-        """Replace the ledger by that of an account with another number and nothing but cash; orders are kept."""
+        """Replace the ledger by that of a new account with another number and only cash; orders are kept."""
         self.ledger = Ledger(cash, self._seed + self.account_number)
         self.account_number += 1
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
     def publish_order_event(self, event: str, order: Order, moment: float, **fill: Any) -> None:
-        """Send an event of an order to the listeners; an order that has ended leaves the open orders."""
+        """Send an event of an order to the listeners; a finished order is removed from the open orders."""
         self._executions += 1
         if not order.updated:
             order.updated = order.submitted

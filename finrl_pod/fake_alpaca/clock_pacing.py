@@ -1,4 +1,4 @@
-"""How fast the server's clock runs: at a fixed pace, slower while requests arrive, or following its client's sleep."""
+"""Pacing of the server's clock: at a fixed speed, slower while requests arrive, or following its client's sleep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import count
 
 from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
 
-_IDLE_SECONDS = 0.15  # real seconds without a request: a client that writes its journal in between still counts as busy
+_IDLE_SECONDS = 0.15  # real seconds without a request until a client is idle: time to write its journal
 _NEVER = 1e12  # simulated time that is never reached
 _LEASE_SECONDS = 0.5  # real: when the server process is stopped or starved, simulated time stops too
 _FOLLOWING_POLL_SECONDS = 0.001
@@ -43,7 +43,7 @@ class ClockPacer:
     def follow_client_sleep(self, awake_speed: float, asleep_speed: float) -> None:
         """Run at one speed while the client of the clock is awake, and at another until the end of each of its sleeps.
 
-        However slow the machine is, the client loses no simulated time.
+        The client loses no simulated time even on a slow machine.
         """
         self._idle_pace = None
         self._clock.set_pace(Pace(awake_speed, awake_speed), _LEASE_SECONDS)

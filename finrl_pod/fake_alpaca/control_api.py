@@ -1,4 +1,4 @@
-"""HTTP control API under /fake: faults, clock jumps, market conditions and foreign orders for tests and demos."""
+"""HTTP control API under /fake: faults, clock jumps, market conditions and external orders for tests and demos."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def control_routes(server: ControlledServer) -> list[web.RouteDef]:
             server.set_pace(Pace(change.get("slow", pace.slow), change.get("fast", pace.fast), pace.windows))
         return web.json_response({"now": server.clock.now().isoformat()})
 
-    async def submit_foreign_order(request: web.Request) -> web.Response:
-        """An order of another client on the same account."""
+    async def submit_external_order(request: web.Request) -> web.Response:
+        """Submit an order of another client to the same account."""
         order = server.exchange.submit(await request.json(), server.clock.seconds(), "foreign")
         return web.json_response(order.to_json())
 
@@ -102,7 +102,7 @@ def control_routes(server: ControlledServer) -> list[web.RouteDef]:
         web.post("/fake/faults", _with_error_responses(add_faults)),
         web.delete("/fake/faults", _with_error_responses(clear_faults)),
         web.post("/fake/clock", _with_error_responses(clock)),
-        web.post("/fake/orders", _with_error_responses(submit_foreign_order)),
+        web.post("/fake/orders", _with_error_responses(submit_external_order)),
         web.post("/fake/conditions", _with_error_responses(conditions)),
         web.post("/fake/reset", _with_error_responses(reset)),
         web.get("/fake/log", _with_error_responses(records)),
@@ -142,7 +142,7 @@ def _change_conditions(server: ControlledServer, change: Mapping[str, Any]) -> N
 def _with_error_responses(
     handler: Callable[[web.Request], Awaitable[web.Response]],
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The handler with errors of its input turned into JSON responses."""
+    """Wrap a handler: errors in its input become JSON responses."""
 
     async def handle(request: web.Request) -> web.Response:
         try:

@@ -1,6 +1,6 @@
 """The simulated broker and its market: accepts, fills, cancels, expires and replaces orders in simulated time.
 
-Nothing here reads a clock: every call is given the current time, and `advance` carries out in order what is due by
+No function reads a clock: every call takes the current time, and `advance` carries out in order what is due by
 then. The same calls at the same times give the same result. Random numbers are drawn for each client order id
 separately, so they do not depend on the order in which requests arrive.
 """
@@ -244,7 +244,7 @@ class Exchange(Account):
     # ---- state file -----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that a restarted server needs, as JSON values."""
+        """State needed to restart the server, as JSON values."""
         return {
             **super().state(),
             "due": self._queue.state(),

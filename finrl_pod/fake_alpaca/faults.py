@@ -42,7 +42,7 @@ class Fault:
 
     kind: see REQUEST_KINDS and STREAM_KINDS. method, path: of a request; path is a regular expression that may match
     anywhere. symbol, side: of the order in the body or message. event: of a stream message.
-    skip: matches to let pass first. times: matches to hit, 0 for all. probability: of hitting a match.
+    skip: matches to ignore first. times: matches to hit, 0 for all. probability: of hitting a match.
     status, body, headers: of the response. seconds: real seconds.
 
     Raises InputError for an unknown kind, an invalid regular expression, or a number out of range.

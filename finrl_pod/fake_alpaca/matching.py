@@ -1,4 +1,4 @@
-"""Where an order meets the market: when it fills, at what price and in how many parts.
+"""Order matching: when an order fills, at what price and in how many parts.
 
 Pure functions of an order and the price path of a session, a list of (UTC epoch seconds, raw price) corners.
 """
@@ -72,7 +72,7 @@ def fill_price(order: Order, path: PricePath, moment: float) -> Decimal:
 def first_part(order: Order, left: Decimal, conditions: MarketConditions, seed: int) -> tuple[Decimal, float]:
     """(shares that fill first, simulated seconds until the rest fills); the second is 0 if the order fills at once.
 
-    left: shares still to fill. The draw depends on the seed and the client order id alone.
+    left: shares still to fill. The draw depends only on the seed and the client order id.
     """
     if order.filled:
         return left, 0.0

@@ -1,4 +1,4 @@
-"""What happens to an order after it was accepted: it becomes new, fills, expires, is cancelled or replaced.
+"""Life cycle of an accepted order: it becomes new, fills, expires, is cancelled or replaced.
 
 `OrderLifecycle` schedules these events in the exchange's `EventQueue` and carries them out when they are due.
 """
@@ -120,7 +120,7 @@ class OrderLifecycle:
             self._queue.add(order.expires, "expire", order.id)
 
     def schedule_fill(self, order: Order, moment: float) -> None:
-        """Schedule what the session's price path does to the order: a fill, a lapse, or another try tomorrow."""
+        """Schedule the order's outcome on the session's price path: a fill, a lapse, or a retry next session."""
         session = self.session_for(moment)
         if session is None:
             return
@@ -142,7 +142,7 @@ class OrderLifecycle:
             self._queue.add(self._prices.sessions.next_open(session.open).open, "again", order.id)
 
     def close(self, order: Order, status: str, moment: float) -> None:
-        """End an order with a final status; what it has filled remains."""
+        """End an order with a final status; its fills remain."""
         order.status = status
         order.updated = moment
         order.moments["failed" if status == "rejected" else status] = moment

@@ -250,7 +250,7 @@ class DayTradeRule:
         return sum(day in {s.date.isoformat() for s in recent} for day in self.days)
 
     def check(self, order: Order, moment: float, equity: Decimal) -> None:
-        """Refuse a sale that would be a day trade too many."""
+        """Refuse a sale that would exceed the number of day trades."""
         today = new_york(moment).date().isoformat()
         same_day = order.side == "sell" and self.bought_on.get(order.symbol) == today
         if same_day and equity < _DAY_TRADER_MIN_EQUITY and self.count(moment) >= _MAX_DAY_TRADES:

@@ -1,4 +1,4 @@
-"""An order as the exchange stores it and as Alpaca's API writes it."""
+"""Orders: the record that the exchange stores, and its JSON in Alpaca's API."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Order(OrderTicket):
         return floor_shares((self.notional - self.value) / self.reserve)
 
     def to_json(self) -> dict[str, Any]:
-        """The order as the REST API and the stream write it."""
+        """JSON of the order in the REST API and the stream."""
         moments = {name: self._timestamp(name) for name in ("filled", "expired", "canceled", "failed", "replaced")}
         average = self.value / self.filled if self.filled else None
         return {
@@ -127,7 +127,7 @@ class Order(OrderTicket):
 
     @classmethod
     def from_state(cls, values: Mapping[str, Any]) -> Order:
-        """The order that `state` wrote."""
+        """Restore an order from the fields returned by `state`."""
         decimals = ("qty", "notional", "limit_price", "stop_price", "reserve", "filled", "value")
         fields: dict[str, Any] = {k: Decimal(v) if k in decimals and v is not None else v for k, v in values.items()}
         return cls(**fields)

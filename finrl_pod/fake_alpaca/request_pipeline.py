@@ -1,4 +1,4 @@
-"""What happens to every request around its handler: authentication, rate limit, faults, headers and the log."""
+"""Processing of every request around its handler: authentication, rate limit, faults, headers and the log."""
 
 from __future__ import annotations
 

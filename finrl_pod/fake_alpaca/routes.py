@@ -1,4 +1,4 @@
-"""Routes of the trading and market data APIs: which handler serves which method and path.
+"""Routes of the trading and market data APIs: the handler of each method and path.
 
 Handlers are plain functions of a request; `request_pipeline` adds authentication, limits, faults and the log.
 """

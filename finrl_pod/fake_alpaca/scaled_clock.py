@@ -54,7 +54,7 @@ class Pace:
 
     @property
     def _edges(self) -> list[float]:
-        # The dataclass is frozen but has no slots: the flat list is cached beside the fields.
+        # The dataclass is frozen but has no slots: the flat list is cached next to the fields.
         cached = self.__dict__.get("_cached_edges")
         if cached is None:
             cached = [edge for window in self.windows for edge in window]
@@ -188,14 +188,14 @@ class SleepMark:
 
     @classmethod
     def create(cls, clock: Path) -> SleepMark:
-        """Create the shared mark beside a clock file (server side)."""
+        """Create the shared mark next to a clock file (server side)."""
         path = _sleep_mark_path(clock)
         path.write_bytes(_SLEEP_MARK_FORMAT.pack(0.0))
         return cls.attach(clock)
 
     @classmethod
     def attach(cls, clock: Path) -> SleepMark:
-        """Open the mark beside a clock file (client side). Raises OSError or ValueError if there is none."""
+        """Open the mark next to a clock file (client side). Raises OSError or ValueError if there is none."""
         with _sleep_mark_path(clock).open("r+b") as file:
             return cls(mmap.mmap(file.fileno(), _SLEEP_MARK_FORMAT.size))
 

@@ -33,7 +33,7 @@ from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
 HOST = "127.0.0.1"
-_MIN_TICK_SECONDS = 0.0005  # real seconds between two looks at the event queue, at least
+_MIN_TICK_SECONDS = 0.0005  # minimum real seconds between two polls of the event queue
 _STATE_VERSION = 1
 _START_HOUR = 8  # New York time at which a server that is started on a date begins
 _THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server's thread

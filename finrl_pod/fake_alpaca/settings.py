@@ -1,4 +1,4 @@
-"""Settings of the fake server. Defaults are what Alpaca's paper accounts do, where that is documented."""
+"""Settings of the fake server. Defaults follow the documented behaviour of Alpaca's paper accounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finrl_pod.errors import InputError
 
 @dataclass(frozen=True)
 class CorporateAction:
-    """A split (`new` shares for `old`) or a cash dividend (`cash` dollars a share), effective before the open.
+    """A split (`new` shares for `old`) or a cash dividend (`cash` dollars per share), effective before the open.
 
     ex_date: date of a session, "YYYY-MM-DD". Raises InputError for a split ratio of 1 and for amounts of 0 or less.
     """
@@ -41,7 +41,7 @@ class Settings:
     """Settings of the account, the market, and the details about which Alpaca's documents and clients disagree.
 
     cash: dollars at the start. multiplier: 1 for a cash account, 2 or 4 for margin.
-    key, secret: what a client must send; empty accepts any non-empty value. seed: of every random number.
+    key, secret: API keys that a client must send; empty accepts any non-empty value. seed: of every random number.
     partial: probability that an order fills in two parts, at most `partial_gap` simulated seconds apart.
     fill_delay, cancel_delay: simulated seconds until a marketable order fills, or a cancel takes effect.
     cost_bps: fee on each fill in basis points, booked as a FEE activity (Alpaca charges none).

@@ -1,4 +1,4 @@
-"""How Alpaca's API writes errors, numbers, timestamps and ids, and how it reads query parameters."""
+"""Formats of Alpaca's API: errors, numbers, timestamps, ids and query parameters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 
 def decimal_text(value: Decimal | None) -> str | None:
-    """A number as the API writes it: plain digits, without an exponent or trailing zeros. None stays None."""
+    """Format a number for the API: plain digits, without an exponent or trailing zeros. None stays None."""
     if value is None:
         return None
     plain = format(value.normalize(), "f")
@@ -50,7 +50,7 @@ def timestamp(moment: float) -> str:
 
 @cache
 def asset_id(symbol: str) -> str:
-    """Id of a symbol's asset, a function of the symbol alone."""
+    """Id of a symbol's asset, a function of the symbol only."""
     return str(uuid.uuid5(ID_NAMESPACE, f"asset/{symbol}"))
 
 

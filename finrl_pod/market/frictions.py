@@ -11,7 +11,7 @@ from finrl_pod.market.execution import ExecutionRules, Fills, equity, split_purc
 from finrl_pod.types import Tensor
 
 NEWTON_STEPS = 6  # converges to rounding error from a start within a few percent
-SMALLEST_FRACTION = 1e-9  # of the requested buys: "as little as possible", where a minimum fee makes a step
+MIN_BUY_FRACTION = 1e-9  # of the requested buys: "as little as possible", where a minimum fee makes a step
 DUST = 1e-6  # of equity: with a minimum fee, smaller trades (rounding of targets) are dropped
 
 Total = Callable[[Tensor], Tensor]
@@ -136,7 +136,7 @@ def _affordable(
 
     one = torch.ones_like(funds)
     with torch.no_grad():
-        smallest = one * SMALLEST_FRACTION
+        smallest = one * MIN_BUY_FRACTION
         whole, least = bill(one), bill(smallest)
         enough = whole <= funds
         if bool(enough.all()):

@@ -97,7 +97,7 @@ class Venue:
         return cash
 
     @property
-    def many_costs(self) -> bool:
+    def has_cost_models(self) -> bool:
         """Whether there are cost models besides the proportional one."""
         return self.rules.frictions is not None and bool(self.rules.frictions.costs)
 

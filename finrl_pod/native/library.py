@@ -101,12 +101,12 @@ def _open(source: Path, compiler: str) -> ctypes.CDLL:
 
 
 def _sources(source: Path) -> list[Path]:
-    """The source, the headers beside it and the shared ones."""
+    """The source, the headers in its folder and the shared headers."""
     return [source, *sorted({*INCLUDE.glob("*.h"), *source.parent.glob("*.h")})]
 
 
 def _processor() -> bytes:
-    """What -march=native depends on."""
+    """Processor model and features, which -march=native depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -41,7 +41,7 @@ BASELINES: dict[str, Callable[[], Strategy]] = {
 }
 
 
-# Random strategies show what chance earns; a champion is not compared with them.
+# Random strategies show the results of chance; a champion is not compared with them.
 SEEDED_BASELINES: dict[str, Callable[[int], Strategy]] = {"random_weights": RandomWeights}
 
 
@@ -118,7 +118,7 @@ def index_panel(panel: Panel) -> Panel:
 
 
 def index_market(panel: Panel, fill: str = "next") -> tuple[Panel, MarketTensor]:
-    """Panel and market of the benchmark alone, without features.
+    """Panel and market of the benchmark only, without features.
 
     An index has no opening price: with fill="next" it fills at the next close even if stocks fill at an open.
     """

@@ -62,7 +62,7 @@ class Index:
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         if len(window.symbols) != 1:
             raise InputError(
-                f"the index baseline needs a market of the index alone, got {len(window.symbols)} symbols; "
+                f"the index baseline needs a market of the index only, got {len(window.symbols)} symbols; "
                 "build one with index_market"
             )
         return np.ones(1) if holds_only_cash(positions) and window.tradable[-1, 0] else None

@@ -12,9 +12,9 @@ from finrl_pod.types import Floats, Positions, Times, Window
 
 
 class ScheduledStrategy:
-    """Delegate each bar to the strategy that started last; it takes over the holdings of the one before.
+    """Delegate each bar to the strategy that started last, which takes over the current holdings.
 
-    Before the first start the account is left as it is. Trades at a change of strategies pay costs as any other.
+    Before the first start positions are left unchanged. Trades at a change of strategies pay costs like any other.
     """
 
     def __init__(self, schedule: Sequence[tuple[np.datetime64, Strategy]], name: str = "champion") -> None:
@@ -36,7 +36,7 @@ class ScheduledStrategy:
         self.lookback = None if None in lookbacks else max(bars for bars in lookbacks if bars is not None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
-        """Target weights [N] of the strategy in charge, or None before the first start."""
+        """Target weights [N] of the active strategy, or None before the first start."""
         current = int(np.searchsorted(self._starts, window.times[-1], "right")) - 1
         if current < 0:
             return None

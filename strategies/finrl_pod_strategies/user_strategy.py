@@ -1,4 +1,4 @@
-"""Strategies from users' own files, given as `file.py:Class`.
+"""Strategies from users' own files, named as `file.py:Class`.
 
 The file is imported and runs with the rights of the user who started the program: it is trusted code, without a
 sandbox. A backtest does guarantee that the strategy only gets copies of past data.

@@ -117,7 +117,7 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     assert [row.name for row in rows] == ["gate_ppo_2", "gate_untrained_2"]
     assert kept.read_text().startswith(first)
     assert len(kept.read_text().splitlines()) == 3
-    again = gate.run_world(2.0, "ppo", 7, CPU)
+    again = gate.run_market(2.0, "ppo", 7, CPU)
     assert {**again, "seconds": 0} == {**record, "seconds": 0}
     assert "edge 2, untrained, seed 7: " in capsys.readouterr().err
 
@@ -125,10 +125,10 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_champion_that_passes_selection_is_judged_by_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = gate.run_world(2.0, "ppo", 7, CPU)
+    refused = gate.run_market(2.0, "ppo", 7, CPU)
     lenient = dataclasses.replace(gate.CONFIG.gate, min_dsr=0.0, max_pbo=1.0)
     monkeypatch.setattr(gate, "CONFIG", dataclasses.replace(gate.CONFIG, gate=lenient))
-    judged = gate.run_world(2.0, "ppo", 7, CPU)
+    judged = gate.run_market(2.0, "ppo", 7, CPU)
     assert judged["rules"].keys() == {
         *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
         *("excess", "drawdown", "break_even", "audit"),

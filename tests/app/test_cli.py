@@ -94,7 +94,7 @@ def test_the_set_of_commands() -> None:
     top = {words[0] for words in commands()}
     trained = {"demo", "tournament", "train", "walkforward", "algorithms"}
     judged = {"backtest", "sweep", "audit", "promote", "trials"}
-    assert top == {*trained, *judged, "init", "data", "doctor", "bench", "paper", "dashboard"}
+    assert top == {*trained, *judged, "init", "migrate", "data", "doctor", "bench", "paper", "dashboard"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -1,4 +1,4 @@
-"""Run the benchmarks with torch, numpy and pandas alone: `python -m finrl_pod_app.bench`."""
+"""Run the benchmarks with torch, numpy and pandas only: `python -m finrl_pod_app.bench`."""
 
 import sys
 

@@ -55,9 +55,9 @@ class BacktestSettings:
 
     def check(self) -> None:
         """Raise ConfigError for a setting out of range."""
-        for name, least in (("variations", 1), ("assets", 1), ("days", 3), ("runs", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name} must be at least {least}, got {getattr(self, name)}")
+        for name, minimum in (("variations", 1), ("assets", 1), ("days", 3), ("runs", 1)):
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"--{name} must be at least {minimum}, got {getattr(self, name)}")
 
 
 def backtest_rows(settings: BacktestSettings) -> list[Row]:
@@ -181,5 +181,5 @@ def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> di
     if done.returncode:
         message = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise SetupError(f"--peer {peer} failed: {message}; install vectorbt and bt there, or choose another")
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return answer
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result

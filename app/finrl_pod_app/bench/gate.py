@@ -60,7 +60,7 @@ def config_of(learner: str, seed: int) -> RunConfig:
     )
 
 
-def run_world(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
+def run_market(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
     """Run one market from prices to verdict in a temporary folder with its own registry; return plain values."""
     # The pipeline needs more packages than the core: import it here.
     from finrl_pod.promotion.trial_registry import TrialRegistry
@@ -132,7 +132,7 @@ def gate_rows(
             for learner in learners:
                 if (edge, learner, seed) in done:
                     continue
-                record = run_world(edge, learner, seed, device)
+                record = run_market(edge, learner, seed, device)
                 append(kept, record)
                 failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
                 outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"

@@ -115,7 +115,7 @@ def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
 
 
 def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Share of the oracle's mean log growth a bar that agents reach on the years they did not see."""
+    """Measure the share of the oracle's mean log growth per bar that agents reach out of sample."""
     _, market, train_last = sample_market()
     captures, seconds, samples, oracle = [], [], 0, 0.0
     for seed in range(seeds):

@@ -33,9 +33,9 @@ class PipelineSettings:
 
     def check(self) -> None:
         """Raise ConfigError for a setting out of range."""
-        for name, least in (("steps", 2 * LEARNING_STARTS), ("envs", 1), ("width", 1), ("runs", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name} must be {least} or more, got {getattr(self, name)}")
+        for name, minimum in (("steps", 2 * LEARNING_STARTS), ("envs", 1), ("width", 1), ("runs", 1)):
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"--{name} must be at least {minimum}, got {getattr(self, name)}")
 
 
 def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]:
@@ -56,7 +56,8 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
         each["async"].append(rates)
         figures.append(done)
         log_progress(
-            f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s in turn, {rates[0]:,.0f} at once"
+            f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s alternately, "
+            f"{rates[0]:,.0f} concurrently"
         )
     known = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": config.gradient_steps / settings.envs}
     rows = []

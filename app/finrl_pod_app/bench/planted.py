@@ -47,13 +47,13 @@ def planted_market(
     seed: int, bars: int = BARS, assets: int = ASSETS, information: float = INFORMATION
 ) -> tuple[MarketTensor, int]:
     """Return a market with the features return_1 and signal, and the last bar of its training half."""
-    world = planted(seed, bars, assets, information=information)
+    data = planted(seed, bars, assets, information=information)
     train_last = bars // 2 - 1
     times = np.datetime64("1970-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
     symbols = [f"S{n:02d}" for n in range(assets)]
-    panel = make_panel(times, symbols, {"close": world.close}, name="planted", source=f"planted signal, seed {seed}")
+    panel = make_panel(times, symbols, {"close": data.close}, name="planted", source=f"planted signal, seed {seed}")
     market = build_market(panel, ("return_1",), (0, train_last))
-    return with_extra_feature(market, "signal", world.signal, (0, train_last)), train_last
+    return with_extra_feature(market, "signal", data.signal, (0, train_last)), train_last
 
 
 def attainable_growth(market: MarketTensor, first: int, last: int, rules: ExecutionRules) -> AttainableGrowth:

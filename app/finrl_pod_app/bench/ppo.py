@@ -36,8 +36,8 @@ def population_rows(settings: SpeedSettings, device: torch.device) -> list[Row]:
     Runs are interleaved, so that a change of the machine's speed affects both.
     """
     settings.check()
-    alone = replace(settings, members=1)
-    (many, samples), (one, _) = _work(settings, device), _work(alone, device)
+    single = replace(settings, members=1)
+    (many, samples), (one, _) = _work(settings, device), _work(single, device)
     many(), one()
     each: dict[int, list[float]] = {settings.members: [], 1: []}
     for _ in range(settings.runs):
@@ -47,7 +47,7 @@ def population_rows(settings: SpeedSettings, device: torch.device) -> list[Row]:
     config = _config(settings, samples)
     return [
         median_row("population_samples", each[settings.members], "samples/s", config),
-        median_row("population_samples_alone", each[1], "samples/s", _config(alone, samples)),
+        median_row("population_samples_alone", each[1], "samples/s", _config(single, samples)),
         median_row("population_ratio", ratios, "of one member's rate", config),
     ]
 

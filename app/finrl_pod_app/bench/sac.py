@@ -1,4 +1,4 @@
-"""Updates a second of soft actor-critic from a filled replay, beside Stable-Baselines3's where that is installed."""
+"""Benchmark of soft actor-critic: updates/s from a full replay buffer, compared with Stable-Baselines3 if installed."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from finrl_pod.types import EnvStep
 from finrl_pod_app.bench.rows import Row, median_row
 from finrl_pod_app.bench.training import log_progress
 
-ROW, ACTIONS = 11, 3  # of Hopper
-FILLED = 10_000  # transitions
-WIDTHS = ((256, 256), (64, 64))
-MANY = 8
+OBSERVATION_SIZE, ACTION_SIZE = 11, 3  # of Hopper
+BUFFER_SIZE = 10_000  # transitions
+HIDDEN_LAYERS = ((256, 256), (64, 64))
+MEMBERS = 8
 SECONDS_PER_RUN = 1.0
 
 
 @dataclass(frozen=True)
 class SacSettings:
-    """The flags of `bench sac`. batch: samples of an update. runs: repetitions, of which the median is taken."""
+    """Flags of `bench sac`. batch: samples per update. runs: repetitions; the median is reported."""
 
     batch: int = 256
     runs: int = 5
 
     def check(self) -> None:
-        """Raises ConfigError for a setting out of its range."""
+        """Raise ConfigError for a setting out of range."""
         for name in ("batch", "runs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
 
 
-class _Sizes:
-    """An environment that only says its sizes: nothing is stepped here."""
+class _EnvShape:
+    """An environment that has only sizes and cannot be stepped."""
 
     def __init__(self, members: int, device: torch.device) -> None:
         self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
-        self.action_kind, self.action_size, self.actions = "direct", ACTIONS, 0
-        self.observation_size, self.device = ROW, device
+        self.action_kind, self.action_size, self.actions = "direct", ACTION_SIZE, 0
+        self.observation_size, self.device = OBSERVATION_SIZE, device
 
     def reset(self, seed: int) -> torch.Tensor:
         raise NotImplementedError
@@ -55,36 +55,41 @@ class _Sizes:
         raise NotImplementedError
 
 
-Work = Callable[[int], None]  # so many updates
+Work = Callable[[int], None]  # runs the given number of updates
 
 
 def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
-    """Ours and theirs take turns, so that a machine that slows down slows both; ratios are of neighbouring runs."""
+    """Measure updates/s of each network size for one member and several, and the ratio to Stable-Baselines3.
+
+    Runs are interleaved, so that a change of the machine's speed affects all; ratios compare neighbouring runs.
+    """
     settings.check()
-    known = asdict(settings) | {"row": ROW, "actions": ACTIONS, "threads": torch.get_num_threads()}
-    theirs = importlib.util.find_spec("stable_baselines3") is not None
+    known = asdict(settings) | {"row": OBSERVATION_SIZE, "actions": ACTION_SIZE, "threads": torch.get_num_threads()}
+    has_sb3 = importlib.util.find_spec("stable_baselines3") is not None
     rows: list[Row] = []
-    for width in WIDTHS:
-        name = f"sac_{width[0]}"
-        sides: dict[str, Work] = {name: _ours(settings, 1, width, device)}
-        if theirs:
-            sides[f"sb3_{name}"] = _sb3(settings, width, device)
-        if width == WIDTHS[-1]:
-            sides[f"{name}_x{MANY}"] = _ours(settings, MANY, width, device)
+    for hidden in HIDDEN_LAYERS:
+        name = f"sac_{hidden[0]}"
+        sides: dict[str, Work] = {name: _train_ours(settings, 1, hidden, device)}
+        if has_sb3:
+            sides[f"sb3_{name}"] = _train_sb3(settings, hidden, device)
+        if hidden == HIDDEN_LAYERS[-1]:
+            sides[f"{name}_x{MEMBERS}"] = _train_ours(settings, MEMBERS, hidden, device)
         each = _interleaved(sides, settings.runs, device)
-        config = {**known, "hidden": list(width)}
+        config = {**known, "hidden": list(hidden)}
         rows += [median_row(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
-        if theirs:
+        if has_sb3:
             ratios = [a / b for a, b in zip(each[name], each[f"sb3_{name}"], strict=True)]
             rows.append(median_row(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
-        if width == WIDTHS[-1]:
-            times = [a / b for a, b in zip(each[name], each[f"{name}_x{MANY}"], strict=True)]
-            rows.append(median_row(f"{name}_x{MANY}_time", times, "times one member's", {**config, "members": MANY}))
+        if hidden == HIDDEN_LAYERS[-1]:
+            times = [a / b for a, b in zip(each[name], each[f"{name}_x{MEMBERS}"], strict=True)]
+            rows.append(
+                median_row(f"{name}_x{MEMBERS}_time", times, "times one member's", {**config, "members": MEMBERS})
+            )
     return rows
 
 
 def _interleaved(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
-    """Updates a second of every side, in turns of about equal time."""
+    """Measure updates/s of each implementation, alternating after about `SECONDS_PER_RUN`."""
     counts = {}
     for side, work in sides.items():
         work(20)
@@ -105,17 +110,17 @@ def _rate(work: Work, updates: int, device: torch.device) -> float:
     return updates / (time.perf_counter() - began)
 
 
-def _ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
+def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
     config = SACConfig(
-        policy="mlp", hidden=hidden, batch_size=settings.batch, buffer_size=FILLED, learning_starts=0,
+        policy="mlp", hidden=hidden, batch_size=settings.batch, buffer_size=BUFFER_SIZE, learning_starts=0,
         learning_rate=3e-4, gamma=0.99, scale_rewards=False, max_grad_norm=1e9,
     )  # fmt: skip
-    algorithm = make_algorithm(config, _Sizes(members, device))
+    algorithm = make_algorithm(config, _EnvShape(members, device))
     assert isinstance(algorithm, OffPolicy)
     stream = torch.Generator(device).manual_seed(0)
     fields = algorithm.replay.data
     items = {
-        key: torch.randn(members, FILLED, *x.shape[2:], generator=stream, device=device).to(x.dtype)
+        key: torch.randn(members, BUFFER_SIZE, *x.shape[2:], generator=stream, device=device).to(x.dtype)
         for key, x in fields.items()
     }
     algorithm.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 2})
@@ -126,26 +131,26 @@ def _ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: 
     return work
 
 
-def _sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.device) -> Work:
+def _train_sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.device) -> Work:
     import gymnasium
     from stable_baselines3 import SAC
     from stable_baselines3.common.logger import configure
 
-    class Still(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-10, 10, (ROW,), np.float32)
-        action_space = gymnasium.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+    class SpacesOnly(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-10, 10, (OBSERVATION_SIZE,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
 
     model = SAC(
-        "MlpPolicy", Still(), batch_size=settings.batch, buffer_size=FILLED, policy_kwargs={"net_arch": list(hidden)},
-        device=device, seed=0,
+        "MlpPolicy", SpacesOnly(), batch_size=settings.batch, buffer_size=BUFFER_SIZE,
+        policy_kwargs={"net_arch": list(hidden)}, device=device, seed=0,
     )  # fmt: skip
     model.set_logger(configure(None, []))
     rng = np.random.default_rng(0)
-    for _ in range(FILLED):
-        row, following = rng.standard_normal((2, 1, ROW)).astype(np.float32)
-        action, reward = np.tanh(rng.standard_normal((1, ACTIONS))).astype(np.float32), rng.standard_normal(1)
+    for _ in range(BUFFER_SIZE):
+        obs, next_obs = rng.standard_normal((2, 1, OBSERVATION_SIZE)).astype(np.float32)
+        action, reward = np.tanh(rng.standard_normal((1, ACTION_SIZE))).astype(np.float32), rng.standard_normal(1)
         assert model.replay_buffer is not None
-        model.replay_buffer.add(row, following, action, reward, reward > 2, [{}])
+        model.replay_buffer.add(obs, next_obs, action, reward, reward > 2, [{}])
 
     def work(updates: int) -> None:
         model.train(gradient_steps=updates, batch_size=settings.batch)

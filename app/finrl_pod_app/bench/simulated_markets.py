@@ -14,7 +14,7 @@ START = 100.0  # initial price of every asset
 REWARD_LAG = 2  # a decision at t fills at t+1 and earns the return to t+2
 
 
-class PlantedWorld(NamedTuple):
+class PlantedMarket(NamedTuple):
     """signal [T, N], known at bar t; returns [T, N], simple, from bar t-1 to t; close [T, N]."""
 
     signal: Floats
@@ -30,7 +30,7 @@ def planted(
     persistence: float = 0.95,
     information: float = 0.05,
     volatility: float = 0.015,
-) -> PlantedWorld:
+) -> PlantedMarket:
     """Simulate a signal that weakly predicts the return earned by a decision.
 
         s[t] = persistence s[t-1] + sqrt(1 - persistence^2) e[t]
@@ -49,7 +49,7 @@ def planted(
     earned = volatility * (information * signal + np.sqrt(1 - information**2) * noise)
     returns = np.zeros((bars, assets))
     returns[REWARD_LAG:] = earned[:-REWARD_LAG]
-    return PlantedWorld(signal, returns, prices(returns))
+    return PlantedMarket(signal, returns, prices(returns))
 
 
 def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
@@ -57,7 +57,7 @@ def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
 
     returns: historical returns [R, N]. Each asset's mean is replaced by the common mean, then rows are drawn with
     replacement: volatilities, correlations and fat tails are kept, means and order in time are not. (Shuffling rows
-    alone would keep the means, and with them the survivorship bias.)
+    only would keep the means, and with them the survivorship bias.)
     """
     rng = np.random.default_rng(random.key(seed, 0, "world without edge"))
     level: Floats = returns - returns.mean(0) + returns.mean()

@@ -44,7 +44,7 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the table of strategies, the verdict and the path of the report, from the contents of report.json."""
     console = make_console()
     columns = list(STRATEGY_COLUMNS)
-    # A truncated number is wrong: on a narrow terminal whole columns are dropped instead.
+    # A truncated number would be misread: on a narrow terminal whole columns are dropped instead.
     unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
     for optional in OPTIONAL_COLUMNS:
         if console.measure(_table(document, columns), options=unbounded).maximum <= console.width:
@@ -64,7 +64,7 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     elif looks := document.get("looks"):
         count = "1 look" if looks == 1 else f"{looks} looks"
         console.print(
-            f"The trial registry counts {count} at these bars; each further look raises the bar for a verdict on them."
+            f"The trial registry counts {count} at these bars; each further look makes the promotion rules stricter."
         )
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
@@ -186,7 +186,7 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
 
 
 def progress_summary(progress: Progress) -> str:
-    """Return speed, best score and time left as one line; what is unknown is left out."""
+    """Return speed, best score and time left as one line; unknown values are left out."""
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
         words.append(f"best validation Sharpe {progress.best:.2f}")

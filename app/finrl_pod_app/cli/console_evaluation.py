@@ -88,7 +88,7 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     for entry in data_sets:
         if entry["same_market"]:
             others = ", ".join(name[:12] if len(name) == SHA256_DIGITS else name for name in entry["same_market"])
-            line = f"{_name(entry)} shows the same market as {others}: looks at either count for both."
+            line = f"{_name(entry)} is the same market as {others}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
 
 

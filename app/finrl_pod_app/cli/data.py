@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from finrl_pod_app.cli.options import Json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,12 +22,10 @@ HARD_FLAWS = 1
 
 app = typer.Typer(help="Fetch, import, list and check prices.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
-Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of a panel, see `finrl-pod data list`.")]
-NewName = Annotated[
-    str, typer.Option("--name", help="Name to store it under; replaces an existing panel of that name.")
-]
+Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of a panel; see `finrl-pod data list`.")]
+NewName = Annotated[str, typer.Option("--name", help="Name of the stored panel; replaces an existing one.")]
 
 
 @app.command("list", epilog="Example: finrl-pod data list --json")
@@ -68,7 +68,7 @@ def show(name: Stored, as_json: Json = False) -> None:
 def fetch(
     source: Annotated[str, typer.Option(help="yfinance or alpaca (keys: APCA_API_KEY_ID and APCA_API_SECRET_KEY).")],
     symbols: Annotated[str, typer.Option(help="Tickers, separated by commas.")],
-    start: Annotated[str, typer.Option(help="First date, such as 2015-01-01.")],
+    start: Annotated[str, typer.Option(help="First date, e.g. 2015-01-01.")],
     end: Annotated[str, typer.Option(help="Last date, inclusive.")],
     name: NewName,
     bar: Bar = "1d",
@@ -87,7 +87,7 @@ def fetch(
     if first > last:
         raise DataError(f"--start {start} is after --end {end}: swap the dates")
     store = Store()
-    # A name that cannot be used is refused before minutes of fetching.
+    # Check the name before fetching, which can take minutes.
     store.check_name(name)
     panel = open_source(source).fetch(tickers, first, last, bar)
     query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
@@ -114,7 +114,7 @@ def import_file(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a file of prices and store it. Errors name the line, and nothing is stored."""
+    """Check a file of prices and store it. Errors name the line; nothing is stored then."""
     from finrl_pod.data.sources.files import read_file
     from finrl_pod.data.store import Store
 
@@ -127,7 +127,7 @@ def import_file(
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
 def check_panel(name: Stored, as_json: Json = False) -> None:
-    """Check a stored panel; exit code 1 if a flaw makes it unusable, else 0."""
+    """Check a stored panel; exit code 1 if a flaw makes it unusable."""
     from finrl_pod.data.flaws import check, sentences
     from finrl_pod.data.store import Store
 
@@ -144,10 +144,10 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        verdict = "must not be used" if hard else "can be used"
-        table = Table(title=Text(f"{name} {verdict}"), title_justify="left", header_style="bold")
+        outcome = "is unusable" if hard else "is usable"
+        table = Table(title=Text(f"{name} {outcome}"), title_justify="left", header_style="bold")
         table.add_column("flaw", no_wrap=True)
-        table.add_column("what")
+        table.add_column("description")
         for flaw in flaws:
             table.add_row(flaw.kind, Text(flaw.message), style="red" if flaw.hard else "")
         for sentence in stated:
@@ -204,5 +204,5 @@ def _print_json(value: Mapping[str, Any]) -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    # Without a terminal to fit into, a table in a log or a pipe keeps all its columns.
+    # In a log or a pipe a table keeps all its columns.
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Device
+from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume
 
 REFUSED = 1
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
 
 
 def audit(
@@ -21,9 +19,7 @@ def audit(
         typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment: portfolio or stock_trading.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Panel of the store for --strategy and --env; by default sample.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Stored panel for --strategy and --env; default: sample.")] = None,
     probes: Annotated[int, typer.Option(min=1, help="Number of bars after which later prices are changed.")] = 12,
     warm_up: Annotated[int, typer.Option(min=1, help="Bars of history that decisions may depend on.")] = 756,
     as_json: Json = False,
@@ -36,7 +32,7 @@ def audit(
     from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
-        raise InputError("audit takes exactly one of a run directory, --strategy NAME and --env KIND")
+        raise InputError("audit needs exactly one of a run directory, --strategy NAME and --env KIND")
     if run_dir is not None and data is not None:
         raise InputError("a run is audited on its own data; leave out --data")
     with console.step_display(quiet=as_json) as on_step:
@@ -74,7 +70,7 @@ def promote(
 
 
 def trials(
-    data: Annotated[str | None, typer.Option(help="Panel of the store. Default: all data sets.")] = None,
+    data: Annotated[str | None, typer.Option(help="Stored panel; default: all data sets.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the number of trials on each data set, and every look at a test period."""
@@ -92,12 +88,12 @@ def trials(
 
 
 def walkforward(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings; `finrl-pod init` writes them.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the walk-forward. Default: runs/ and the time.")] = None,
+    config: ConfigFile,
+    out: Out = None,
     folds: Annotated[int, typer.Option(min=1, help="Number of test periods, each with its own training.")] = 6,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per fold, starting from the config's seed.")] = 3,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted walk-forward in --out.")] = False,
-    device: Annotated[Device, typer.Option(help="auto takes a CUDA device where there is one.")] = Device.auto,
+    resume: Resume = False,
+    device: OnDevice = Device.auto,
     as_json: Json = False,
 ) -> None:
     """Retrain on each fold and test on the bars that follow; apply the gate to the combined equity curve."""

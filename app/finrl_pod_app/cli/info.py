@@ -26,17 +26,17 @@ def init(
 def migrate(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Run folders, agents, configs, trial registers or journals."),
+        typer.Argument(metavar="PATH...", help="Run folders, agents, configs, trial registries or journals."),
     ],
     backup: Annotated[
-        Path | None, typer.Option(help="Folder for the former files; default: PATH.bak-YYYYMMDD beside each path.")
+        Path | None, typer.Option(help="Backup folder for the old files; default: PATH.bak-YYYYMMDD next to each.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert files of earlier versions to the current format.
 
-    Converts setting names in configs (comments are kept), runs, agents saved by the API, trial registers and journals
-    of paper trading. Former files are backed up first; converting again changes nothing.
+    Converts setting names in configs (comments are kept), runs, agents saved by the API, trial registries and journals
+    of paper trading. Old files are backed up first; converting again changes nothing.
     """
     from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.services.migrate import migrate as convert
@@ -66,9 +66,9 @@ def algorithms(
 
     if as_json:
         rows = []
-        for facts in ALGORITHMS.values():
-            row = {name: value for name, value in vars(facts).items() if name != "record"}
-            defaults = facts.record(algorithm=facts.name)
+        for info in ALGORITHMS.values():
+            row = {name: value for name, value in vars(info).items() if name != "record"}
+            defaults = info.record(algorithm=info.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
         print_json({"algorithms": rows, "add_ons": [dataclasses.asdict(part) for part in EXTENSIONS.values()]})
@@ -78,10 +78,10 @@ def algorithms(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
-    for column in ("algorithm", "kind", "actions", "what it is", "source"):
+    for column in ("algorithm", "kind", "actions", "description", "source"):
         table.add_column(column, no_wrap=column in ("algorithm", "kind", "actions"))
-    for facts in ALGORITHMS.values():
-        table.add_row(facts.name, facts.kind, facts.actions, facts.summary, facts.source)
+    for info in ALGORITHMS.values():
+        table.add_row(info.name, info.kind, info.actions, info.summary, info.source)
     for part in EXTENSIONS.values():
         table.add_row(part.name, "add-on", "continuous", f"{part.summary} ({', '.join(part.algorithms)})", part.source)
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)

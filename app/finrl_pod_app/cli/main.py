@@ -86,8 +86,8 @@ def _options(
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done; 1: the answer is no (audit failed, champion refused); 2: bad input or environment, with a one-line message
-    on standard error; 130: interrupted.
+    0: done; 1: negative result (audit failed, champion not promoted); 2: bad input or environment, with a
+    one-line message on standard error; 130: interrupted.
     """
     gc.set_threshold(GC_THRESHOLD)
     if sys.stdout is None:  # closed by the shell; run the command anyway

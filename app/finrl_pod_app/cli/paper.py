@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finrl_pod_app.cli.fake_alpaca import fake_alpaca
-from finrl_pod_app.cli.options import print_json
+from finrl_pod_app.cli.options import Json, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.commands import CommandName
@@ -21,7 +21,7 @@ POLL_INTERVAL = 0.1  # seconds between two checks for a command's result
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config of the daemon; see docs/paper-trading.md.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
+
 Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's result.")]
 DEFAULT = Path("paper.toml")
 
@@ -44,7 +44,7 @@ def run(
 
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
 def status(config: Config = DEFAULT, as_json: Json = False) -> None:
-    """Show account, positions, open orders, state and the last alerts, also while the daemon is down."""
+    """Show account, positions, open orders, state and recent alerts, also while the daemon is down."""
     from finrl_pod.paper.monitoring.status import status as read_status
 
     settings, store = _open(config)
@@ -63,7 +63,7 @@ def orders(
     last: Annotated[int, typer.Option(min=1, help="Number of newest orders to list.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List the orders of the journal, the newest last."""
+    """List the orders of the journal, newest last."""
     from finrl_pod.paper.monitoring.status import orders as read_orders
 
     _, store = _open(config)
@@ -78,10 +78,10 @@ def orders(
 
 @app.command("halt", epilog="Example: finrl-pod paper halt paper.toml")
 def halt(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -> None:
-    """Send no more orders and cancel own live ones until `resume`. Takes effect at once, even if the daemon is down."""
+    """Stop sending orders and cancel the daemon's live orders until `resume`. Also works while the daemon is down."""
     from finrl_pod.paper.journal.commands import CommandName
 
-    # No result is no failure: without a daemon there are no orders, and a starting daemon reads the halt first.
+    # A missing result is not a failure: without a daemon there are no orders, and a starting one reads the halt first.
     _submit(_open(config)[1], CommandName.HALT, wait, as_json=as_json)
 
 
@@ -97,12 +97,12 @@ def resume(config: Config = DEFAULT, wait: Wait = 10.0, as_json: Json = False) -
 def reconcile(
     config: Config = DEFAULT,
     acknowledge: Annotated[
-        bool, typer.Option("--acknowledge", help="Accept the account as it is: differences become external holdings.")
+        bool, typer.Option("--acknowledge", help="Accept the account's state: differences become external holdings.")
     ] = False,
     wait: Wait = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Compare the journal with the broker. Exit code 1 if they disagree or no daemon answers."""
+    """Compare the journal with the broker. Exit code 1 if they disagree or no daemon responds."""
     from finrl_pod.paper.journal.commands import CommandName
 
     name = CommandName.ACKNOWLEDGE if acknowledge else CommandName.RECONCILE
@@ -111,9 +111,9 @@ def reconcile(
 
 @app.command("flatten", epilog="Example: finrl-pod paper flatten paper.toml")
 def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) -> None:
-    """Sell own shares only; nothing is bought afterwards until `resume`.
+    """Sell all shares the daemon bought; nothing is bought until `resume`.
 
-    Exit code 1 if it was refused or no daemon answers.
+    Exit code 1 if it was refused or no daemon responds.
     """
     from finrl_pod.paper.journal.commands import CommandName
 
@@ -122,10 +122,10 @@ def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
 def replay(
-    start: Annotated[str, typer.Argument(metavar="START", help="First day, as 2020-01-02.")],
+    start: Annotated[str, typer.Argument(metavar="START", help="First day, e.g. 2020-01-02.")],
     end: Annotated[str, typer.Argument(metavar="END", help="Last day.")],
     config: Config = DEFAULT,
-    journal: Annotated[Path | None, typer.Option(help="File for the replay's journal; temporary unless given.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Journal of the replay; default: a temporary file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a past period through the daemon and compare it with the backtest. Exit code 1 if they differ."""
@@ -155,7 +155,7 @@ def track(
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read journal and settings from this file, not the config.")
     ] = None,
-    panel: Annotated[str, typer.Option(help="Name of stored prices; the daemon's own feed unless given.")] = "",
+    panel: Annotated[str, typer.Option(help="Stored panel to use; default: the daemon's own data feed.")] = "",
     as_json: Json = False,
 ) -> None:
     """Compare the account's equity with the backtest that sends the same orders. Exit code 1 if they differ."""
@@ -184,7 +184,7 @@ def demo(
     sessions: Annotated[int, typer.Option(min=3, max=252, help="Number of sessions.")] = 21,
     as_json: Json = False,
 ) -> None:
-    """Trade one simulated month against the fake server: no account, no network, some minutes."""
+    """Trade one simulated month against the fake server: no account, no network, a few minutes."""
     from finrl_pod.data.dates import first_moment
     from finrl_pod_app.paper.demo import run_demo
     from finrl_pod_app.paper.status_view import show_demo

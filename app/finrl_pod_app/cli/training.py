@@ -82,7 +82,7 @@ def train(
         int | None, typer.Option(help="With --env: worker processes; default: step in this process.")
     ] = None,
     envs: Annotated[
-        int | None, typer.Option(help="With --env: environments per member; default: one a worker.")
+        int | None, typer.Option(help="With --env: environments per member; default: one per worker.")
     ] = None,
     members: Annotated[int | None, typer.Option(help="With --env: number of agents to train in parallel.")] = None,
     setting: Annotated[
@@ -96,7 +96,7 @@ def train(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="With --env: CPU threads of the learner; default: 1.")] = None,
     worker_timeout: Annotated[
-        float | None, typer.Option(help="With --env: seconds before a silent worker is restarted; default: 60.")
+        float | None, typer.Option(help="With --env: seconds before an unresponsive worker is restarted; default: 60.")
     ] = None,
     save_every: Annotated[float | None, typer.Option(help="With --env: seconds between saves; default: 60.")] = None,
     evaluate: Annotated[
@@ -171,17 +171,18 @@ def train(
 
 def bench(
     context: typer.Context,
-    what: Annotated[
+    name: Annotated[
         Bench,
         typer.Argument(
-            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn. Gate errors: gate."
+            metavar="BENCHMARK",
+            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn. Gate errors: gate.",
         ),
     ],
 ) -> None:
     """Run a benchmark. Further options such as --json are passed to python -m finrl_pod_app.bench."""
     from finrl_pod_app import bench as benchmarks
 
-    raise typer.Exit(benchmarks.main([what.value, *context.args]))
+    raise typer.Exit(benchmarks.main([name.value, *context.args]))
 
 
 def _run_tournament(

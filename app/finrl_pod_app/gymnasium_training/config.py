@@ -123,17 +123,17 @@ def _minibatches(items: int) -> int:
 def check(config: TrainingConfig) -> None:
     """Raises ConfigError for a value out of range, SetupError for an unavailable device."""
     pick_device(config.device)
-    for flag, value, least in (
+    for flag, value, minimum in (
         ("--steps", config.steps, 1), ("--envs", config.envs, 1), ("--members", config.members, 1),
         ("--threads", config.threads, 1), ("--seed", config.seed, 0),
     ):  # fmt: skip
-        if value < least:
-            raise ConfigError(f"{flag} must be {least} or more, got {value}")
+        if value < minimum:
+            raise ConfigError(f"{flag} must be at least {minimum}, got {value}")
     if config.seed > MAX_SEED:
         raise ConfigError(f"--seed must be at most {MAX_SEED}, got {config.seed}")
     check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
-        able = ", ".join(name for name, facts in ALGORITHMS.items() if facts.kind == "off-policy")
+        able = ", ".join(name for name, info in ALGORITHMS.items() if info.kind == "off-policy")
         raise ConfigError(
             f"--pipeline async needs an off-policy algorithm, got {config.agent.algorithm}; use one of {able}"
         )

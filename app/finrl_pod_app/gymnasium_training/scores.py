@@ -16,7 +16,7 @@ POINTS = 200  # points of the curve
 class Scores:
     """A score is the mean return of a member's last 100 episodes; the score of a run is that of its best member.
 
-    unscored: episodes with NaN returns, which count for no score.
+    unscored: episodes with NaN returns, which are excluded from the scores.
     """
 
     def __init__(self, members: int, steps: int) -> None:

@@ -46,7 +46,7 @@ def train(
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
     folder = RunFolder(out)
     if resume:
-        _check_same(config, config_from_dict(folder.config()), out)
+        _check_same_settings(config, config_from_dict(folder.config()), out)
         if (done := folder.result()) is not None:
             return done
     with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as signals:
@@ -99,7 +99,7 @@ class _TrainingRun:
         self.save()  # the evaluation may be interrupted or fail
         if signals and learner.samples[0] < config.steps:
             raise Interrupted(
-                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all is saved: "
+                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all progress is saved: "
                 "continue with the same command and --resume"
             )
         found, failed = None, None
@@ -107,8 +107,8 @@ class _TrainingRun:
             found = evaluate(learner.act, config, evaluation, stopped=lambda: signals)
         except Interrupted:
             raise Interrupted(
-                f"stopped after all {config.steps:,} steps, during evaluation; all is saved: continue with the same "
-                "command and --resume"
+                f"stopped after all {config.steps:,} steps, during evaluation; all progress is saved: continue with "
+                "the same command and --resume"
             ) from None
         except RunError as error:
             failed = error
@@ -187,7 +187,7 @@ def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
     return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
 
 
-def _check_same(signals: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
+def _check_same_settings(signals: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
     """Raises RunError if the settings of a resumed run differ from its own."""
     for field in dataclasses.fields(TrainingConfig):
         one, other = getattr(signals, field.name), getattr(kept, field.name)

@@ -1,1 +1,1 @@
-"""The paper-trading commands as functions."""
+"""Services of the `finrl-pod paper` commands."""

@@ -30,7 +30,7 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import run_tournament
 
 # Simulated seconds per real second: before the daemon starts, while it works, while it waits. Timeouts of 15 simulated
-# seconds shrink with the scale, work does not: answers must be in time on a slow machine too.
+# seconds shrink with the scale, work does not: responses must be in time on a slow machine too.
 STOPPED, WORKING, WAITING = 0.0, 4.0, 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
 AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day is over

@@ -51,7 +51,7 @@ class PromotedRun:
         self._loaded: tuple[tuple[Path, tuple[int, ...]], LoadedStrategy] | None = None
 
     def current(self) -> LoadedStrategy:
-        """Return the champion. Raises RunError if no run is promoted or the files are not the ones that were tested."""
+        """Return the champion. Raises RunError if no run is promoted or its files changed after the test."""
         report = self._newest_report()
         version = report, _modification_times(report.parent)
         if self._loaded is None or self._loaded[0] != version:
@@ -71,7 +71,7 @@ class PromotedRun:
 
 
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:
-    """Load and check the champion of one run. Raises RunError if it is not promoted or not what was tested."""
+    """Load and check the champion of one run. Raises RunError if it is not promoted or changed after its test."""
     report, run = read_json(path / "report.json"), RunDirectory.open(path)
     if not allow_unpromoted and not _promoted(path):
         raise RunError(

@@ -1,6 +1,6 @@
 """`finrl-pod paper track`: an account's equity compared with the backtest that sends the same orders.
 
-The result is saved in a file beside the journal, where the dashboard reads it.
+The result is saved in a file next to the journal, where the dashboard reads it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from finrl_pod_app.paper.sources import strategy_source
 
 
 def tracking_file(journal: Path) -> Path:
-    """Return the path of the saved result, beside the journal."""
+    """Return the path of the saved result, next to the journal."""
     return journal.with_name(f"{journal.stem}.tracking.json")
 
 
@@ -70,7 +70,7 @@ def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Trackin
 
 
 def save_tracking(journal: Path, tracking: Tracking) -> dict[str, Any]:
-    """Write the result beside the journal and return it, with one equity per session that both have."""
+    """Write the result next to the journal and return it, with one equity per session that both have."""
     days = [str(day) for day in tracking.backtest.result.times.astype("datetime64[D]")]
     backtest = dict(zip(days, tracking.backtest.equity, strict=True))
     both = [(str(day), equity) for day, equity in tracking.marks if str(day) in backtest]

@@ -53,7 +53,7 @@ class Audit:
         return clean(self.findings)
 
     def plain(self) -> dict[str, Any]:
-        """The audit as JSON holds it, infinite numbers as null."""
+        """The audit as plain JSON values, infinite numbers as null."""
         return {
             "subject": self.subject,
             "clean": self.clean,
@@ -124,8 +124,8 @@ def run_checks(
     on_step("determinism")
     found = check_determinism(pipeline)
     # A strategy that is not deterministic would fail the other comparisons too: report that once.
-    fickle = {finding.part for finding in found if finding.status == "fail"}
-    kept = {name: strategy for name, strategy in pipeline.strategies.items() if f"strategy {name}" not in fickle}
+    failed = {finding.part for finding in found if finding.status == "fail"}
+    kept = {name: strategy for name, strategy in pipeline.strategies.items() if f"strategy {name}" not in failed}
     deterministic = dataclasses.replace(pipeline, strategies=kept)
     checks: Sequence[tuple[str, Callable[[], list[Finding]]]] = (
         ("look-ahead", lambda: check_lookahead(deterministic, probes)),
@@ -165,7 +165,7 @@ def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel
 
 
 def audit_env_factory(config: EnvironmentConfig) -> Callable[[MarketTensor, int, int], MarketEnv]:
-    """A function that makes a few environments. Cash earns nothing in them: interest would look like a wrong fill."""
+    """A function that makes a few environments. Cash earns no interest in them, which would resemble a wrong fill."""
     config = dataclasses.replace(config, cash_rates=())
 
     def make_audit_env(market: MarketTensor, first: int, last: int) -> MarketEnv:

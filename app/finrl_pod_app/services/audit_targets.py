@@ -34,7 +34,7 @@ from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import make_market, training_env
 
-MIN_BARS = 60  # a shorter panel has no bar to probe
+MIN_BARS = 60  # shorter panels leave no bar to probe
 
 
 def audit_run(
@@ -122,8 +122,7 @@ def audit_env(
 def _default_data(data: str | None) -> tuple[RunConfig, Panel, tuple[int, int]]:
     """The default config, its panel, and the bars on which costs are varied.
 
-    These are the validation split of the sample, or the second half of other data. Decisions are probed from the first
-    of them on.
+    These are the validation split of the sample, or the second half of other data. Probes start at the first of them.
     """
     config = RunConfig() if data is None else RunConfig(data=DataConfig(data))
     panel = load_panel(config)

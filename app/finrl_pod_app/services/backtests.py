@@ -1,4 +1,4 @@
-"""Backtest one strategy next to equal weight and the index, as `finrl-pod backtest` does."""
+"""Backtest one strategy and, for comparison, equal weight and the index: `finrl-pod backtest`."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def prepare(
     first, last = backtest_period(panel, start, end, config.splits if data is None else None)
     market = _market_for(strategy, config, panel, first, last)
     return PreparedBacktest(
-        _name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed)
+        _result_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed)
     )
 
 
@@ -221,7 +221,7 @@ def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> Prep
     if strategy.feature_names != prepared.strategy.feature_names:
         market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
     return dataclasses.replace(
-        prepared, name=_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
+        prepared, name=_result_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
     )
 
 
@@ -231,7 +231,7 @@ def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int,
     return build_market(panel, names, fit, config.environment.fill)
 
 
-def _name(target: str, strategy: Strategy) -> str:
+def _result_name(target: str, strategy: Strategy) -> str:
     """Name in results: the strategy's own, unless a user's strategy has the name of a reference or the champion."""
     return target if is_file_reference(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
@@ -288,6 +288,6 @@ def in_sample(splits: SplitConfig, times: Times) -> str | None:
     if not inside:
         return None
     return (
-        f"Warning: {inside:,} of these {len(times):,} bars lie between {splits.train[0]} and {splits.validation[1]}, "
+        f"Warning: {inside:,} of these {len(times):,} bars are between {splits.train[0]} and {splits.validation[1]}, "
         "on which the champion was trained or selected. Returns there are in sample and not evidence of skill."
     )

@@ -19,7 +19,7 @@ MAX_DEFAULT_LENGTH = 40
 INTRODUCTION = """# Configuration
 
 Two TOML files configure FinRL-Pod: one for training runs, one for the paper-trading daemon. Every setting has a
-default; unknown keys are refused with the closest known one.
+default; unknown keys are refused with a suggestion of the closest known one.
 
 - `finrl-pod init mine.toml` writes a commented run config; `--preset quick` or `--preset gpu` choose other sizes.
 - `--set name=value` overrides single settings of `backtest`, `sweep` and `train --env`.

@@ -1,6 +1,6 @@
-"""Conversion of files written by earlier versions: configs, runs, agents, trial registers and journals.
+"""Conversion of files written by earlier versions: configs, runs, agents, trial registries and journals.
 
-All files are read and converted in memory first; then the former ones are copied to the backup and replaced one by
+All files are read and converted in memory first; then the old ones are copied to the backup and replaced one by
 one, each atomically. Converting twice changes nothing, so an interrupted conversion is completed by repeating it.
 """
 
@@ -72,9 +72,9 @@ class Migration:
 def migrate(paths: Sequence[Path], backup: Path | None = None) -> Migration:
     """Convert files, and folders of files, of earlier versions to the current format.
 
-    Former files are copied into `backup`, by default beside each path as NAME.bak-YYYYMMDD. A converted run's trials
-    and looks in the user's register follow its new config hash. Raises InputError for a path that is missing, or that
-    is not one of the formats; nothing is written then.
+    Old files are copied into `backup`, by default next to each path as NAME.bak-YYYYMMDD. The trials and looks of a
+    converted run are moved to its new config hash in the user's trial registry. Raises InputError for a path that is
+    missing or has none of the formats; nothing is written then.
     """
     result = Migration()
     targets = [_Target(path.absolute(), backup) for path in paths]
@@ -83,18 +83,18 @@ def migrate(paths: Sequence[Path], backup: Path | None = None) -> Migration:
     hashes = {old: new for target in targets for old, new in target.hashes.items()}
     for target in targets:
         target.apply(hashes, result)
-    _migrate_user_register(targets, hashes, backup, result)
+    _migrate_user_registry(targets, hashes, backup, result)
     return result
 
 
 class _Target:
-    """One path to convert. hashes: former hash of a run's config -> its hash now."""
+    """One path to convert. hashes: old hash of a run's config -> new hash."""
 
     def __init__(self, path: Path, backup: Path | None) -> None:
         self.path, self.backup = path, backup
         self.hashes: dict[str, str] = {}
-        self._documents: dict[Path, tuple[str, str, dict[str, Any]]] = {}  # path -> kind, former text, document now
-        self._texts: dict[Path, tuple[str, str, str]] = {}  # path -> kind, former text, text now
+        self._documents: dict[Path, tuple[str, str, dict[str, Any]]] = {}  # path -> kind, old text, new document
+        self._texts: dict[Path, tuple[str, str, str]] = {}  # path -> kind, old text, new text
         self._databases: dict[Path, str] = {}
         self._root: Path | None = None
         self.run_folders: list[Path] = []
@@ -112,19 +112,19 @@ class _Target:
                 if file == self.path or file.name in ("config.json", "state.json"):
                     raise
         if not (self._documents or self._texts or self._databases):
-            raise InputError(f"{self.path} has nothing to convert: no config, run, agent, trial register or journal")
+            raise InputError(f"{self.path} has nothing to convert: no config, run, agent, trial registry or journal")
 
     def apply(self, hashes: Mapping[str, str], result: Migration) -> None:
         """Write what `plan` converted, after a backup."""
         # config.json last: until then the run counts as not converted, and an interrupted conversion is repeated.
-        for file, (kind, former, document) in sorted(self._documents.items(), key=lambda item: item[1][0] == "config"):
+        for file, (kind, old, document) in sorted(self._documents.items(), key=lambda item: item[1][0] == "config"):
             if kind != "config" and document.get("config_sha256") in hashes:
                 document["config_sha256"] = hashes[document["config_sha256"]]
-            self._write(file, kind, former, _like(former, document), result)
-        for file, (kind, former, text) in self._texts.items():
-            self._write(file, kind, former, text, result)
+            self._write(file, kind, old, _formatted_like(old, document), result)
+        for file, (kind, old, text) in self._texts.items():
+            self._write(file, kind, old, text, result)
         for file, kind in self._databases.items():
-            changed = self._upgrade_journal(file, result) if kind == "journal" else self._convert_register(file, result)
+            changed = self._upgrade_journal(file, result) if kind == "journal" else self._convert_registry(file, result)
             result.files.append(Conversion(file, kind, "converted" if changed else "current"))
 
     def _plan_file(self, file: Path) -> None:
@@ -137,8 +137,8 @@ class _Target:
 
     def _plan_json(self, file: Path) -> None:
         try:
-            former = file.read_text(encoding="utf-8")
-            values = json.loads(former)
+            old = file.read_text(encoding="utf-8")
+            values = json.loads(old)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {file}: {error}") from None
         keys = values.keys() if isinstance(values, dict) else set()
@@ -154,29 +154,29 @@ class _Target:
                 self.run_folders.append(file.parent)
         elif kind == "gymnasium config":
             parse({"agent": document["agent"]}, str(file))
-        self._documents[file] = (kind, former, document)
+        self._documents[file] = (kind, old, document)
 
     def _plan_toml(self, file: Path) -> None:
         values = read_toml(file)
-        former = file.read_text(encoding="utf-8-sig")
+        old = file.read_text(encoding="utf-8-sig")
         if values.keys() <= {item.name for item in dataclasses.fields(RunConfig)}:
-            kind, wanted, text = "config file", rename_former_keys(values), _rename_in_text(former, RENAMED_KEYS, {})
+            kind, wanted, text = "config file", rename_former_keys(values), _rename_in_text(old, RENAMED_KEYS, {})
             parse(wanted, str(file))
         elif values.keys() <= {item.name for item in dataclasses.fields(PaperConfig)} | PAPER_RENAMED.keys():
             kind, wanted = "paper config", {PAPER_RENAMED.get(key, key): item for key, item in values.items()}
-            text = _rename_in_text(former, {}, PAPER_RENAMED)
+            text = _rename_in_text(old, {}, PAPER_RENAMED)
             parse_paper(wanted, str(file))
         else:
             raise InputError(f"{file} is neither the config of a run nor of paper trading")
         if tomllib.loads(text) != wanted:
-            raise InputError(f"{file} has former keys in inline tables or dotted names; rename them by hand")
-        self._texts[file] = (kind, former, text)
+            raise InputError(f"{file} has old keys in inline tables or dotted names; rename them by hand")
+        self._texts[file] = (kind, old, text)
 
-    def _write(self, file: Path, kind: str, former: str, text: str, result: Migration) -> None:
-        if text != former:
+    def _write(self, file: Path, kind: str, old: str, text: str, result: Migration) -> None:
+        if text != old:
             shutil.copy2(file, self.backup_of(file, result))
             write_text(file, text)
-        result.files.append(Conversion(file, kind, "converted" if text != former else "current"))
+        result.files.append(Conversion(file, kind, "converted" if text != old else "current"))
 
     def _upgrade_journal(self, file: Path, result: Migration) -> bool:
         from finrl_pod.paper.journal.schema import MIGRATIONS
@@ -189,46 +189,46 @@ class _Target:
         Store.open(file).close()
         return bool(version < len(MIGRATIONS))
 
-    def _convert_register(self, file: Path, result: Migration) -> bool:
-        return convert_register(file, {}, {}, lambda: self.backup_of(file, result))
+    def _convert_registry(self, file: Path, result: Migration) -> bool:
+        return convert_registry(file, {}, {}, lambda: self.backup_of(file, result))
 
     def backup_of(self, file: Path, result: Migration) -> Path:
         """Path of a file's copy in the backup; its folder exists afterwards."""
         if self._root is None:
             name = self.path.name
-            beside = self.path.with_name(f"{name}{BACKUP_MARK}{date.today():%Y%m%d}")
-            self._root = _unused(beside if self.backup is None else self.backup / name)
+            sibling = self.path.with_name(f"{name}{BACKUP_MARK}{date.today():%Y%m%d}")
+            self._root = _unused(sibling if self.backup is None else self.backup / name)
             result.backups.append(self._root)
         copy = self._root if file == self.path else self._root / file.relative_to(self.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
         return copy
 
 
-def _migrate_user_register(
+def _migrate_user_registry(
     targets: Sequence[_Target], hashes: Mapping[str, str], backup: Path | None, result: Migration
 ) -> None:
-    """Let the user's register of trials follow the runs that were converted."""
-    register = TrialRegistry().path
-    if not hashes or not register.is_file():
+    """Move trials and looks of the converted runs to their new hashes in the user's trial registry."""
+    registry = TrialRegistry().path
+    if not hashes or not registry.is_file():
         return
     subjects = {}
-    former = {new: old for old, new in hashes.items()}
+    old_hashes = {new: old for old, new in hashes.items()}
     for folder in (folder for target in targets for folder in target.run_folders):
         run = RunDirectory(folder)
-        with contextlib.suppress(FinrlPodError):  # no finished generation: nothing of it was looked at
+        with contextlib.suppress(FinrlPodError):  # no finished generation: no looks to move
             members, sha256 = saved_members(run), run.config.sha256
-            if sha256 in former:
-                old = champion_identity(former[sha256], run, members)
-                subjects[old] = champion_identity(sha256, run, members)
-    target = _Target(register, backup)
-    changed = convert_register(register, hashes, subjects, lambda: target.backup_of(register, result))
-    result.files.append(Conversion(register, "trial register", "converted" if changed else "current"))
+            if sha256 in old_hashes:
+                old_subject = champion_identity(old_hashes[sha256], run, members)
+                subjects[old_subject] = champion_identity(sha256, run, members)
+    target = _Target(registry, backup)
+    changed = convert_registry(registry, hashes, subjects, lambda: target.backup_of(registry, result))
+    result.files.append(Conversion(registry, "trial registry", "converted" if changed else "current"))
 
 
-def convert_register(
+def convert_registry(
     file: Path, hashes: Mapping[str, str], subjects: Mapping[str, str], backup_path: Callable[[], Path]
 ) -> bool:
-    """Rename hyperparameters, config hashes and subjects of looks in a register; True if something changed.
+    """Rename hyperparameters, config hashes and subjects of looks in a trial registry; True if something changed.
 
     backup_path: called for the path of the backup before anything is written.
     """
@@ -238,20 +238,20 @@ def convert_register(
             looks = database.execute("SELECT rowid, subject FROM looks").fetchall()
             trials = [
                 (hashes.get(run, run), text, row)
-                for row, run, former in rows
-                if (text := _renamed_hyperparameters(former)) != former or run in hashes
+                for row, run, old in rows
+                if (text := _renamed_hyperparameters(old)) != old or run in hashes
             ]
             looked = [(subjects[subject], row) for row, subject in looks if subject in subjects]
             if not trials and not looked:
                 return False
             _copy_database(file, backup_path())
             database.execute("BEGIN IMMEDIATE")
-            # A row of the new name exists where the run was continued by this version: the former one is the same.
+            # A row of the new name exists if this version continued the run; the old row is then a duplicate.
             database.executemany("UPDATE OR IGNORE trials SET run = ?, hyperparameters = ? WHERE rowid = ?", trials)
             database.executemany("UPDATE OR IGNORE looks SET subject = ? WHERE rowid = ?", looked)
             database.execute("COMMIT")
     except sqlite3.Error as error:
-        raise SetupError(f"cannot convert the trial register {file}: {error}") from None
+        raise SetupError(f"cannot convert the trial registry {file}: {error}") from None
     return True
 
 
@@ -268,7 +268,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def _database_kind(file: Path) -> Literal["trial register", "journal"]:
+def _database_kind(file: Path) -> Literal["trial registry", "journal"]:
     """Kind of an SQLite file by its tables. Raises InputError for others."""
     try:
         with file.open("rb") as stream:
@@ -280,10 +280,10 @@ def _database_kind(file: Path) -> Literal["trial register", "journal"]:
     except (OSError, sqlite3.Error) as error:
         raise InputError(f"cannot read {file}: {error}") from None
     if {"trials", "looks"} <= tables:
-        return "trial register"
+        return "trial registry"
     if {"facts", "intents", "settings"} <= tables:
         return "journal"
-    raise InputError(f"{file} is neither a trial register nor a journal of paper trading")
+    raise InputError(f"{file} is neither a trial registry nor a journal of paper trading")
 
 
 def _copy_database(file: Path, copy: Path) -> None:
@@ -291,11 +291,11 @@ def _copy_database(file: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def _like(former: str, document: Mapping[str, Any]) -> str:
-    """JSON text of a document, indented like its former text; that text itself if nothing changed."""
-    if json.loads(former) == document:
-        return former
-    indent = re.match(r"\{\n( *)", former)
+def _formatted_like(old: str, document: Mapping[str, Any]) -> str:
+    """JSON text of a document, indented like its old text; the old text itself if nothing changed."""
+    if json.loads(old) == document:
+        return old
+    indent = re.match(r"\{\n( *)", old)
     width = len(indent.group(1)) if indent else None
     return json.dumps(document, sort_keys=True, indent=width, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -51,13 +51,13 @@ def backtest_period(
     high = last_moment(end, "the end") if end else data[1]
     if low > high:
         if start and end:
-            raise DataError(f"a backtest's start {low.date()} lies after its end {high.date()}: swap the dates")
+            raise DataError(f"a backtest's start {low.date()} is after its end {high.date()}: swap the dates")
         at, given = ("start", start) if start else ("end", end)
         side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
-        raise DataError(f"a backtest's {at} {given} lies outside the period, which {side}; choose a date within")
+        raise DataError(f"a backtest's {at} {given} is outside the period, which {side}; choose a date within")
     if low < data[0] - CALENDAR_SLACK or high.floor("D") > data[1] + CALENDAR_SLACK:
         raise DataError(
-            f"the backtest from {low.date()} to {high.date()} reaches outside the data, which covers "
+            f"the backtest from {low.date()} to {high.date()} exceeds the data, which covers "
             f"{data[0].date()} to {data[1].date()}; choose dates within"
         )
     part = between(panel, start, end)

@@ -1,4 +1,4 @@
-"""live.json in the folder of a running training: its progress and its process, for other processes to read.
+"""Progress file live.json of a running training: its progress and process, for other processes to read.
 
 The file exists while the process runs and is removed when it exits normally. A file left behind by a kill is recognised
 by its process, which is identified by PID and start time, because PIDs are reused.

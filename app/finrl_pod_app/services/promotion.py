@@ -47,7 +47,10 @@ class ChampionEvaluation:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationContext:
-    """What a run is evaluated with. market: in CPU memory. last_decision: last bar of the training environments."""
+    """Config, prices, splits and market that a run is evaluated on.
+
+    market: in CPU memory. last_decision: last bar of the training environments.
+    """
 
     config: RunConfig
     panel: Panel
@@ -96,13 +99,13 @@ def evaluate_champion(
 ) -> ChampionEvaluation:
     """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run's folder.
 
-    The look at the test period is logged before it happens. If the same champion already has a verdict, that one is
-    used again.
+    The look at the test period is logged before it happens. If the same champion already has a verdict, it is
+    reused.
     """
     config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
     champion, market = _champion_and_market(context, run, members)
     terms = (rules_of(environment), environment.cash)
-    on_stage("validating the champion beside the baselines")
+    on_stage("validating the champion and the baselines")
     span = (splits.validation.first, splits.validation.last)
     validation = {
         CHAMPION: backtest(champion, panel, market, *span, *terms),
@@ -117,7 +120,7 @@ def evaluate_champion(
     if saved is None:
         on_stage("auditing the champion")
         audit = audit_champion(run, panel, config, members, context.last_decision, costs=False, probes=PROBES)
-    on_stage("testing the champion beside the baselines")
+    on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
     result, decisions = backtest_recorded(champion, panel, market, *span, *terms)

@@ -1,4 +1,4 @@
-"""Run a tournament from a config to its report: what `finrl-pod demo`, `tournament` and `train` do."""
+"""Run a tournament from a config to its report, for `finrl-pod demo`, `tournament` and `train`."""
 
 from __future__ import annotations
 

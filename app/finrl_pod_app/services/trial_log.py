@@ -51,8 +51,8 @@ def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMe
 def strategy_identity(strategy: Strategy) -> str:
     """Identity of a strategy object, by which repeated looks are recognised.
 
-    The hash of a trained agent's weights, of a user's file, or of the class's source and the object's attributes. A
-    strategy that none of these identifies gets a random identity: each use counts as a new look.
+    The hash of a trained agent's weights, of a user's file, or of the class's source and the object's attributes. Any
+    other strategy gets a random identity: each use counts as a new look.
     """
     if isinstance(strategy, UserStrategy) and strategy.strategy_hash is not None:
         return strategy.strategy_hash

@@ -3,7 +3,7 @@
 OUT/plan.json            config, data, folds and seeds; a resumed walk-forward must have the same
 OUT/fold-01/seed-0/      an ordinary run on the splits of the fold; live.json while it trains
 OUT/walkforward.json     results of every fold and seed, statistics, verdict
-OUT/verdict.json         the verdict alone, as `finrl-pod promote` reads it
+OUT/verdict.json         the verdict only, as `finrl-pod promote` reads it
 OUT/curves.csv           equity of the combined curve, of each seed's, and of the baselines
 OUT/report.html report.json
 """

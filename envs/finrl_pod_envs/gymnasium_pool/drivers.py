@@ -131,7 +131,7 @@ class PoolDriver:
         """seconds: timeout of one step. See `check_pool` for valid arguments."""
         lanes = len(plan.streams)
         self._plan, self._seconds, self.worker_restarts = plan, seconds, 0
-        # An unnamed file whose descriptor the workers inherit: however they exit, nothing is left behind.
+        # An unnamed file whose descriptor the workers inherit: it vanishes when they exit, even after a kill.
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
         self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
         self.block = Block(lanes, plan.shapes.row, plan.shapes.columns, mmap.mmap(self._file.fileno(), 0))
@@ -196,11 +196,11 @@ class PoolDriver:
         return _Worker(lanes, process, Connection(ours.detach()))
 
     def _send(self, worker: _Worker, message: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed when its answer is awaited
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # detected when its response is read
             worker.pipe.send_bytes(message)
 
     def _wait_for(self, workers: Iterable[_Worker], seconds: float, *, starting: bool = False) -> list[int]:
-        """Wait for answers; replace workers that fail or time out and return their lanes."""
+        """Wait for responses; replace workers that fail or time out and return their lanes."""
         waiting = {worker.pipe: worker for worker in workers}
         until = time.monotonic() + seconds
         lost: list[int] = []
@@ -208,7 +208,7 @@ class PoolDriver:
             ready = wait(list(waiting), max(0.0, until - time.monotonic()))
             if not ready:
                 for worker in waiting.values():
-                    lost += self._replace(worker, f"gave no answer for {seconds:g} s", starting=starting)
+                    lost += self._replace(worker, f"did not respond for {seconds:g} s", starting=starting)
                 break
             for pipe in ready:
                 assert isinstance(pipe, Connection)
@@ -230,7 +230,7 @@ class PoolDriver:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(STOP_SECONDS)
             code = worker.process.returncode
-            return f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+            return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         if answer in (DONE, BUSY):
             return None if answer == DONE else _STILL_BUSY
         error = json.loads(answer)

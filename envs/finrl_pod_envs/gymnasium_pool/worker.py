@@ -22,7 +22,7 @@ from finrl_pod.process import die_with_parent, this_process
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
 from finrl_pod_envs.gymnasium_pool.spaces import Shapes
 
-STEP, DONE, BUSY = b"s", b"", b"b"  # BUSY: still working, the answer follows
+STEP, DONE, BUSY = b"s", b"", b"b"  # BUSY: still working, the response follows
 REFUSED, RAISED = "refused", "raised"  # invalid environment: the run ends; exception: the worker is replaced
 BUSY_SECONDS = 1.0  # between two BUSY messages
 _CODE = (
@@ -59,7 +59,7 @@ def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -
 def run_worker(job: dict[str, Any]) -> None:
     """Handle requests until the pipe is closed: STEP, or {"begin": [[lane, episode, actions], ...]}.
 
-    Answers DONE or an error; while repeating episodes, BUSY from time to time.
+    Replies with DONE or an error; while repeating episodes, BUSY from time to time.
     """
     die_with_parent(job["parent"])
     name = job["name"]
@@ -83,7 +83,7 @@ def run_worker(job: dict[str, Any]) -> None:
             _send_error(pipe, REFUSED, str(error))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
-        except Exception as error:  # noqa: BLE001  whatever an environment raises is reported to the parent
+        except Exception as error:  # noqa: BLE001  any exception of an environment is reported to the parent
             _send_error(pipe, RAISED, describe_failure(error))
 
 

@@ -30,7 +30,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _FLAWS = ("The tickers were chosen today: companies that failed or were bought in the meantime are easily left out.",)
 _EXTENDED = "Intraday bars of Alpaca include trades before the opening and after the close of the exchange."
-_IEX = "Prices and volumes are those of the IEX exchange alone, a few percent of all trading."
+_IEX = "Prices and volumes are those of the IEX exchange only, a few percent of all trading."
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class AlpacaSource:
             raise FetchError(_refusal(error.status_code, str(error), keys)) from None
         except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
             reason = _masked(f"{type(error).__name__}: {error}", keys)
-            raise FetchError(f"unexpected answer from Alpaca ({reason}): nothing was stored; try again") from None
+            raise FetchError(f"unexpected response from Alpaca ({reason}): nothing was stored; try again") from None
         return answer
 
     def _client(self, key: str, secret: str) -> Any:
@@ -160,7 +160,7 @@ def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
         fix = "the rate limit is exceeded: wait a minute"
     else:
         fix = "correct the tickers or the range, or try again later"
-    return f"Alpaca answered {status} ({body or 'no reason given'}): nothing was stored; {fix}"
+    return f"Alpaca responded {status} ({body or 'no reason given'}): nothing was stored; {fix}"
 
 
 def _masked(text: str, keys: tuple[str, str]) -> str:

@@ -87,17 +87,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             header = _csv(path, header=None, nrows=1)
             separator = ","
-            if header.shape[1] == 1:  # as spreadsheets write where a comma parts the decimals
+            if header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
                 separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
                 header = _csv(path, header=None, nrows=1, sep=separator)
             _check_names([str(name).strip() for name in header.iloc[0]], path.name)
             table = _csv(path, sep=separator)
     except pd.errors.ParserWarning:
-        raise DataError(f"{path.name} is no regular table: lines have more cells than its header") from None
+        raise DataError(f"{path.name} is not a regular table: lines have more cells than its header") from None
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: it needs a header and at least one line of prices") from None
     except pd.errors.ParserError as error:
-        raise DataError(f"{path.name} is no regular table: {str(error).strip().splitlines()[-1]}") from None
+        raise DataError(f"{path.name} is not a regular table: {str(error).strip().splitlines()[-1]}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -201,7 +201,7 @@ def _times(column: pd.Series[Any], where: Callable[[int], str], bar: str) -> pd.
     beyond = np.flatnonzero((years < YEARS[0]) | (years > YEARS[1]))
     if beyond.size:
         row = int(beyond[0])
-        raise DataError(f"{where(row)}: years from {YEARS[0]} to {YEARS[1]} can be kept, got {years.iloc[row]}")
+        raise DataError(f"{where(row)}: years must be from {YEARS[0]} to {YEARS[1]}, got {years.iloc[row]}")
     if bar == "1d":
         day: pd.Series[Any] = parsed.dt.tz_localize(None).dt.normalize().astype("datetime64[ns]")
         return day

@@ -74,7 +74,7 @@ class YahooSource:
             window = {"start": start.tz_localize("UTC"), "end": (end + pd.Timedelta(seconds=1)).tz_localize("UTC")}
 
         def request() -> Any:
-            # yfinance caches answers, including failures, which would make retries useless.
+            # yfinance caches responses, including failures, which would make retries useless.
             YfData.cache_get.cache_clear()
             ticker = yfinance.Ticker(symbol, session=self.session)
             return ticker.history(**window, interval=bar, auto_adjust=True, actions=False, timeout=self.retry.timeout)

@@ -199,7 +199,7 @@ def test_orders_and_fills_of_several_pages(open_setup: Callable[..., Any]) -> No
     """With a high rate limit, so that only paging is tested."""
     http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=10_000)
     for i in range(510):
-        http.control("orders", foreign_order(f"other-{i}"))
+        http.control("orders", external_order(f"other-{i}"))
     found = http.broker.orders("all")
     assert [o.client_order_id for o in found] == [f"other-{i}" for i in range(510)]
     later = http.broker.orders("open", after=found[309].submitted_at)
@@ -210,7 +210,7 @@ def test_orders_and_fills_of_several_pages(open_setup: Callable[..., Any]) -> No
     assert len(http.broker.fills_since(fills.fills[399].id).fills) == 110
 
 
-def foreign_order(name: str) -> dict[str, str]:
+def external_order(name: str) -> dict[str, str]:
     return {
         "symbol": "AAA",
         "qty": "1",
