@@ -165,7 +165,7 @@ def test_an_empty_test_period_is_refused(say: Say) -> None:
         (("backtest", "--strategy", "index", "--data", "other"), "has no index"),
         (("backtest", "--strategy", "equal_weight", "--data", "none"), "there is no panel 'none'"),
         (("backtest", "--strategy", "equal_weight", "--data", "../made"), "a panel's name has letters"),
-        (("backtest", "--strategy", "equal_weight", "--start", "1950-01-01"), "reaches outside of the data"),
+        (("backtest", "--strategy", "equal_weight", "--start", "1950-01-01"), "exceeds the data"),
         (("backtest", "--strategy", "equal_weight", "--start", "yesterday"), "the start must be a date such as"),
         (("backtest", "--strategy", "equal_weight", "--cost-bps", "-3"), "--cost-bps"),
         (("backtest", "--strategy", "equal_weight", "--cash", "0"), "--cash must be above zero, got 0"),

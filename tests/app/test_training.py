@@ -230,7 +230,7 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"cash": 0.0}, "--cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
-        ({"start": "2030-01-01"}, "start 2030-01-01 lies outside of the period, which ends on"),
+        ({"start": "2030-01-01"}, "start 2030-01-01 is outside the period, which ends on"),
     ],
 )
 def test_overrides_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:
@@ -269,9 +269,9 @@ def test_periods() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "words"),
     [
-        ("2019-01-01", None, "reaches outside of the data, which covers 2020-01-01 to 2021-11-30"),
-        (None, "2023-01-01", "reaches outside of the data"),
-        ("2021-02-01", "2021-01-01", "start 2021-02-01 lies after its end 2021-01-01: swap"),
+        ("2019-01-01", None, "exceeds the data, which covers 2020-01-01 to 2021-11-30"),
+        (None, "2023-01-01", "exceeds the data"),
+        ("2021-02-01", "2021-01-01", "start 2021-02-01 is after its end 2021-01-01: swap"),
         ("2021-02-01", "2021-02-01", "needs two bars at least"),
         ("2021-13-01", None, "the start must be a date"),
         (None, "soon", "the end must be a date"),

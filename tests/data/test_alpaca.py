@@ -127,7 +127,7 @@ def test_transient_errors_are_retried_per_page(alpaca: Alpaca, status: int) -> N
 
 def test_persistent_errors_raise_after_all_attempts(alpaca: Alpaca) -> None:
     alpaca.failures = [Response('{"message": "rate limit exceeded"}', 429)] * 9
-    with pytest.raises(FetchError, match=r"Alpaca answered 429 .*rate limit exceeded.*wait a minute"):
+    with pytest.raises(FetchError, match=r"Alpaca responded 429 .*rate limit exceeded.*wait a minute"):
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
     assert len(alpaca.seen) == QUICK.attempts
 
@@ -136,7 +136,7 @@ def test_rejections_are_not_retried_and_keys_are_masked(alpaca: Alpaca, caplog: 
     alpaca.failures = [Response(f'{{"message": "forbidden for {KEY} with {SECRET}"}}', 403)]
     caplog.set_level(logging.DEBUG)
     source = AlpacaSource(retry=QUICK)
-    with pytest.raises(FetchError, match=r"Alpaca answered 403 .*check APCA_API_KEY_ID") as caught:
+    with pytest.raises(FetchError, match=r"Alpaca responded 403 .*check APCA_API_KEY_ID") as caught:
         source.fetch(("AAA",), START, END, "1d")
     assert len(alpaca.seen) == 1
     for text in (str(caught.value), repr(caught.value), repr(source), caplog.text):
@@ -152,14 +152,14 @@ def test_requests_time_out(alpaca: Alpaca, httpserver: HTTPServer) -> None:
 
     httpserver.expect_request("/slow/v2/stocks/bars").respond_with_handler(slow)
     source = AlpacaSource(url=httpserver.url_for("/slow"), retry=Retry(2, 0.0, 0.0, timeout=0.1))
-    with pytest.raises(FetchError, match="unexpected answer from Alpaca"):
+    with pytest.raises(FetchError, match="unexpected response from Alpaca"):
         source.fetch(("AAA",), START, END, "1d")
 
 
 @pytest.mark.parametrize("text", ["<html>", "[]", '{"bars": {"AAA": [{"t": "2024-01-02T05:00:00Z"}]}}', '{"x": 1}'])
 def test_unexpected_answers_raise_fetch_error(alpaca: Alpaca, text: str) -> None:
     alpaca.failures = [Response(text)] * 9
-    with pytest.raises(FetchError, match=r"unexpected answer from Alpaca|lack the field 'o'"):
+    with pytest.raises(FetchError, match=r"unexpected response from Alpaca|lack the field 'o'"):
         AlpacaSource(retry=QUICK).fetch(("AAA",), START, END, "1d")
 
 

@@ -117,7 +117,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert checked["ok"] is True
     assert [f["symbol"] for f in checked["found"]] == ["RRC", "RRC", "AAPL", "AMD"]
     assert any("hindsight" in s for s in checked["stated"])
-    assert "can be used" in call("check", "sample").stdout
+    assert "is usable" in call("check", "sample").stdout
 
     # The store refuses such a panel: only one written around it, or under older rules, can have a hard flaw.
     panel = dataclasses.replace(random_panel(bars=30), name="bad", flaws=())
@@ -130,7 +130,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert json.loads(result.stdout)["ok"] is False
     result = call("check", "bad")
     assert result.exit_code == 1
-    assert "must not be used" in result.stdout
+    assert "is unusable" in result.stdout
     assert "close of S0 on 2020-01-04 is -1" in " ".join(result.stdout.split())
 
 

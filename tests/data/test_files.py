@@ -97,7 +97,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (WIDE.replace(",", ";").replace(".", ","), r"line 2: A must be a number such as 12.5, got '"),
         (edit(LONG, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(LONG, 3, "2.6", "NaN"), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
-        (edit(LONG, 5, "4.6", "4,6"), r"p.csv is no regular table: .*line 5"),
+        (edit(LONG, 5, "4.6", "4,6"), r"p.csv is not a regular table: .*line 5"),
         (edit(LONG, 5, "4.6", "$4.6"), r"p.csv, line 5: close must be a number such as 12.5, got '\$4.6'"),
         (edit(LONG, 5, "4.6", "1_000"), r"p.csv, line 5: close must be a number"),
         (
@@ -241,9 +241,9 @@ def test_the_source_selects_tickers_and_dates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (LONG.replace("2024-01-02,A", "1500-01-02,A"), "line 2: years from 1678 to 2261 can be kept, got 1500"),
-        (LONG.replace("2024-01-03,B", "9999-01-03,B"), "line 5: years from 1678 to 2261 can be kept, got 9999"),
-        (LONG.replace("3.5,4.5", "3.5,4.5,9,9"), "p.csv is no regular table"),
+        (LONG.replace("2024-01-02,A", "1500-01-02,A"), "line 2: years must be from 1678 to 2261, got 1500"),
+        (LONG.replace("2024-01-03,B", "9999-01-03,B"), "line 5: years must be from 1678 to 2261, got 9999"),
+        (LONG.replace("3.5,4.5", "3.5,4.5,9,9"), "p.csv is not a regular table"),
         (LONG.replace("5\n", "5,7\n").replace("6\n", "6,7\n"), "lines have more cells than its header"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_volume_of_zero_is_fine_and_a_negative_one_is_not() -> None:
     columns["volume"][3, 1] = 0.0
     make_panel(days(), SYMBOLS, columns)
     columns["volume"][3, 1] = -5.0
-    with pytest.raises(DataError, match="volume of BBB on 2020-01-04 is -5: volumes must not be negative"):
+    with pytest.raises(DataError, match="volume of BBB on 2020-01-04 is -5: volumes must be finite and not negative"):
         make_panel(days(), SYMBOLS, columns)
 
 

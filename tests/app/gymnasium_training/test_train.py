@@ -91,7 +91,7 @@ def test_an_evaluation_that_fails_leaves_the_agent_and_one_that_is_stopped_is_ma
             assert (out / "weights.safetensors").exists()
             assert json.loads((out / "result.json").read_text())["evaluation"] is None
         else:
-            assert "stopped after all 120 steps, during evaluation; all is saved" in said
+            assert "stopped after all 120 steps, during evaluation; all progress is saved" in said
             assert without_clocks(result(capsys, out, "--resume")) == without_clocks(whole)
 
 
@@ -211,7 +211,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "all is saved" in said
+    assert "all progress is saved" in said
     assert "--resume" in said
     assert "Traceback" not in said
     assert not any(worker.is_running() for worker in workers)

@@ -55,7 +55,7 @@ def test_a_pool_continues_exactly_from_a_local_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("die", "signal 9"), ("hang", "no answer for 1 s"), ("raise", "lost its mind")]
+    ("what", "said"), [("die", "signal 9"), ("hang", "did not respond for 1 s"), ("raise", "lost its mind")]
 )
 def test_a_lost_worker_is_replaced_and_the_others_continue(
     trouble: Path, caplog: pytest.LogCaptureFixture, what: str, said: str
