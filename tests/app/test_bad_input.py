@@ -120,7 +120,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "one date": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01"]'), "splits.test"),
     "what is no date": (('"2021-10-31"]', '"2021-02-31"]'), "the end of test must be a date such as 2020-01-31"),
     "a short test": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01", "2021-07-10"]'), "has 10 bars"),
-    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs 33"),
+    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs at least 33"),
     "a short training": (('"2021-03-31"]', '"2020-01-09"]'), "an environment needs at least one decision bar"),
     "a training too short to fit": (('"2021-03-31"]', '"2020-01-05"]'), "is undefined on all training bars"),
 }
@@ -160,7 +160,7 @@ def test_an_empty_test_period_is_refused(say: Say) -> None:
         (("backtest", "--strategy", "luck"), "unknown strategy 'luck'"),
         (
             ("backtest", "--strategy", "my.py"),
-            "is a file: name the class in it too, as my.py:MyStrategy",
+            "is a file: add the name of its class, as my.py:MyStrategy",
         ),
         (("backtest", "--strategy", "index", "--data", "other"), "has no index"),
         (("backtest", "--strategy", "equal_weight", "--data", "none"), "there is no panel 'none'"),

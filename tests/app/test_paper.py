@@ -112,7 +112,7 @@ def test_a_command_that_is_refused_exits_with_one(
     ("arguments", "words"),
     [
         (["status"], "there is no journal"),
-        (["run"], "keeps no account between runs"),
+        (["run"], "does not keep its account between runs"),
         (["replay", "2019-01-05", "2019-01-06"], "a replay needs 2 bars"),
         (["replay", "never", "2019-01-06"], "START"),
     ],

@@ -120,9 +120,9 @@ def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:
     assert list(dict.fromkeys(progress.stage for progress in told)) == [
         "reading prices and features",
         *(f"training generation {i} of 3" for i in (1, 2, 3)),
-        "validating the champion beside the baselines",
+        "validating the champion and the baselines",
         "auditing the champion",
-        "testing the champion beside the baselines",
+        "testing the champion and the baselines",
         "writing the report",
     ]
     assert told[-1].best is not None
@@ -272,7 +272,7 @@ def test_periods() -> None:
         ("2019-01-01", None, "exceeds the data, which covers 2020-01-01 to 2021-11-30"),
         (None, "2023-01-01", "exceeds the data"),
         ("2021-02-01", "2021-01-01", "start 2021-02-01 is after its end 2021-01-01: swap"),
-        ("2021-02-01", "2021-02-01", "needs two bars at least"),
+        ("2021-02-01", "2021-02-01", "needs at least two bars"),
         ("2021-13-01", None, "the start must be a date"),
         (None, "soon", "the end must be a date"),
         ("2021", None, "the start must be a date"),

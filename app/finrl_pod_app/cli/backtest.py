@@ -11,7 +11,7 @@ import typer
 
 from finrl_pod_app.cli.options import Json, print_json, setting_option
 
-Data = Annotated[str | None, typer.Option(help="Panel of the store. Default: the run's panel, or sample.")]
+Data = Annotated[str | None, typer.Option(help="Stored panel; default: the run's panel, or sample.")]
 Cash = Annotated[float | None, setting_option("environment.cash")]
 Setting = Annotated[
     list[str] | None,
