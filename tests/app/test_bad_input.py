@@ -73,7 +73,10 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
         "agent.algorithm: there is no algorithm 'ppp'",
     ),
     "a list of algorithms": (('algorithm = "ppo"', 'algorithm = ["ppo"]'), "there is no algorithm ['ppo']"),
-    "threads beyond all sense": (("threads = ", "threads = 999999999"), "threads must be at most 1024"),
+    "threads beyond all sense": (
+        ("threads = ", "threads = 999999999"),
+        "threads is out of its range, got 9999999991: it must be 0 to 1,024",
+    ),
     "a number beyond all sense": (("pods = 3", f"pods = {'9' * 5000}"), "is not TOML"),
     "a policy": (('policy = "equivariant"', 'policy = "lstm"'), "agent.policy: Input should be 'equivariant' or 'mlp'"),
     "a key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
@@ -101,13 +104,13 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "minibatches": (("minibatches = 2", "minibatches = 7"), "agent.minibatches must divide horizon x groups = 8 x 4"),
     "no features": (
         ('names = ["return_1", "return_5"]', "names = []"),
-        "features.names must name one feature at least",
+        "features.names is empty; name at least one feature",
     ),
     "no minibatches": (("minibatches = 2", "minibatches = 0"), "agent.minibatches is out of its range, got 0"),
     "a long horizon": (("horizon = 8", "horizon = 41"), "agent.horizon must be at most the episode's window of 40"),
     "no hidden layer": (("hidden = [4, 4]", "hidden = []"), "agent.hidden is out of its range, got ()"),
-    "a negative seed": (("seed = 5", "seed = -5"), "seed must be 0 or more, got -5"),
-    "negative threads": (("threads = 1", "threads = -1"), "threads must be 0 or more, got -1"),
+    "a negative seed": (("seed = 5", "seed = -5"), "seed is out of its range, got -5: it must be 0 to"),
+    "negative threads": (("threads = 1", "threads = -1"), "threads is out of its range, got -1: it must be 0 to 1,024"),
     "a negative embargo": (("embargo = 2", "embargo = -2"), "splits.embargo must be 0 bars or more, got -2"),
     "dates before the data": (
         ('train = ["2020-01-01"', 'train = ["1990-01-01"'),
@@ -120,7 +123,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "one date": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01"]'), "splits.test"),
     "what is no date": (('"2021-10-31"]', '"2021-02-31"]'), "the end of test must be a date such as 2020-01-31"),
     "a short test": (('test = ["2021-07-01", "2021-10-31"]', 'test = ["2021-07-01", "2021-07-10"]'), "has 10 bars"),
-    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "split validation has 10 bars, the verdict needs at least 33"),
+    "a short validation": (('"2021-06-30"]', '"2021-04-12"]'), "validation has 10 bars, the verdict needs at least 33"),
     "a short training": (('"2021-03-31"]', '"2020-01-09"]'), "an environment needs at least one decision bar"),
     "a training too short to fit": (('"2021-03-31"]', '"2020-01-05"]'), "is undefined on all training bars"),
 }
@@ -188,7 +191,7 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], words: str, s
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_missing_device_is_refused(say: Say) -> None:
     sentence = say("tournament", write(small_config()), "--out", "run", "--device", "cuda")
-    assert "device cuda was asked for but this machine has none" in sentence
+    assert "no CUDA device is available to torch" in sentence
     assert not Path("run").exists()
 
 
