@@ -157,15 +157,15 @@ def load(path: Path) -> PaperConfig:
     """Read a TOML file; its paths are relative to its folder. Raises ConfigError naming key and value."""
     config = parse(read_toml(path), str(path))
 
-    def beside(name: str) -> str:
+    def relative_to_config(name: str) -> str:
         return str(path.parent / name) if name else ""
 
     return dataclasses.replace(
         config,
-        journal=beside(config.journal),
-        run=beside(config.run),
-        broker=dataclasses.replace(config.broker, clock=beside(config.broker.clock)),
-        monitoring=dataclasses.replace(config.monitoring, heartbeat=beside(config.monitoring.heartbeat)),
+        journal=relative_to_config(config.journal),
+        run=relative_to_config(config.run),
+        broker=dataclasses.replace(config.broker, clock=relative_to_config(config.broker.clock)),
+        monitoring=dataclasses.replace(config.monitoring, heartbeat=relative_to_config(config.monitoring.heartbeat)),
     )
 
 

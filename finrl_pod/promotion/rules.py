@@ -76,7 +76,7 @@ class Rule:
 
 
 def readable(name: str) -> str:
-    """A name as messages show it: underscores become spaces."""
+    """Format a name for messages: underscores become spaces."""
     return name.replace("_", " ")
 
 

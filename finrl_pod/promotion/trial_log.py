@@ -29,7 +29,7 @@ FOLDER = "returns"
 
 
 class TrialLog:
-    """Count the trials of one run, and store their returns beside it. Call it with each generation of a tournament."""
+    """Count the trials of one run and store their returns in its folder. Call it with each generation of a run."""
 
     def __init__(
         self,

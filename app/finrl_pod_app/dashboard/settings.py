@@ -14,7 +14,7 @@ JOURNAL_NAME = "journal.sqlite"
 
 @dataclass(frozen=True)
 class Settings:
-    """What the dashboard shows and who reaches it.
+    """Data that the dashboard shows and hosts that may reach it.
 
     runs: folder of runs. journal: the paper daemon's journal, None to find it. hosts: host names under which a proxy
     forwards other machines.

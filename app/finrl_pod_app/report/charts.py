@@ -213,7 +213,7 @@ def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floa
     import plotly.graph_objects as go
 
     figure, style_by_name = go.Figure(), styles(results)
-    # The champion comes last, so that its line lies on top.
+    # The champion comes last, so that its line is on top.
     for name in reversed(champion_first(results)):
         style, times = style_by_name[name], results[name].times
         figure.add_scatter(

@@ -61,5 +61,5 @@ def champion_first(names: Iterable[str]) -> list[str]:
 
 
 def display_name(name: str) -> str:
-    """A strategy or setting as people read it: equal_weight -> equal weight."""
+    """Display name of a strategy or setting: equal_weight -> equal weight."""
     return name.replace("_", " ")

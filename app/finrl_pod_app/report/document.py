@@ -1,4 +1,4 @@
-"""Builds the object of report.json: data, splits, rules, results, tear sheet and verdict, as plain JSON values."""
+"""Build the object of report.json: data, splits, rules, results, tear sheet and verdict, as plain JSON values."""
 
 from __future__ import annotations
 

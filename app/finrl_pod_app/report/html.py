@@ -1,4 +1,4 @@
-"""Renders the report as one self-contained HTML file that needs no network."""
+"""Render the report as one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _OTHERS = (
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A style per name: the champion's own, the others in turn. Styles repeat after ten others."""
+    """A style per name: the champion's own, the others in order. Styles repeat after ten others."""
     ordered = champion_first(names)
     others = [name for name in ordered if name != CHAMPION]
     chosen = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}

@@ -27,7 +27,7 @@ def check_data(panel: Panel) -> list[Finding]:
             "probably selected with hindsight."
         )
         warned.append(Finding(CHECK, "warn", "survivorship", message))
-    return hard + warned or [Finding(CHECK, "pass", "prices", "No flaws of the data are known.")]
+    return hard + warned or [Finding(CHECK, "pass", "prices", "The data has no known flaws.")]
 
 
 def _all_survive(panel: Panel) -> bool:

@@ -83,7 +83,7 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
 
 
 def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
-    """On closes only, a first purchase marked at the bar of its fill must change the account by its costs alone."""
+    """On closes only, a first purchase marked at the bar of its fill must change the account only by its costs."""
     if pipeline.make_env is None:
         return []
     closes = dataclasses.replace(panel, open=None)

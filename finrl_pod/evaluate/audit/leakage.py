@@ -32,14 +32,14 @@ def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[
             bar = _first_value_after(raw[..., columns[i]], train[1])
             when = str(market.times[bar].astype("datetime64[D]"))
             message = (
-                f"The normaliser of {name} was not fitted on the training bars alone: its mean is off by {shift:.3g} "
+                f"The normaliser of {name} was not fitted on the training bars only: its mean is off by {shift:.3g} "
                 f"and its deviation by {scale:.3g} training deviations. The first later bar is {when}."
             )
             found.append(Finding(CHECK, "fail", f"the normaliser of {name}", message, when, max(shift, scale)))
     if found:
         return found
     count = len(normaliser.feature_names)
-    message = f"The normaliser of {count} features was fitted on the training bars alone."
+    message = f"The normaliser of {count} features was fitted on the training bars only."
     return [Finding(CHECK, "pass", "normaliser", message)]
 
 

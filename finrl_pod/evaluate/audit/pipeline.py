@@ -1,4 +1,4 @@
-"""What is audited: the pipeline from prices to decisions, recordings of its decisions and rollouts, and findings."""
+"""The audited pipeline from prices to decisions, recordings of its decisions and rollouts, and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of the paper account: equity beside the replayed backtest, and slippage."""
+"""Figures of the paper account: equity compared with the replayed backtest, and slippage."""
 
 from __future__ import annotations
 

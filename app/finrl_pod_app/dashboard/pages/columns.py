@@ -27,7 +27,7 @@ DEFINITIONS = {
     "validation_score": "Sharpe ratio on the validation period, by which the tournament selects its champion. The "
     "test period is not used.",
     "samples_per_second": "Environment steps per second over all agents, including the time for learning.",
-    "trials": "Strategies ever evaluated on this data. More trials raise the best Sharpe ratio by chance alone; the "
+    "trials": "Strategies ever evaluated on this data. More trials raise the best Sharpe ratio by chance; the "
     "deflated Sharpe ratio corrects for it.",
     "distinct_trials": "Trials with nearly equal returns count as one.",
     "looks": "How often results on the test period were viewed. Each further look makes a chance success more likely, "

@@ -106,7 +106,7 @@ def _decision_fills(journal: Journal) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Tracking:
-    """Equity of the paper account beside that of the replayed backtest.
+    """Equity of the paper account and of the replayed backtest.
 
     curve: session, equity, backtest (NaN where the replay has none), difference (of growth, in basis points).
     end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
@@ -128,7 +128,7 @@ class Tracking:
 
 
 def tracking(journal: Journal) -> Tracking:
-    """The journal's equity beside the result of `paper track`. Raises RunError if that is damaged."""
+    """The journal's equity with the result of `paper track`. Raises RunError if that is damaged."""
     curve = journal.equity[["session", "equity"]].copy()
     document = _tracking_document(journal.path)
     replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))

@@ -1,1 +1,1 @@
-"""The Streamlit script, in a separate folder: Streamlit would serve a folder `pages` beside it as extra pages."""
+"""The Streamlit script, in a separate folder: Streamlit would serve a folder `pages` next to it as extra pages."""

@@ -35,7 +35,7 @@ PAGES = {
 
 def draw_page(name: str, settings: Settings) -> None:
     """Draw one page; errors raised by finrl_pod are shown as their message."""
-    # Imported here, so that pages nobody opens cost nothing.
+    # Imported here, so that unopened pages cost nothing.
     page = importlib.import_module(f"finrl_pod_app.dashboard.pages.{name}")
     try:
         page.render(settings)
