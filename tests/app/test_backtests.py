@@ -1,4 +1,4 @@
-"""Backtests and sweeps of strategies of all kinds, from the command line's side."""
+"""Backtests and sweeps through the services and the command line: results, files, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Mine:
         score = np.exp(np.nan_to_num(window.features[:, 0]))
         return score / score.sum()
 
-class Leaving:
+class Exiting:
     def target_weights(self, window, positions):
         import sys
         sys.exit(0)
 
-class Talking(Mine):
+class Printing(Mine):
     def target_weights(self, window, positions):
         print("thinking")
         return super().target_weights(window, positions)
@@ -60,24 +60,24 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> str:
+def strategy_target(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path / 'mine.py'}:Mine"
 
 
-def test_a_folder_of_a_run_is_not_written_over(mine: str, tmp_path: Path) -> None:
+def test_folder_of_a_run_is_not_overwritten(strategy_target: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunError, match="holds a run, which would be overwritten"):
-        run_backtest(mine, data="made", out=tmp_path, **SPAN)
+        run_backtest(strategy_target, data="made", out=tmp_path, **SPAN)
 
 
-def test_costs_below_zero_are_refused_however_they_are_given(mine: str) -> None:
+def test_negative_costs_are_refused(strategy_target: str) -> None:
     with pytest.raises(ConfigError, match=r"environment\.cost_bps is out of its range, got -500"):
-        run_backtest(mine, data="made", settings=("cost_bps=-500",), **SPAN)
+        run_backtest(strategy_target, data="made", settings=("cost_bps=-500",), **SPAN)
 
 
-def test_hours_are_counted_as_a_share_of_a_session(tmp_path: Path, store: Path) -> None:
-    """Seven bars a day of which the last alone moves: in a year what daily bars of the same closes earn."""
+def test_hourly_and_daily_bars_of_the_same_closes_have_equal_annual_metrics(tmp_path: Path, store: Path) -> None:
+    """Seven bars per day, of which only the last one moves."""
     days = np.arange("2020-01-01", "2020-07-01", dtype="datetime64[D]")
     close = 100 * np.cumprod(1 + np.random.default_rng(0).normal(1e-3, 0.01, (len(days), 2)), axis=0)
     hours = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel().astype("datetime64[ns]")
@@ -93,10 +93,14 @@ def test_hours_are_counted_as_a_share_of_a_session(tmp_path: Path, store: Path) 
         assert hourly == pytest.approx(daily, rel=0.1)
 
 
-def test_a_users_strategy_is_tested_and_reported(mine: str, tmp_path: Path) -> None:
+def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     document = run_backtest(
-        mine, data="made", out=out, settings=("half_spread_bps=2", "cash_rates=[['2020-01-01', 0.02]]"), **SPAN
+        strategy_target,
+        data="made",
+        out=out,
+        settings=("half_spread_bps=2", "cash_rates=[['2020-01-01', 0.02]]"),
+        **SPAN,
     )
     assert list(document["test"]["strategies"]) == ["Mine", "equal_weight", "index"]
     assert json.loads((out / "report.json").read_text()) == json.loads(json.dumps(document))
@@ -123,29 +127,31 @@ def test_a_users_strategy_is_tested_and_reported(mine: str, tmp_path: Path) -> N
     assert len(rows) == len(weights) + 1
 
 
-def test_a_users_mistake_is_one_sentence_with_its_bar(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = mine.replace(":Mine", ":Broken")
+def test_error_in_a_user_strategy_is_one_line_with_the_bar(
+    strategy_target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = strategy_target.replace(":Mine", ":Broken")
     assert run(["backtest", broken, "--data", "made"]) == 2
-    said = capsys.readouterr().err
-    assert "Broken failed at 2020-01-01: NameError" not in said
-    assert "target weights at 2020-01-01 may add up to 1 at most" in said
-    assert said.count("\n") == 1
+    err = capsys.readouterr().err
+    assert "Broken failed at 2020-01-01: NameError" not in err
+    assert "target weights at 2020-01-01 may add up to 1 at most" in err
+    assert err.count("\n") == 1
     assert run(["backtest", "--strategy", "nowhere.py:Mine"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 
-def test_a_strategy_neither_ends_the_command_nor_speaks_into_its_object(
-    mine: str, capsys: pytest.CaptureFixture[str]
+def test_strategy_can_neither_exit_the_command_nor_print_into_the_json(
+    strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["backtest", mine.replace(":Mine", ":Leaving"), "--data", "made", "--json"]) == 2
-    assert "strategy Leaving failed at 2020-01-01: SystemExit: 0" in capsys.readouterr().err
-    assert run(["backtest", mine.replace(":Mine", ":Talking"), "--data", "made", "--json"]) == 0
+    assert run(["backtest", strategy_target.replace(":Mine", ":Exiting"), "--data", "made", "--json"]) == 2
+    assert "strategy Exiting failed at 2020-01-01: SystemExit: 0" in capsys.readouterr().err
+    assert run(["backtest", strategy_target.replace(":Mine", ":Printing"), "--data", "made", "--json"]) == 0
     done = capsys.readouterr()
-    assert json.loads(done.out)["test"]["strategies"]["Talking"]
+    assert json.loads(done.out)["test"]["strategies"]["Printing"]
     assert "thinking" in done.err
-    file = Path(mine.removesuffix(":Mine"))
+    file = Path(strategy_target.removesuffix(":Mine"))
     file.write_text("raise SystemExit('done')")
-    assert run(["backtest", mine, "--data", "made"]) == 2
+    assert run(["backtest", strategy_target, "--data", "made"]) == 2
     assert "could not be imported: SystemExit: done" in capsys.readouterr().err
 
 
@@ -160,60 +166,69 @@ def test_a_strategy_neither_ends_the_command_nor_speaks_into_its_object(
         (("delay",), "--set takes name=value"),
     ],
 )
-def test_terms_that_cannot_hold_are_refused(settings: tuple[str, ...], words: str) -> None:
+def test_invalid_settings_are_refused(settings: tuple[str, ...], words: str) -> None:
     with pytest.raises(InputError) as caught:
         run_backtest("equal_weight", data="made", settings=settings)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_costs_a_share_on_adjusted_prices_are_asked_for_and_told() -> None:
-    asked = ("per_share=0.01", "per_share_minimum=1.0", "adjusted_shares=true")
-    document = run_backtest("equal_weight", data="made", settings=asked, **SPAN)
+def test_costs_per_share_on_adjusted_prices_need_consent_and_warn() -> None:
+    settings = ("per_share=0.01", "per_share_minimum=1.0", "adjusted_shares=true")
+    document = run_backtest("equal_weight", data="made", settings=settings, **SPAN)
     assert any("Warning: commission per share on adjusted prices" in rule for rule in document["rules"])
     assert document["test"]["tearsheet"]["costs"]["equal_weight"]["parts"]["per share"] > 0
     assert "per share" not in document["test"]["tearsheet"]["costs"]["index"]["parts"]
 
 
-def test_a_sweep_has_a_row_for_every_combination_that_equals_its_backtest(mine: str, tmp_path: Path) -> None:
+def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str, tmp_path: Path) -> None:
     periods = [("2021-01-01", "2021-06-30"), ("2021-03-01", None)]
     out = tmp_path / "sweep"
     document = run_sweep(
-        ["equal_weight", "index", mine], costs=[0.0, 10.0, 50.0], periods=periods, data="made", cash=5e5, out=out
+        ["equal_weight", "index", strategy_target],
+        costs=[0.0, 10.0, 50.0],
+        periods=periods,
+        data="made",
+        cash=5e5,
+        out=out,
     )
     rows = document["rows"]
     assert len(rows) == 3 * 3 * 2
     for row in rows:
-        target = mine if row["strategy"] == "Mine" else row["strategy"]
+        target = strategy_target if row["strategy"] == "Mine" else row["strategy"]
         same = run_backtest(
             target, data="made", start=row["start"], end=row["end"], cost_bps=row["cost_bps"], cash=5e5
         )["test"]["strategies"][row["strategy"]]
-        # None of these looks at what it holds beyond whether it holds anything, so costs change no decision.
+        # These strategies only check whether they hold anything, so costs change no decision.
         assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
     kept: dict[str, Any] = json.loads((out / "sweep.json").read_text())
     assert kept["rows"] == json.loads(json.dumps(rows))
     assert len(pd.read_parquet(out / "sweep.parquet")) == len(rows) == len((out / "sweep.csv").read_text().split()) - 1
 
 
-def test_a_sweep_is_the_same_when_few_decisions_are_kept_at_a_time(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def swept() -> Any:
+def test_sweep_does_not_depend_on_the_size_of_its_batches(
+    strategy_target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep_rows() -> Any:
         periods = [("2021-01-01", "2021-06-30"), (None, None)]
-        return run_sweep([mine, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")["rows"]
+        return run_sweep([strategy_target, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")[
+            "rows"
+        ]
 
-    whole = swept()
+    whole = sweep_rows()
     monkeypatch.setattr("finrl_pod_app.services.sweeps.MAX_TABLE_BYTES", 1)
-    assert swept() == whole
+    assert sweep_rows() == whole
 
 
-def test_prices_are_read_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+def test_prices_are_loaded_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
     load = Store.load
-    monkeypatch.setattr(Store, "load", lambda self, name: (read.append(name), load(self, name))[1])
+    monkeypatch.setattr(Store, "load", lambda self, name: (loaded.append(name), load(self, name))[1])
     run_sweep(["random_weights"], seeds=range(5), periods=[("2021-01-01", None), (None, None)], data="made")
-    assert len(read) == 2
+    assert len(loaded) == 2
 
 
-SEEDED_BASELINES = """
+SEEDED_STRATEGY = """
 import numpy as np
 
 class Seeded:
@@ -224,8 +239,8 @@ class Seeded:
 """
 
 
-def test_a_seed_may_change_what_a_strategy_asks_for(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(SEEDED_BASELINES)
+def test_features_of_a_strategy_may_depend_on_the_seed(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SEEDED_STRATEGY)
     target = f"{tmp_path / 'own.py'}:Seeded"
     rows = run_sweep([target], seeds=[0, 1], data="made")["rows"]
     for row in rows:
@@ -234,31 +249,31 @@ def test_a_seed_may_change_what_a_strategy_asks_for(tmp_path: Path) -> None:
     assert rows[0]["sharpe"] != rows[1]["sharpe"]
 
 
-def test_a_sweep_that_is_stopped_keeps_its_rows(tmp_path: Path) -> None:
-    told: list[Progress] = []
+def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
+    reports: list[Progress] = []
 
     def stop(progress: Progress) -> None:
-        told.append(progress)
-        if len(told) == 3:
+        reports.append(progress)
+        if len(reports) == 3:
             raise KeyboardInterrupt
 
-    def swept(out: Path | None) -> None:
-        told.clear()
+    def sweep(out: Path | None) -> None:
+        reports.clear()
         run_sweep(["random_weights"], costs=[0, 5], seeds=range(9), data="made", out=out, progress=stop)
 
     with pytest.raises(Interrupted, match="4 of 18 rows are kept in"):
-        swept(tmp_path / "new")
+        sweep(tmp_path / "new")
     kept = json.loads((tmp_path / "new" / "sweep.json").read_text())
     assert [(row["seed"], row["cost_bps"]) for row in kept["rows"]] == [(0, 0), (0, 5), (1, 0), (1, 5)]
     assert "14 of 18 rows are missing" in kept["note"]
-    assert [(one.samples, one.total_samples) for one in told] == [(0, 18), (2, 18), (4, 18)]
-    assert told[0].seconds_left is None
-    for out in (None, tmp_path / "new"):  # what is there already is not given for a part
+    assert [(report.samples, report.total_samples) for report in reports] == [(0, 18), (2, 18), (4, 18)]
+    assert reports[0].seconds_left is None
+    for out in (None, tmp_path / "new"):  # an existing complete result is not replaced by a partial one
         with pytest.raises(KeyboardInterrupt):
-            swept(out)
+            sweep(out)
 
 
-def test_seeds_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="made")["rows"]
     assert [row["seed"] for row in rows] == [1, 2, 3]
     assert len({row["sharpe"] for row in rows}) == 3
@@ -278,7 +293,7 @@ def test_seeds_make_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> Non
         (["--strategy", "equal_weight", "--seeds", "0-999999"], "is too large"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(
+def test_invalid_sweep_arguments_are_refused(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["sweep", *arguments, "--data", "made"]) == 2

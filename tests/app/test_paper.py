@@ -1,4 +1,4 @@
-"""The paper commands, and which runs may trade."""
+"""The `paper` commands, and the checks of a run before it may trade."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ window = 30
 """
 
 
-class Done(NamedTuple):
+class CommandOutput(NamedTuple):
     code: int
     out: str
     err: str
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """The command line in this process."""
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandOutput]:
+    """Run the command line in this process."""
 
-    def run(*arguments: str) -> Done:
+    def run(*arguments: str) -> CommandOutput:
         code = main.run(list(arguments))
-        return Done(code, *capsys.readouterr())
+        return CommandOutput(code, *capsys.readouterr())
 
     return run
 
@@ -64,47 +64,47 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_replay_status_orders_and_halt(call: Callable[..., Done], config: Path, tmp_path: Path) -> None:
+def test_replay_status_orders_and_halt(call: Callable[..., CommandOutput], config: Path, tmp_path: Path) -> None:
     done = call("paper", "replay", "2019-01-02", "2019-01-31", str(config), "--journal", str(tmp_path / "cli.sqlite"),
                 "--json")  # fmt: skip
     assert done.code == 0, done.err
-    played = json.loads(done.out)
-    assert played["same"]
-    assert played["equity"] == played["backtest_equity"]
+    replayed = json.loads(done.out)
+    assert replayed["same"]
+    assert replayed["equity"] == replayed["backtest_equity"]
     status = json.loads(call("paper", "status", str(config), "--json").out)
     assert status["state"] == "active"
     assert set(status["positions"]) == {"AAPL", "JPM", "KO"}
-    assert status["counts"]["orders"] == played["orders"]
+    assert status["counts"]["orders"] == replayed["orders"]
     listed = json.loads(call("paper", "orders", str(config), "--json").out)["orders"]
-    assert len(listed) == played["orders"]
+    assert len(listed) == replayed["orders"]
     halted = call("paper", "halt", str(config), "--wait", "0", "--json")
     assert halted.code == 0
     assert json.loads(halted.out)["outcome"] is None
     assert json.loads(call("paper", "status", str(config), "--json").out)["state"] == "halted"
-    # What was not compared, and what was not sold, is no success.
+    # Commands that the daemon did not execute are no success.
     assert call("paper", "reconcile", str(config), "--wait", "0").code == 1
     assert call("paper", "flatten", str(config), "--wait", "0").code == 1
 
 
 @pytest.mark.parametrize(
-    "given", [CommandResult("active"), CommandResult("not resumed: the account does not agree", refused=True)]
+    "result", [CommandResult("active"), CommandResult("not resumed: the account does not agree", refused=True)]
 )
-def test_a_command_that_is_refused_exits_with_one(
-    call: Callable[..., Done], config: Path, monkeypatch: pytest.MonkeyPatch, given: CommandResult
+def test_refused_command_exits_with_1(
+    call: Callable[..., CommandOutput], config: Path, monkeypatch: pytest.MonkeyPatch, result: CommandResult
 ) -> None:
     store = Store.create_or_open(config.with_name("cli.sqlite"))
 
-    def give(store: Store, name: CommandName, user: str) -> int:
-        """The command, and the daemon's answer to it."""
+    def submit_and_answer(store: Store, name: CommandName, user: str) -> int:
+        """Queue the command and record the daemon's result at once."""
         number = enqueue(store, name, datetime(2024, 1, 2, tzinfo=UTC), user=user)
-        record_result(store, pending_commands(store)[-1], given, datetime(2024, 1, 2, tzinfo=UTC))
+        record_result(store, pending_commands(store)[-1], result, datetime(2024, 1, 2, tzinfo=UTC))
         return number
 
-    monkeypatch.setattr("finrl_pod.paper.journal.commands.submit_command", give)
+    monkeypatch.setattr("finrl_pod.paper.journal.commands.submit_command", submit_and_answer)
     done = call("paper", "resume", str(config), "--json")
-    assert done.code == (1 if given.refused else 0)
-    assert json.loads(done.out)["refused"] == given.refused
-    assert json.loads(done.out)["outcome"] == given.message
+    assert done.code == (1 if result.refused else 0)
+    assert json.loads(done.out)["refused"] == result.refused
+    assert json.loads(done.out)["outcome"] == result.message
     store.close()
 
 
@@ -117,7 +117,9 @@ def test_a_command_that_is_refused_exits_with_one(
         (["replay", "never", "2019-01-06"], "START"),
     ],
 )
-def test_bad_input_is_one_sentence(call: Callable[..., Done], config: Path, arguments: list[str], words: str) -> None:
+def test_bad_input_is_refused_in_one_line(
+    call: Callable[..., CommandOutput], config: Path, arguments: list[str], words: str
+) -> None:
     done = call("paper", *arguments, str(config))
     assert done.code == 2
     assert words in done.err
@@ -126,8 +128,8 @@ def test_bad_input_is_one_sentence(call: Callable[..., Done], config: Path, argu
 
 @pytest.mark.parametrize("url", ["https://api.alpaca.markets", "https://paper-api.alpaca.markets.evil.org",
                                  "https://paper-api.alpaca.markets@evil.org", "http://10.0.0.1"])  # fmt: skip
-def test_any_other_address_is_refused(
-    call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+def test_live_and_unknown_addresses_are_refused(
+    call: Callable[..., CommandOutput], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("APCA_API_KEY_ID", "PKSECRET")
     monkeypatch.setenv("APCA_API_SECRET_KEY", "verysecret")
@@ -139,7 +141,9 @@ def test_any_other_address_is_refused(
     assert "PKSECRET" not in done.err
 
 
-def test_missing_keys_are_named(call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_keys_are_named(
+    call: Callable[..., CommandOutput], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("APCA_API_KEY_ID", raising=False)
     monkeypatch.delenv("APCA_API_SECRET_KEY", raising=False)
     file = tmp_path / "paper.toml"
@@ -149,7 +153,7 @@ def test_missing_keys_are_named(call: Callable[..., Done], tmp_path: Path, monke
     assert "APCA_API_KEY_ID" in done.err
 
 
-# ---------------------------------------------------------------------- which runs may trade
+# ---------------------------------------------------------------------- checks of a run
 
 SYMBOLS = ("AAPL", "JPM")
 
@@ -168,7 +172,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
+def test_unpromoted_champion_does_not_trade(run: Path) -> None:
     judged(run, verdict={"promoted": False, "reasons": []})
     with pytest.raises(RunError, match="was not promoted"):
         load_promoted(run, SYMBOLS)
@@ -184,9 +188,7 @@ def test_a_champion_that_was_not_promoted_does_not_trade(run: Path) -> None:
         (None, "was not promoted"),
     ],
 )
-def test_a_promotion_that_the_gate_did_not_give_does_not_trade(
-    run: Path, change: dict[str, Any] | None, words: str
-) -> None:
+def test_damaged_missing_or_forged_verdict_does_not_trade(run: Path, change: dict[str, Any] | None, words: str) -> None:
     judged(run, verdict={"promoted": False, "reasons": []})
     verdict = run / "verdict.json"
     if change is None:
@@ -197,7 +199,7 @@ def test_a_promotion_that_the_gate_did_not_give_does_not_trade(
         load_promoted(run, SYMBOLS)
 
 
-def test_report_and_verdict_must_say_the_same(run: Path) -> None:
+def test_report_and_verdict_must_agree(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     report = json.loads((run / "report.json").read_text())
     (run / "report.json").write_text(json.dumps({**report, "verdict": {"promoted": False}}))
@@ -205,20 +207,20 @@ def test_report_and_verdict_must_say_the_same(run: Path) -> None:
         load_promoted(run, SYMBOLS)
 
 
-def test_members_that_vote_trade_as_they_were_tested(run: Path) -> None:
+def test_voting_ensemble_trades_by_the_rule_it_was_tested_with(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     file = run / "config.json"
-    kept = json.loads(file.read_text())
+    saved = json.loads(file.read_text())
     assert load_promoted(run, SYMBOLS).strategy.rule == "mean"  # type: ignore[attr-defined]
-    kept["config"]["tournament"]["ensemble"] = "vote"
-    config = parse(kept["config"])
-    file.write_text(json.dumps({**kept, "config_sha256": config.sha256}))
+    saved["config"]["tournament"]["ensemble"] = "vote"
+    config = parse(saved["config"])
+    file.write_text(json.dumps({**saved, "config_sha256": config.sha256}))
     judged(run, config_sha256=config.sha256)
     traded, tested = load_promoted(run, SYMBOLS).strategy, prepare(run).strategy
     assert traded.rule == tested.rule == "vote"  # type: ignore[attr-defined]
 
 
-def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> None:
+def test_weights_changed_while_the_daemon_runs_are_detected(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run, SYMBOLS)
     source.current()
@@ -227,7 +229,7 @@ def test_weights_that_change_under_a_running_daemon_are_noticed(run: Path) -> No
         source.current()
 
 
-def test_weights_that_are_not_what_was_saved_do_not_trade(run: Path) -> None:
+def test_damaged_weights_do_not_trade(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     load_promoted(run, SYMBOLS)
     damage(next((run / "snapshots").glob("*.safetensors")))
@@ -235,7 +237,7 @@ def test_weights_that_are_not_what_was_saved_do_not_trade(run: Path) -> None:
         load_promoted(run, SYMBOLS)
 
 
-def test_a_report_of_another_config_or_other_agents_does_not_trade(run: Path) -> None:
+def test_report_of_another_config_or_other_agents_does_not_trade(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []}, champion={"members": ["g0009s00"]})
     with pytest.raises(RunError, match="tested the agents"):
         load_promoted(run, SYMBOLS)
@@ -244,17 +246,17 @@ def test_a_report_of_another_config_or_other_agents_does_not_trade(run: Path) ->
         load_promoted(run, SYMBOLS)
 
 
-def test_features_that_do_not_fit_do_not_trade(run: Path) -> None:
+def test_wrong_number_of_features_does_not_trade(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     for file in (run / "snapshots").glob("*.json"):
-        facts = json.loads(file.read_text())
-        facts["spec"]["features"] = 3
-        file.write_text(json.dumps(facts))
+        saved = json.loads(file.read_text())
+        saved["spec"]["features"] = 3
+        file.write_text(json.dumps(saved))
     with pytest.raises(RunError, match="takes 3 features"):
         load_promoted(run, SYMBOLS)
 
 
-def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
+def test_newest_promoted_run_replaces_the_current_one(run: Path) -> None:
     judged(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run.parent, SYMBOLS)
     first = source.current()
@@ -268,53 +270,53 @@ def test_the_newest_promoted_run_is_taken_over(run: Path) -> None:
     second = source.current()
     assert second.sha256 != first.sha256
     assert "two" in second.detail
-    walk = run.parent / "walk"  # a walk-forward's verdict is of no run
+    walk = run.parent / "walk"  # the verdict of a walk-forward does not promote a run
     walk.mkdir()
     for name in ("report.json", "verdict.json"):
         shutil.copy(newer / name, walk / name)
     assert source.current() is second
 
 
-def test_a_paper_demo_goes_on_with_the_champion_that_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_demo_resumes_the_training_of_its_champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "champion").mkdir()
     (tmp_path / "champion" / "config.json").write_text("{}")
-    asked = []
+    calls = []
 
-    def stopped(config: Any, out: Path, *, device: str, resume: bool) -> None:
-        asked.append((out, resume))
+    def interrupted(config: Any, out: Path, *, device: str, resume: bool) -> None:
+        calls.append((out, resume))
         raise Interrupted("by Ctrl-C")
 
-    monkeypatch.setattr(demo, "run_tournament", stopped)
+    monkeypatch.setattr(demo, "run_tournament", interrupted)
     with pytest.raises(Interrupted):
         demo.run_demo(tmp_path, date(2019, 1, 2), 3, lambda _: None)
-    assert asked == [(tmp_path / "champion", True)]
+    assert calls == [(tmp_path / "champion", True)]
 
 
-def test_without_a_promoted_run_there_is_nothing_to_trade(tmp_path: Path) -> None:
+def test_folder_without_a_promoted_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no promoted run"):
         PromotedRun(tmp_path, SYMBOLS).current()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_and_a_closed_terminal_ask_the_daemon_to_stop(number: signal.Signals) -> None:
-    class Stopped:
-        asked = 0
+def test_termination_and_hangup_stop_the_daemon(number: signal.Signals) -> None:
+    class CountingDaemon:
+        stops = 0
 
         def stop(self) -> None:
-            self.asked += 1
+            self.stops += 1
 
-    daemon = Stopped()
-    before = signal.signal(number, signal.SIG_DFL)  # whatever these tests are run under
+    daemon = CountingDaemon()
+    before = signal.signal(number, signal.SIG_DFL)  # independent of the test runner's handler
     try:
         with _stop_on_signals(daemon) as caught:  # type: ignore[arg-type]
             os.kill(os.getpid(), number)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert (daemon.asked, caught) == (1, [number])
+    assert (daemon.stops, caught) == (1, [number])
 
 
-def test_a_daemon_under_nohup_outlives_its_terminal() -> None:
+def test_daemon_under_nohup_ignores_hangup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     daemon = Mock()
     try:

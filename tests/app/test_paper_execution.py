@@ -1,4 +1,4 @@
-"""`backtest --execution paper` sends what the daemon sends: the orders and the equity of a replay, to the cent."""
+"""`backtest --execution paper`: orders and equity equal those of a replay of the daemon, to the cent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_orders_and_equity_are_those_of_a_replay(
+def test_orders_and_equity_equal_those_of_a_replay(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from datetime import date
@@ -53,8 +53,8 @@ def test_orders_and_equity_are_those_of_a_replay(
     start, end = (date.fromisoformat(day) for day in SPAN)
     replayed = run_replay(load(config), start, end, tmp_path / "replay.sqlite")
     assert replayed["orders"] > 5
-    line = ["backtest", "--strategy", "momentum_12_1", "--execution", "paper", "--paper", str(config)]
-    assert run([*line, "--start", SPAN[0], "--end", SPAN[1], "--json"]) == 0
+    arguments = ["backtest", "--strategy", "momentum_12_1", "--execution", "paper", "--paper", str(config)]
+    assert run([*arguments, "--start", SPAN[0], "--end", SPAN[1], "--json"]) == 0
     tested = json.loads(capsys.readouterr().out)
     assert tested["execution"] == "paper"
     assert tested["orders"]["momentum_12_1"] == replayed["orders"]
@@ -66,52 +66,52 @@ def test_orders_and_equity_are_those_of_a_replay(
     assert any("5% of equity kept in cash" in rule for rule in tested["rules"])
 
 
-def test_without_a_daemons_config_its_defaults_hold() -> None:
+def test_without_a_paper_config_its_defaults_apply() -> None:
     weights = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1])
     orders = run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper")
     free, paper = (d["test"]["strategies"]["equal_weight"]["annual_return"] for d in (weights, orders))
     assert free != paper
-    assert paper == pytest.approx(free, abs=0.1)  # a buffer of cash and whole shares
+    assert paper == pytest.approx(free, abs=0.1)  # cash buffer and whole shares
     assert "index" in orders["test"]["strategies"]
 
 
 @pytest.mark.parametrize(
     "setting", ["half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "delisting_return=-0.5"]
 )
-def test_frictions_that_no_order_has_are_refused_and_not_left_out(setting: str) -> None:
+def test_unsupported_frictions_are_refused_instead_of_ignored(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"does not support environment\.{setting.split('=')[0]} = .*; it must be"):
         run_backtest("equal_weight", start=SPAN[0], end=SPAN[1], execution="paper", settings=(setting,))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("raise KeyError('x')", r"strategy Mine failed at 2019-01-0\d: KeyError: 'x', mine.py line \d+"),
         ("return [0.5]", r"target weights of Mine at 2019-01-0\d must be one for each"),
         ("return np.full(len(window.symbols), -0.01)", "must not be negative without short selling"),
     ],
 )
-def test_a_strategy_that_fails_is_told_with_its_date(tmp_path: Path, body: str, said: str) -> None:
+def test_failing_strategy_is_reported_with_its_date(tmp_path: Path, body: str, message: str) -> None:
     file = tmp_path / "mine.py"
     head = "import numpy as np\nclass Mine:\n    name, feature_names, lookback = 'Mine', (), 60\n"
     file.write_text(f"{head}    def target_weights(self, window, positions):\n        {body}\n")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         run_backtest(f"{file}:Mine", start=SPAN[0], end=SPAN[1], execution="paper")
     file.write_text(file.read_text().replace("60", "'60'"))
     with pytest.raises(InputError, match="lookback of strategy Mine must be a whole number of bars, at least 1 bar"):
         run_backtest(f"{file}:Mine", start=SPAN[0], end=SPAN[1], execution="paper")
 
 
-def test_from_a_notebook_it_is_the_same(config: Path) -> None:
+def test_paper_execution_from_python(config: Path) -> None:
     setup = api.prepare(RunConfig())
     result = api.backtest(setup, "equal_weight", "validation", execution="paper")
     free = api.backtest(setup, "equal_weight", "validation")
     assert len(result.equity) == len(free.equity)
     assert result.equity[-1] != free.equity[-1]
     with pytest.raises(InputError, match="execution must be"):
-        api.backtest(setup, "equal_weight", "validation", execution="magic")  # type: ignore[arg-type]
-    shorts = api.Setup(RunConfig(environment=EnvironmentConfig(delay=2)), setup.panel, setup.splits, setup.market)
+        api.backtest(setup, "equal_weight", "validation", execution="live")  # type: ignore[arg-type]
+    delayed = api.Setup(RunConfig(environment=EnvironmentConfig(delay=2)), setup.panel, setup.splits, setup.market)
     with pytest.raises(ConfigError, match=r"does not support environment\.delay"):
-        api.backtest(shorts, "equal_weight", "validation", execution="paper")
+        api.backtest(delayed, "equal_weight", "validation", execution="paper")
     with pytest.raises(InputError, match="for execution"):
         run_backtest("equal_weight", paper=load(config))

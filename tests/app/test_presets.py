@@ -20,12 +20,12 @@ SECTIONS = [field.name for field in dataclasses.fields(RunConfig) if field.name 
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_text_of_a_preset_reads_back_as_the_preset(name: str) -> None:
+def test_preset_text_parses_to_the_preset(name: str) -> None:
     assert parse(tomllib.loads(preset_text(name))) == PRESETS[name]
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_setting_has_its_comment(name: str) -> None:
+def test_every_setting_has_a_comment(name: str) -> None:
     lines = preset_text(name).splitlines()
     settings = [i for i, line in enumerate(lines) if " = " in line.split("#")[0]]
     assert settings
@@ -56,7 +56,7 @@ def test_choices_are_listed() -> None:
     short=st.booleans(),
     hidden=st.lists(st.integers(1, 10**6), max_size=6),
 )
-def test_any_config_reads_back_as_it_was(
+def test_any_config_is_unchanged_after_writing_and_parsing(
     seed: int, rate: float, names: list[str], short: bool, hidden: list[int]
 ) -> None:
     config = RunConfig(
@@ -76,7 +76,7 @@ def test_an_unknown_preset_names_the_known_ones() -> None:
         preset("xyz")
 
 
-def test_a_file_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
+def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     write_preset("quick", path)
     assert load(path) == PRESETS["quick"]
@@ -86,6 +86,6 @@ def test_a_file_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
         write_preset("quick", tmp_path / "no" / "mine.toml")

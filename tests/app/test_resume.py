@@ -1,4 +1,4 @@
-"""A real `finrl-pod tournament`, killed or interrupted again and again, ends as one that nobody disturbed."""
+"""A `finrl-pod tournament` process that is repeatedly killed or interrupted ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from finrl_pod.settings.run import load
 from tests.app.command import call, start
 from tests.app.small_run import fill_store, small_config
 
-# Long enough that a generation can be seen to end before the next one does.
+# Long enough for the end of a generation to be observed before the next one ends.
 SAMPLES, GENERATIONS = 1_280, 3
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store and a config."""
-    folder = tmp_path_factory.mktemp("room")
+    folder = tmp_path_factory.mktemp("resume")
     fill_store(folder / "store")
     (folder / "tiny.toml").write_text(
         config_text(small_config(samples_per_generation=SAMPLES, generations=GENERATIONS))
@@ -38,88 +38,92 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(room: Path) -> Path:
-    """An undisturbed run, in this process."""
-    here(room, room / "whole")
-    return room / "whole"
+def uninterrupted(folder: Path) -> Path:
+    """The folder of an uninterrupted run."""
+    run_in_process(folder, folder / "uninterrupted")
+    return folder / "uninterrupted"
 
 
-def here(room: Path, out: Path, *, resume: bool = False) -> None:
-    """Run it in this process."""
+def run_in_process(folder: Path, out: Path, *, resume: bool = False) -> None:
+    """Run or resume the tournament in this process."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FINRL_POD_DATA", str(room / "store"))
-        run_tournament(load(room / "tiny.toml"), out, resume=resume, device="cpu")
+        patch.setenv("FINRL_POD_DATA", str(folder / "store"))
+        run_tournament(load(folder / "tiny.toml"), out, resume=resume, device="cpu")
     torch.set_num_threads(threads)
 
 
-def begin(room: Path, out: Path) -> subprocess.Popen[str]:
-    """Start the run, or go on with what there is."""
+def start_process(folder: Path, out: Path) -> subprocess.Popen[str]:
+    """Start or resume the run in a subprocess."""
     resume = ["--resume"] if (out / "config.json").exists() else []
-    return start(room / "store", "tournament", room / "tiny.toml", "--out", out, "--device", "cpu", *resume, "--json")
+    return start(
+        folder / "store", "tournament", folder / "tiny.toml", "--out", out, "--device", "cpu", *resume, "--json"
+    )
 
 
-def finish(room: Path, out: Path) -> tuple[int, str, str]:
-    """Go on to the end."""
-    return call(room / "store", "tournament", room / "tiny.toml", "--out", out, "--device", "cpu", "--resume", "--json")
+def run_to_end(folder: Path, out: Path) -> tuple[int, str, str]:
+    """Resume the run in a subprocess and wait for its end."""
+    return call(
+        folder / "store", "tournament", folder / "tiny.toml", "--out", out, "--device", "cpu", "--resume", "--json"
+    )
 
 
-def generation(out: Path) -> int:
-    """The last finished one, -1 before there is one."""
+def last_generation(out: Path) -> int:
+    """Number of the last finished generation; -1 if there is none."""
     file = out / "state.json"
     return int(json.loads(file.read_text())["generation"]) if file.exists() else -1
 
 
-def wait(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not until():
+def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the run is too slow"
         time.sleep(0.005)
 
 
-def timeless(out: Path) -> tuple[Any, Any]:
-    """What a run says, seconds and rates apart."""
+def results_without_timings(out: Path) -> tuple[Any, Any]:
+    """State and report of a run, without timings."""
     state, report = (json.loads((out / name).read_text()) for name in ("state.json", "report.json"))
     state.pop("train_seconds")
-    for clock in ("train_seconds", "samples_per_second", "total_seconds"):
-        report["timing"].pop(clock)
+    for timing in ("train_seconds", "samples_per_second", "total_seconds"):
+        report["timing"].pop(timing)
     return state, report
 
 
-def test_a_run_killed_after_every_generation_equals_an_uninterrupted_one(room: Path, whole: Path) -> None:
-    out = room / "killed"
-    process = begin(room, out)  # killed at once, before there is anything
+def test_run_killed_after_every_generation_equals_an_uninterrupted_one(folder: Path, uninterrupted: Path) -> None:
+    out = folder / "killed"
+    process = start_process(folder, out)  # killed before anything is written
     process.kill()
     process.communicate()
     reached = []
     while (reached or [-1])[-1] < GENERATIONS - 2:
-        before = generation(out)
-        process = begin(room, out)
-        wait(process, lambda before=before: generation(out) > before)  # type: ignore[misc]
+        before = last_generation(out)
+        process = start_process(folder, out)
+        wait_until(process, lambda before=before: last_generation(out) > before)  # type: ignore[misc]
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert not (out / "report.json").exists()
-        reached.append(generation(out))
+        reached.append(last_generation(out))
     assert reached == sorted(set(reached))
-    code, _, err = finish(room, out)
+    code, _, err = run_to_end(folder, out)
     assert (code, err) == (0, "")
-    assert timeless(out) == timeless(whole)
-    for file in (whole / "snapshots").iterdir():
+    assert results_without_timings(out) == results_without_timings(uninterrupted)
+    for file in (uninterrupted / "snapshots").iterdir():
         assert (out / "snapshots" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_ctrl_c_prints_one_line_and_the_run_can_be_resumed(room: Path, whole: Path) -> None:
-    out = room / "interrupted"
-    process = begin(room, out)
-    wait(process, lambda: generation(out) >= 0)
+def test_ctrl_c_prints_one_line_and_the_run_can_be_resumed(folder: Path, uninterrupted: Path) -> None:
+    out = folder / "interrupted"
+    process = start_process(folder, out)
+    wait_until(process, lambda: last_generation(out) >= 0)
     process.send_signal(signal.SIGINT)
-    shown, err = process.communicate(timeout=PATIENCE)
+    out_text, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130, err
-    assert shown == ""
-    sentence = f"interrupted; finished generations are kept in {out}. Resume with --resume --out {out}"
-    assert err == f"finrl-pod: {sentence}\n"
-    assert generation(out) < GENERATIONS - 1
-    here(room, out, resume=True)
-    assert timeless(out) == timeless(whole)
+    assert out_text == ""
+    message = f"interrupted; finished generations are kept in {out}. Resume with --resume --out {out}"
+    assert err == f"finrl-pod: {message}\n"
+    assert last_generation(out) < GENERATIONS - 1
+    run_in_process(folder, out, resume=True)
+    assert results_without_timings(out) == results_without_timings(uninterrupted)

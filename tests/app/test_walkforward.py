@@ -1,4 +1,4 @@
-"""Walk-forward: what is kept, that it resumes, and that its curve is one account led by its champions."""
+"""Walk-forward: plan, saved results, resume, and the combined curve as one account."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ FOLDS, SEEDS = 2, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A store and a register of this module's own."""
-    with isolated_folders(tmp_path_factory.mktemp("walking")) as folder:
-        yield folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a separate store and trial registry."""
+    with isolated_folders(tmp_path_factory.mktemp("walkforward")) as root:
+        yield root
 
 
 @pytest.fixture(scope="module")
-def walked(room: Path) -> tuple[Path, dict[str, Any]]:
-    """A walk-forward that was stopped in its third run and gone on with."""
-    out = room / "walk"
+def resumed(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Folder and result of a walk-forward that was interrupted in its third run and resumed."""
+    out = folder / "walk"
 
     def stop(progress: Progress) -> None:
         if progress.stage.startswith("fold 2 of 2, seed 1 of 2"):
             process = progress_file.process_of(progress_file.read(out / "fold-02" / "seed-5" / progress_file.FILE))
             assert process is not None
-            assert process.pid == os.getpid()  # whoever looks on sees which run is at work
+            assert process.pid == os.getpid()  # progress of the active run is visible
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match=r"kept in .* --resume"):
@@ -59,16 +59,16 @@ def curves(out: Path) -> dict[str, np.ndarray]:
     return {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "time"}
 
 
-def test_resumed_it_equals_one_that_nobody_stopped(walked: tuple[Path, dict[str, Any]], room: Path) -> None:
-    whole = run_walkforward(CONFIG, room / "whole", folds=FOLDS, seeds=SEEDS, device="cpu")
-    assert whole == walked[1]
-    assert json.loads((walked[0] / "walkforward.json").read_text()) == walked[1]
-    # To the letter the same: nothing was tried anew, nobody looked again.
-    assert TrialRegistry(room / "home" / FILE).counts(small_panel().sha256).raw == FOLDS * SEEDS * 2
-    assert walked[1]["verdict"]["looks"] == 1
+def test_resumed_walkforward_equals_an_uninterrupted_one(resumed: tuple[Path, dict[str, Any]], folder: Path) -> None:
+    uninterrupted = run_walkforward(CONFIG, folder / "uninterrupted", folds=FOLDS, seeds=SEEDS, device="cpu")
+    assert uninterrupted == resumed[1]
+    assert json.loads((resumed[0] / "walkforward.json").read_text()) == resumed[1]
+    # The second walk-forward repeats the first: no new trials, no new look.
+    assert TrialRegistry(folder / "home" / FILE).counts(small_panel().sha256).raw == FOLDS * SEEDS * 2
+    assert resumed[1]["verdict"]["looks"] == 1
 
 
-def test_the_plan_is_that_of_the_configs_splits() -> None:
+def test_plan_covers_validation_and_test_of_the_config() -> None:
     panel = small_panel()
     folds = plan(CONFIG, panel, FOLDS)
     splits = make_splits(panel.times, CONFIG.splits)
@@ -81,8 +81,8 @@ def test_the_plan_is_that_of_the_configs_splits() -> None:
         assert own.validation.last + CONFIG.splits.embargo < own.test.first
 
 
-def test_every_fold_and_seed_is_kept(walked: tuple[Path, dict[str, Any]]) -> None:
-    out, document = walked
+def test_every_fold_and_seed_is_saved(resumed: tuple[Path, dict[str, Any]]) -> None:
+    out, document = resumed
     assert [(row["fold"], row["seed"]) for row in document["runs"]] == [(1, 5), (1, 6), (2, 5), (2, 6)]
     for row in document["runs"]:
         folder = out / f"fold-{row['fold']:02d}" / f"seed-{row['seed']}"
@@ -95,8 +95,8 @@ def test_every_fold_and_seed_is_kept(walked: tuple[Path, dict[str, Any]]) -> Non
     assert (out / "report.html").stat().st_size > 100_000
 
 
-def test_the_curve_is_one_account(walked: tuple[Path, dict[str, Any]]) -> None:
-    out, document = walked
+def test_combined_curve_is_one_account(resumed: tuple[Path, dict[str, Any]]) -> None:
+    out, document = resumed
     own = curves(out)
     splits = make_splits(small_panel().times, CONFIG.splits)
     assert len(own["champion"]) == splits.test.last - splits.validation.first + 1
@@ -104,30 +104,30 @@ def test_the_curve_is_one_account(walked: tuple[Path, dict[str, Any]]) -> None:
     assert sharpe(own["champion"], year) == pytest.approx(document["strategies"]["champion"]["sharpe"], abs=1e-3)
     for seed in document["seeds"]:
         assert sharpe(own[f"champion of seed {seed['seed']}"], year) == pytest.approx(seed["sharpe"], abs=1e-3)
-    # A fold's figure is that of its part of the curve.
+    # A fold's Sharpe ratio is that of its section of the curve.
     first = document["folds"][1]["test"][0]
     times = [row["time"] for row in csv.DictReader((out / "curves.csv").read_text().splitlines())]
     part = own["champion of seed 5"][times.index(first) :]
     (row,) = [row for row in document["runs"] if (row["fold"], row["seed"]) == (2, 5)]
     assert sharpe(part, year) == pytest.approx(row["sharpe"], abs=2e-3)
-    # Where two folds meet, nothing is paid twice.
+    # Costs at the boundary of two folds are paid once.
     for seed in document["seeds"]:
         paid = [row["costs_paid"] for row in document["runs"] if row["seed"] == seed["seed"]]
         assert sum(paid) == pytest.approx(seed["costs_paid"], rel=1e-9)
 
 
-def test_the_verdict_speaks_of_it_and_can_be_asked_for(
-    walked: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+def test_verdict_describes_out_of_sample_results_and_is_printed_by_promote(
+    resumed: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, document = walked
+    out, document = resumed
     assert read_verdict(out).plain() == document["verdict"]
     assert all("on test" not in reason and "on validation" not in reason for reason in document["verdict"]["reasons"])
     assert command(["promote", str(out)]) == int(not document["verdict"]["promoted"])
     assert "Deflated Sharpe ratio over equal weight out of sample" in " ".join(capsys.readouterr().out.split())
 
 
-def test_another_plan_is_not_gone_on_with(walked: tuple[Path, dict[str, Any]], room: Path) -> None:
-    out = walked[0]
+def test_resume_with_another_plan_is_refused(resumed: tuple[Path, dict[str, Any]], folder: Path) -> None:
+    out = resumed[0]
     with pytest.raises(RunError, match="already holds a walk-forward; add --resume"):
         run_walkforward(CONFIG, out, folds=FOLDS, seeds=SEEDS)
     with pytest.raises(RunError, match="started with other folds"):
@@ -135,22 +135,22 @@ def test_another_plan_is_not_gone_on_with(walked: tuple[Path, dict[str, Any]], r
     with pytest.raises(RunError, match="started with other config"):
         run_walkforward(small_config(generations=2), out, folds=FOLDS, seeds=SEEDS, resume=True)
     with pytest.raises(RunError, match="no walk-forward to resume"):
-        run_walkforward(CONFIG, room / "none", resume=True)
+        run_walkforward(CONFIG, folder / "none", resume=True)
     with pytest.raises(DataError, match="cannot be cut into 500 tests"):
-        run_walkforward(CONFIG, room / "none", folds=500)
+        run_walkforward(CONFIG, folder / "none", folds=500)
     with pytest.raises(InputError, match="--seeds must be at least 1, got 0"):
-        run_walkforward(CONFIG, room / "none", seeds=0)
+        run_walkforward(CONFIG, folder / "none", seeds=0)
 
 
-def test_through_the_command(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = room / "walk.toml"
+def test_walkforward_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "walk.toml"
     file.write_text(config_text(CONFIG))
-    arguments = ["walkforward", str(file), "--out", str(room / "walk"), "--folds", "2", "--seeds", "2", "--resume"]
+    arguments = ["walkforward", str(file), "--out", str(folder / "walk"), "--folds", "2", "--seeds", "2", "--resume"]
     assert command([*arguments, "--device", "cpu"]) == 0
-    shown = capsys.readouterr()
-    assert "Sharpe ratio of each fold and seed, out of sample" in shown.out
-    assert "Promotion gate" in shown.out
+    printed = capsys.readouterr()
+    assert "Sharpe ratio of each fold and seed, out of sample" in printed.out
+    assert "Promotion gate" in printed.out
     assert command([*arguments, "--device", "cpu", "--json"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["runs"]
-    assert shown.err == ""
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["runs"]
+    assert printed.err == ""

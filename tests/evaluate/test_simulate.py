@@ -163,7 +163,7 @@ def test_buy_and_hold_without_costs_is_the_mean_of_relative_prices(market_of, fi
         market, lambda t, c, s: torch.full((1, 6), 1 / 6, dtype=torch.float64) if t == 5 else None, 5, 49, FREE, 1000.0
     )
     bought = close[6] if fill == "next" else close[5]
-    # At next-bar fills the shares are those that the close of the decision asked for, as far as the cash goes.
+    # With next-bar fills the order is sized at the decision's close, and bought as far as the cash goes.
     shares = 1000.0 / 6 / close[5]
     shares *= min(1.0, 1000.0 / (shares @ bought))
     left = 1000.0 - shares @ bought
@@ -196,17 +196,17 @@ def test_account_without_trades_keeps_its_cash_and_delisted_holdings_are_sold_at
 
 def test_decide_is_called_with_copies_at_every_bar_but_the_last(market_of):
     _, market = market_of(prices(1, 12, 3))
-    asked = []
+    decision_bars = []
 
     def vandal(t, cash, shares):
-        asked.append(t)
+        decision_bars.append(t)
         cash.fill_(1e9)
         shares.fill_(1e9)
         return torch.full((1, 3), 0.3)
 
     ledger = simulate(market, vandal, 2, 9, ExecutionRules(), 100.0)
     gentle = simulate(market, lambda t, c, s: torch.full((1, 3), 0.3), 2, 9, ExecutionRules(), 100.0)
-    assert asked == list(range(2, 9))
+    assert decision_bars == list(range(2, 9))
     assert torch.equal(ledger.equity, gentle.equity)
     assert ledger.equity.shape == (8, 1)
     assert ledger.weights.shape == (8, 1, 3)

@@ -24,19 +24,19 @@ SMALL = EnvironmentConfig(envs=128, group=16)
 
 
 @pytest.fixture(scope="module")
-def walk() -> tuple[Panel, MarketTensor]:
+def random_walk() -> tuple[Panel, MarketTensor]:
     times = np.datetime64("2015-01-01", "ns") + np.arange(BARS) * np.timedelta64(1, "D")
     returns = np.random.default_rng(11).normal(0, 0.02, (BARS, ASSETS))
     panel = make_panel(times, list("ABCDE"), {"close": prices(returns)})
     return panel, build_market(panel, ("return_1",), (0, TRAIN_LAST))
 
 
-def test_the_oracle_earns_what_a_plain_loop_says(walk: tuple[Panel, MarketTensor]) -> None:
-    panel, market = walk
+def test_oracle_growth_equals_a_plain_loop(random_walk: tuple[Panel, MarketTensor]) -> None:
+    panel, market = random_walk
     close, first, last, rate = panel.close, TRAIN_LAST + 1, market.steps, 0.001
     cash, shares, held = 1e6, 0.0, 0
     for t in range(first, last):
-        # Sized on the close of t, filled at the close of t+1, for what is earned from there to t+2.
+        # Sized at the close of t, filled at the close of t+1, for the return from t+1 to t+2.
         best = int(np.argmax(close[t + 2] / close[t + 1]))
         wanted = (cash + shares * close[t, held]) / close[t, best]
         if best != held:
@@ -51,19 +51,23 @@ def test_the_oracle_earns_what_a_plain_loop_says(walk: tuple[Panel, MarketTensor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "least"), [(EQUIVARIANT, 0.90), (MLP, 0.85)], ids=["equivariant", "mlp"])
-def test_a_leaked_future_is_found(walk: tuple[Panel, MarketTensor], recipe: Recipe, least: float) -> None:
+@pytest.mark.parametrize(("recipe", "min_share"), [(EQUIVARIANT, 0.90), (MLP, 0.85)], ids=["equivariant", "mlp"])
+def test_agents_exploit_a_leaked_future_return(
+    random_walk: tuple[Panel, MarketTensor], recipe: Recipe, min_share: float
+) -> None:
     small = replace(recipe, environment=SMALL, samples=100_000)
-    share, oracle, trained = capture(walk[1], TRAIN_LAST, small, 0, CPU, "leaked")
+    share, oracle, trained = capture(random_walk[1], TRAIN_LAST, small, 0, CPU, "leaked")
     assert trained.learner.alive == [True]
     assert oracle > 0
-    assert least < share <= 1
+    assert min_share < share <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shifted", "shuffled"])
-def test_a_leak_that_says_nothing_earns_nothing(walk: tuple[Panel, MarketTensor], kind: str) -> None:
+def test_uninformative_leak_earns_nothing(random_walk: tuple[Panel, MarketTensor], kind: str) -> None:
     small = replace(EQUIVARIANT, environment=SMALL, samples=60_000)
-    excess, _ = excess_over_equal_weight(*walk, placebo(walk[1], kind, 0), TRAIN_LAST, small, 0, CPU, kind)
+    excess, _ = excess_over_equal_weight(
+        *random_walk, placebo(random_walk[1], kind, 0), TRAIN_LAST, small, 0, CPU, kind
+    )
     low, _ = growth_interval(excess, 0.95)
     assert low <= 0

@@ -1,4 +1,4 @@
-"""A small tournament in a world without an edge runs from prices to a p-value, and again to the same one."""
+"""A small tournament in a market without an edge, from prices to a reproducible p-value."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CONFIG = RunConfig(
 
 
 @pytest.mark.slow
-def test_a_champion_of_noise_has_a_p_value_that_repeats() -> None:
+def test_champion_of_noise_has_a_reproducible_p_value() -> None:
     bars = 1096  # 2015 to 2017
     times = np.datetime64("2015-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
     returns = np.random.default_rng(12).normal(3e-4, 0.01, (bars, 4))
-    world = noise_panel(make_panel(times, list("ABCD"), {"close": prices(returns)}), 700, seed=0)
-    excess = champion_excess(world, CONFIG, torch.device("cpu"))
+    panel = noise_panel(make_panel(times, list("ABCD"), {"close": prices(returns)}), 700, seed=0)
+    excess = champion_excess(panel, CONFIG, torch.device("cpu"))
     test_days = int((times >= np.datetime64("2017-07-01")).sum())
     assert excess.shape == (test_days - 1,)
     assert np.ptp(excess) > 0
     assert 0 < excess_p_value(excess) <= 1
-    assert np.array_equal(champion_excess(world, CONFIG, torch.device("cpu")), excess)
+    assert np.array_equal(champion_excess(panel, CONFIG, torch.device("cpu")), excess)

@@ -1,4 +1,4 @@
-"""A small planted signal: an agent that has learned patience earns more than the best greedy one."""
+"""A small planted signal: a trained agent outperforms the best greedy policy by trading less."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 BARS, ASSETS, INFORMATION = 3000, 6, 0.15
 
 
-def test_costs_make_patience_worth_its_while() -> None:
+def test_costs_favour_policies_that_trade_less() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
     free, costly = (
         attainable_growth(market, train_last + 1, market.steps, ExecutionRules(rate)) for rate in (0.0, 0.001)
@@ -25,10 +25,10 @@ def test_costs_make_patience_worth_its_while() -> None:
 
 
 @pytest.mark.slow
-def test_a_planted_signal_is_traded_on_with_patience() -> None:
+def test_agent_outperforms_greedy_policies_on_a_planted_signal() -> None:
     market, train_last = planted_market(1, BARS, ASSETS, INFORMATION)
     recipe = replace(RECIPE, environment=EnvironmentConfig(envs=128, group=16, cost_bps=30.0), samples=100_000)
     share, run = share_of_attainable(market, train_last, recipe, 0, torch.device("cpu"), "planted")
     assert share > 0.85
-    # At 30 bp a side the best greedy policy keeps three quarters of what the best patient one earns.
+    # At 30 bp per side the best greedy policy earns three quarters of what the best policy earns.
     assert run["agent_bp_a_day"] > 1.1 * run["greedy_bp_a_day"] > run["equal_weight_bp_a_day"]

@@ -1,4 +1,4 @@
-"""The study beside Stable-Baselines3: settings are the Zoo's on both sides, lines are kept, the table counts right."""
+"""The comparison with Stable-Baselines3: the Zoo's settings on both sides, resumed results, and the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod.rl.training.learner import Learner
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-# Keys of a Zoo entry that our side uses; any other key would be ignored silently.
+# Keys of a Zoo entry that FinRL-Pod uses; any other key would be ignored silently.
 TRANSLATED = {
     *("n_envs", "n_steps", "batch_size", "gae_lambda", "gamma", "n_epochs", "ent_coef", "learning_rate", "clip_range"),
     *("buffer_size", "learning_starts", "target_update_interval", "train_freq", "gradient_steps", "normalize"),
@@ -34,7 +34,7 @@ def cells(study: ModuleType) -> list[Any]:
     return [cell for stage in study.STAGES for cell in stage]
 
 
-def test_every_entry_of_the_zoo_makes_a_learner_of_ours(study: ModuleType) -> None:
+def test_every_zoo_entry_configures_a_learner(study: ModuleType) -> None:
     for cell in cells(study):
         assert cell.zoo.keys() <= TRANSLATED, cell
         agent, envs = study.ours(cell)
@@ -47,8 +47,8 @@ def test_every_entry_of_the_zoo_makes_a_learner_of_ours(study: ModuleType) -> No
 
 
 @pytest.mark.slow
-def test_our_networks_are_of_the_size_and_the_start_of_theirs(study: ModuleType) -> None:
-    """PPO with rectifiers, running statistics and a small spread; and state-dependent noise in units of the bounds."""
+def test_networks_equal_those_of_sb3_in_size_and_initial_spread(study: ModuleType) -> None:
+    """PPO with ReLU, running statistics and a small spread, and with state-dependent noise in units of the bounds."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -92,13 +92,13 @@ def test_finished_trainings_are_skipped_and_truncated_lines_repeated(study: Modu
     assert not study._same({**rows[0], "settings": "of another entry"}, cell, 0, study.OURS)
 
 
-def test_the_table_says_worse_where_the_interval_lies_below_zero(study: ModuleType) -> None:
+def test_table_marks_rows_whose_interval_lies_below_zero(study: ModuleType) -> None:
     good, bad, alone, lonely = cells(study)[:4]
     rows = [row(good, study, side, s, 100.0 + s) for side in (study.OURS, study.THEIRS) for s in range(5)]
     rows += [row(bad, study, study.OURS, s, 10.0 + s) for s in range(5)]
     rows += [row(bad, study, study.THEIRS, s, 90.0 + s) for s in range(5)]
     rows += [row(alone, study, study.OURS, 0, 5.0), row(alone, study, study.THEIRS, 0, 3.0)]
-    rows += [row(lonely, study, study.OURS, 0, 7.0)]  # theirs is that of the one before it
+    rows += [row(lonely, study, study.OURS, 0, 7.0)]  # its counterpart is the previous cell's
     lines = study.table(rows).splitlines()[2:]
     first, second, third, fourth = ([text.strip() for text in line.split("|")[1:-1]] for line in lines)
     assert first[3:8] == ["5", "102.0 (100.0 to 104.0)", "102.0 (100.0 to 104.0)", first[6], "yes"]

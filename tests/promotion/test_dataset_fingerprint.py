@@ -1,4 +1,4 @@
-"""What shows the same market on the same days is told from what only bears the same names."""
+"""Panels of the same market are recognised, and other panels with the same symbols are not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BARS, SYMBOLS = 600, 10
 
 
 def prices(seed: int = 0, bars: int = BARS, symbols: int = SYMBOLS) -> Floats:
-    """[T, N]: half of a symbol's variance is the market's, as of stocks."""
+    """Prices [T, N]; half of each symbol's variance is common to all, as for stocks."""
     draw = np.random.default_rng(seed)
     moves = draw.normal(0, 0.01, (bars, 1)) + draw.normal(0, 0.01, (bars, symbols))
     return np.asarray(100 * np.exp(np.cumsum(moves, 0)))
@@ -26,7 +26,7 @@ def panel(close: Floats, first: str = "2020-01-06", step: str = "1D", names: str
     return Panel(times, tuple(f"{names}{i}" for i in range(close.shape[1])), close, np.isfinite(close))
 
 
-def changed(close: Floats, rows: slice = slice(None), columns: slice = slice(None)) -> Panel:
+def part_of(close: Floats, rows: slice = slice(None), columns: slice = slice(None)) -> Panel:
     whole = panel(close)
     part = close[rows, columns]
     return dataclasses.replace(
@@ -34,56 +34,65 @@ def changed(close: Floats, rows: slice = slice(None), columns: slice = slice(Non
     )
 
 
-def dated(close: Floats, days: int, late: int) -> Panel:
-    """Bars of so many days from a Monday on, each dated so many days after its first one."""
+def resampled(close: Floats, days: int, offset: int) -> Panel:
+    """Bars of `days` days from a Monday on, each dated `offset` days after its first day."""
     whole = panel(close)
     ends = np.arange(days - 1, len(close), days)
-    times = whole.times[ends - days + 1] + np.timedelta64(late, "D")
+    times = whole.times[ends - days + 1] + np.timedelta64(offset, "D")
     return dataclasses.replace(whole, times=times, close=close[ends], tradable=np.isfinite(close[ends]))
 
 
-def split(close: Floats) -> Floats:
-    """One symbol halves, and is not adjusted."""
-    mended = close.copy()
-    mended[300:, 2] /= 2
-    return mended
+def with_split(close: Floats) -> Floats:
+    """Prices with an unadjusted 2:1 split of one symbol."""
+    altered = close.copy()
+    altered[300:, 2] /= 2
+    return altered
 
 
-def gaps(close: Floats) -> Floats:
-    """A newcomer, and days without prices."""
-    mended = close.copy()
-    mended[:200, 3] = mended[250:260] = np.nan
-    return mended
+def with_gaps(close: Floats) -> Floats:
+    """Prices with a late listing and days without prices."""
+    altered = close.copy()
+    altered[:200, 3] = altered[250:260] = np.nan
+    return altered
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        changed(prices(), rows=slice(None, -1)),
-        changed(prices(), rows=slice(100, None)),
-        changed(prices(), rows=slice(4, None, 5)),
-        changed(prices(), columns=slice(1, None)),
-        changed(prices(), columns=slice(0, 5)),
+        part_of(prices(), rows=slice(None, -1)),
+        part_of(prices(), rows=slice(100, None)),
+        part_of(prices(), rows=slice(4, None, 5)),
+        part_of(prices(), columns=slice(1, None)),
+        part_of(prices(), columns=slice(0, 5)),
         panel(np.round(prices(), 2)),
-        panel(split(prices())),
-        panel(gaps(prices())),
-        dated(prices(), 7, 0),
-        dated(prices(), 7, 6),
-        dated(prices(), 7, 7),
-        dated(prices(), 1, 1),
+        panel(with_split(prices())),
+        panel(with_gaps(prices())),
+        resampled(prices(), 7, 0),
+        resampled(prices(), 7, 6),
+        resampled(prices(), 7, 7),
+        resampled(prices(), 1, 1),
         panel(prices(), names="s"),
-        changed(prices(), rows=slice(0, 12)),
+        part_of(prices(), rows=slice(0, 12)),
     ],
     ids=[
-        *("a day less", "later", "weekly", "a symbol less", "half", "rounded", "a split", "gaps"),
-        *("weeks by Monday", "weeks by Sunday", "weeks by the next Monday", "a day late", "small letters", "two weeks"),
+        *(
+            "one day less",
+            "later start",
+            "weekly",
+            "one symbol less",
+            "half of the symbols",
+            "rounded",
+            "split",
+            "gaps",
+        ),
+        *("weeks by Monday", "weeks by Sunday", "weeks by next Monday", "one day late", "lower case", "two weeks"),
     ],
 )
 def test_same_market(other: Panel) -> None:
-    mine = dataset_fingerprint(panel(prices()))
-    assert same_market(mine, mine)
-    assert same_market(mine, dataset_fingerprint(other))
-    assert same_market(dataset_fingerprint(other), mine)
+    fingerprint = dataset_fingerprint(panel(prices()))
+    assert same_market(fingerprint, fingerprint)
+    assert same_market(fingerprint, dataset_fingerprint(other))
+    assert same_market(dataset_fingerprint(other), fingerprint)
 
 
 @pytest.mark.parametrize(
@@ -92,23 +101,25 @@ def test_same_market(other: Panel) -> None:
         panel(prices(1)),
         panel(prices(), names="T"),
         panel(prices(), first="2015-01-01"),
-        changed(prices(), rows=slice(-10, None)),
-        changed(prices(), columns=slice(0, 1)),
+        part_of(prices(), rows=slice(-10, None)),
+        part_of(prices(), columns=slice(0, 1)),
         panel(np.full((BARS, SYMBOLS), 7.0)),
     ],
-    ids=["other prices", "other names", "other days", "hardly a shared day", "one symbol", "still"],
+    ids=["other prices", "other names", "other days", "few shared days", "one symbol", "constant"],
 )
 def test_other_markets(other: Panel) -> None:
-    mine = dataset_fingerprint(panel(prices()))
-    assert not same_market(mine, dataset_fingerprint(other))
-    assert not same_market(dataset_fingerprint(other), mine)
+    fingerprint = dataset_fingerprint(panel(prices()))
+    assert not same_market(fingerprint, dataset_fingerprint(other))
+    assert not same_market(dataset_fingerprint(other), fingerprint)
 
 
 def test_index_levels_by_day() -> None:
-    """Hourly bars make one level a day, that of its last bar; a return is the mean of the symbols that have one."""
+    """Hourly bars give one level per day, at its last bar; returns are means over symbols that have one."""
     close = np.array([[100.0, 50.0]] * 24 + [[102.0, np.nan]] * 24 + [[102.0, 80.0], [51.0, 84.0]])
-    kept = dataset_fingerprint(panel(close, step="1H"))
-    np.testing.assert_array_equal(kept.days, np.array(["2020-01-06", "2020-01-07", "2020-01-08"], "datetime64[D]"))
+    fingerprint = dataset_fingerprint(panel(close, step="1H"))
+    np.testing.assert_array_equal(
+        fingerprint.days, np.array(["2020-01-06", "2020-01-07", "2020-01-08"], "datetime64[D]")
+    )
     rise = np.log(1.02)
-    np.testing.assert_allclose(kept.levels, [0, rise, rise + (-0.1 + np.log(84 / 80)) / 2])
-    assert kept.symbols == {"S0", "S1"}
+    np.testing.assert_allclose(fingerprint.levels, [0, rise, rise + (-0.1 + np.log(84 / 80)) / 2])
+    assert fingerprint.symbols == {"S0", "S1"}

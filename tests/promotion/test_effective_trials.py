@@ -1,4 +1,4 @@
-"""Clusters of trials: as many as were made."""
+"""The effective number of trials equals the number of planted clusters."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_two_uncorrelated_trials_count_twice() -> None:
 
 
 def test_constant_and_diverged_trials_count_once() -> None:
-    still = np.c_[groups([5, 5]), np.zeros(500), np.full(500, 0.1), np.full(500, np.nan)]
-    assert effective_trial_count(still) == 3
+    returns = np.c_[groups([5, 5]), np.zeros(500), np.full(500, 0.1), np.full(500, np.nan)]
+    assert effective_trial_count(returns) == 3
     assert effective_trial_count(np.full((500, 4), np.nan)) == 1
 
 

@@ -39,7 +39,7 @@ def test_every_trial_of_every_run_is_counted(registry: TrialRegistry) -> None:
     registry.add("e" * 64, "a", [trial("g00s00")])
     counts = registry.counts(DATA)
     assert (counts.raw, counts.runs) == (4, 2)
-    assert TrialRegistry(registry.path).counts(DATA) == counts  # another object, the same file
+    assert TrialRegistry(registry.path).counts(DATA) == counts  # a second object of the same file
     assert registry.counts("f" * 64) == TrialCounts(0, 0, 0)
 
 
@@ -57,7 +57,7 @@ def test_clusters_are_counted_per_period_and_diverged_trials_as_one(registry: Tr
     assert registry.counts(DATA) == TrialCounts(10, 2, 1)
     registry.add(DATA, "b", [trial(f"b{i}", excess=None) for i in range(4)])
     assert registry.counts(DATA) == TrialCounts(14, 3, 2)
-    # The very same returns on other days are another thing.
+    # Equal returns of another period form another cluster.
     registry.add(DATA, "c", [trial("c0", excess=factors[:, 0], last="2018-12-28")])
     assert registry.counts(DATA) == TrialCounts(15, 4, 3)
 
@@ -66,10 +66,10 @@ def test_looks_count_once_per_subject_and_by_overlapping_days(registry: TrialReg
     assert registry.look(look("a")) == 1
     assert registry.look(look("a")) == 1
     assert registry.look(look("b")) == 2
-    assert registry.look(look("c", "2022-06-01", "2023-06-01")) == 3  # it shares days with both
+    assert registry.look(look("c", "2022-06-01", "2023-06-01")) == 3  # overlaps with both
     assert registry.look(look("d", "2023-07-01", "2024-06-01")) == 1
     assert registry.look(look("e", data="e" * 64)) == 1
-    assert registry.look(look("a")) == 1  # who looked first is not judged by those who came after
+    assert registry.look(look("a")) == 1  # later looks do not count for an earlier one
 
 
 def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> None:
@@ -80,16 +80,16 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     later = Panel(times[1:], tuple("ABCD"), close[1:], np.isfinite(close[1:]))
     other = Panel(times, tuple("ABCD"), close[::-1].copy(), np.isfinite(close))
 
-    def seen(subject: str, panel: Panel, first: str = "2019-06-01", last: str = "2019-12-31") -> int:
+    def look_count(subject: str, panel: Panel, first: str = "2019-06-01", last: str = "2019-12-31") -> int:
         return registry.look(look(subject, first, last, panel.sha256), panel)
 
-    assert seen("a", whole) == 1
-    assert seen("b", later) == 2
-    assert seen("a", later) == 2  # the same thing on a refreshed panel is no other
-    assert seen("c", other) == 1
-    assert seen("d", later, "2020-01-01", "2020-02-01") == 1  # nobody looked at these days
-    assert seen("e", whole) == 3
-    assert seen("a", whole) == 1
+    assert look_count("a", whole) == 1
+    assert look_count("b", later) == 2
+    assert look_count("a", later) == 2  # a refreshed panel is the same subject
+    assert look_count("c", other) == 1
+    assert look_count("d", later, "2020-01-01", "2020-02-01") == 1  # no look at these days yet
+    assert look_count("e", whole) == 3
+    assert look_count("a", whole) == 1
     same = {entry["data_sha256"]: entry["same_market"] for entry in registry.data_sets()}
     assert same == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
 
@@ -103,7 +103,7 @@ def test_looks_without_a_fingerprint_count_for_their_own_data(registry: TrialReg
         database.execute("DROP TABLE outlines")
     later = Panel(times[1:], ("A", "B"), close[1:], np.isfinite(close[1:]))
     assert registry.look(look("b", data=later.sha256), later) == 1
-    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own, and from now on its same's
+    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own looks, and now those of the same market
 
 
 def test_first_verdict_is_kept(registry: TrialRegistry) -> None:

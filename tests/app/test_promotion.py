@@ -1,4 +1,4 @@
-"""From a finished run to its verdict, its audit and its promotion, and through the command line."""
+"""Verdict, trials, looks, audit and promotion of finished runs, through the services and the command line."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ AGENTS = 9  # three pods, three generations
 
 
 @pytest.fixture(scope="module", autouse=True)
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A store and a register of this module's own."""
-    with isolated_folders(tmp_path_factory.mktemp("judging")) as folder:
-        yield folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a separate store and trial registry."""
+    with isolated_folders(tmp_path_factory.mktemp("promotion")) as root:
+        yield root
 
 
 @pytest.fixture(scope="module")
-def finished(room: Path) -> Path:
-    """The folder of a finished run."""
-    run_tournament(small_config(), room / "run", device="cpu")
-    return room / "run"
+def finished(folder: Path) -> Path:
+    """Folder of a finished run."""
+    run_tournament(small_config(), folder / "run", device="cpu")
+    return folder / "run"
 
 
-def registry(room: Path) -> TrialRegistry:
-    return TrialRegistry(room / "home" / FILE)
+def registry(folder: Path) -> TrialRegistry:
+    return TrialRegistry(folder / "home" / FILE)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def report(folder: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------------- trials, looks, verdict
 
 
-def test_every_agent_and_the_ensemble_are_counted(finished: Path, room: Path) -> None:
-    counts = registry(room).counts(small_panel().sha256)
+def test_every_agent_and_the_ensemble_are_trials(finished: Path, folder: Path) -> None:
+    counts = registry(folder).counts(small_panel().sha256)
     assert (counts.raw, counts.runs) == (AGENTS + 1, 1)
     assert 1 <= counts.clustered <= AGENTS + 1
     verdict = report(finished)["verdict"]
@@ -72,8 +72,8 @@ def test_every_agent_and_the_ensemble_are_counted(finished: Path, room: Path) ->
     assert verdict["looks"] == 1
 
 
-def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
-    """Generation by generation; with equal weight added back they are the scores of the leaderboard."""
+def test_returns_of_trials_are_saved_with_the_run(finished: Path) -> None:
+    """One file per generation. With the returns of equal weight added they give the leaderboard's scores."""
     files = sorted((finished / "returns").glob("*.npy"))
     assert len(files) == 3
     excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
@@ -104,7 +104,7 @@ def test_the_returns_of_trials_are_kept_beside_the_run(finished: Path) -> None:
         {"rules": 5},
     ],
 )
-def test_a_damaged_verdict_is_no_yes(finished: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_damaged_verdict_is_refused(finished: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
     values = json.loads((finished / "verdict.json").read_text())
     assert not values["promoted"]
     write_json(tmp_path / "verdict.json", {**values, **damage})
@@ -112,56 +112,56 @@ def test_a_damaged_verdict_is_no_yes(finished: Path, tmp_path: Path, damage: dic
         read_verdict(tmp_path)
 
 
-def test_a_verdict_stands_whatever_comes_later(finished: Path, room: Path) -> None:
+def test_later_runs_do_not_change_a_verdict(finished: Path, folder: Path) -> None:
     before = (finished / "verdict.json").read_bytes()
     other = dataclasses.replace(small_config(), seed=6)
-    document = run_tournament(other, room / "other", device="cpu")
+    document = run_tournament(other, folder / "other", device="cpu")
     assert document["verdict"]["looks"] == 2
     assert document["verdict"]["trials"]["raw"] == 2 * (AGENTS + 1)
     limits = {rule["name"]: rule["limit"] for rule in document["verdict"]["rules"]}
     assert limits["probabilistic_sharpe"] == pytest.approx(0.975)
-    # The same run again, elsewhere and in its own folder: neither counts, neither changes what was said.
-    again = run_tournament(small_config(), room / "again", device="cpu")
+    # The same run again, in another folder and in its own: neither is counted nor changes the verdict.
+    again = run_tournament(small_config(), folder / "again", device="cpu")
     assert again["verdict"] == report(finished)["verdict"]
     run_tournament(small_config(), finished, resume=True, device="cpu")
     assert (finished / "verdict.json").read_bytes() == before
-    assert registry(room).counts(small_panel().sha256).raw == 2 * (AGENTS + 1)
+    assert registry(folder).counts(small_panel().sha256).raw == 2 * (AGENTS + 1)
 
 
-def test_every_backtest_of_what_was_made_on_the_data_is_a_look(finished: Path, room: Path, tmp_path: Path) -> None:
+def test_every_backtest_of_a_run_or_user_strategy_is_a_look(finished: Path, folder: Path, tmp_path: Path) -> None:
     def looks() -> int:
         data = RunDirectory.open(finished).data_sha256
-        return sum(len(entry["looks"]) for entry in registry(room).data_sets() if entry["data_sha256"] == data)
+        return sum(len(entry["looks"]) for entry in registry(folder).data_sets() if entry["data_sha256"] == data)
 
     before = looks()
     assert run_backtest(finished)["looks"] >= 1
-    assert looks() == before  # the verdict has looked already
+    assert looks() == before  # counted by the verdict
     run_backtest("equal_weight", data="made")
     assert looks() == before
     (tmp_path / "own.py").write_text(OWN)
-    first = run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"]
-    run_sweep([f"{tmp_path / 'own.py'}:Patient"], costs=(0.0, 10.0), data="made")
-    assert looks() == before + 1  # its costs are no further looks, and it has looked at these bars before
+    first = run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="made")["looks"]
+    run_sweep([f"{tmp_path / 'own.py'}:Stateful"], costs=(0.0, 10.0), data="made")
+    assert looks() == before + 1  # other costs and repeated bars are not counted
     (tmp_path / "own.py").write_text(OWN + "# changed")
-    assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="made")["looks"] == first + 1
-    # Nor does leaving out a symbol make the days unseen.
+    assert run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="made")["looks"] == first + 1
+    # A panel with one symbol less is the same market.
     (tmp_path / "own.py").write_text(OWN + "# changed again")
     Store().save(dataclasses.replace(select(small_panel(), small_panel().symbols[1:]), name="fewer"))
-    assert run_backtest(f"{tmp_path / 'own.py'}:Patient", data="fewer")["looks"] == first + 2
+    assert run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="fewer")["looks"] == first + 2
 
 
-def test_years_that_a_champion_was_trained_on_are_no_test(
+def test_backtest_on_training_bars_is_marked_in_sample(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    honest = run_backtest(finished)
-    assert "in_sample" not in honest
-    assert run_backtest(finished, data="made")["splits"]["test"] == honest["splits"]["test"]  # its own data, by name
+    default = run_backtest(finished)
+    assert "in_sample" not in default
+    assert run_backtest(finished, data="made")["splits"]["test"] == default["splits"]["test"]  # the run's own panel
     splits = make_splits(small_panel().times, small_config().splits)
     first, last = (str(small_panel().times[bar])[:10] for bar in (splits.validation.last - 9, splits.test.last))
     assert command(["backtest", str(finished), "--start", first, "--out", str(tmp_path / "seen")]) == 0
-    shown = capsys.readouterr().out
-    assert f"In sample {first}" in shown
-    assert "in sample and not evidence of skill" in " ".join(shown.split())
+    printed = capsys.readouterr().out
+    assert f"In sample {first}" in printed
+    assert "in sample and not evidence of skill" in " ".join(printed.split())
     page = (tmp_path / "seen" / "report.html").read_text()
     assert "<h2>Results in sample</h2>" in page
     assert "Results on the test days" not in page
@@ -171,7 +171,7 @@ def test_years_that_a_champion_was_trained_on_are_no_test(
     assert rows["in_sample"][0].startswith("champion: Warning: ")
 
 
-def test_rows_of_several_runs_are_told_apart_and_have_no_seeds(finished: Path, tmp_path: Path) -> None:
+def test_sweep_rows_name_their_run_and_champions_take_no_seed(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "copy")
     rows = run_sweep([finished, tmp_path / "copy", "random_weights"], seeds=[0, 1])["rows"]
     assert [(row["strategy"], row["seed"]) for row in rows] == sorted(
@@ -182,7 +182,7 @@ def test_rows_of_several_runs_are_told_apart_and_have_no_seeds(finished: Path, t
         run_sweep([finished], seeds=[0, 1])
 
 
-def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
+def test_strategies_that_differ_have_different_identities(tmp_path: Path) -> None:
     class Pick:
         def __init__(self, n: int, table: Any = None) -> None:
             self.name, self.feature_names, self.n, self.table = "pick", (), n, table
@@ -193,25 +193,27 @@ def test_objects_that_differ_are_looks_of_their_own(tmp_path: Path) -> None:
     assert strategy_identity(Pick(1)) == strategy_identity(Pick(1))
     assert strategy_identity(Pick(1, np.arange(3.0))) == strategy_identity(Pick(1, np.arange(3.0)))
     subjects = [strategy_identity(Pick(n, table)) for n, table in ((1, None), (2, None), (1, np.arange(3.0)), (1, 2.0))]
-    subjects += [strategy_identity(Pick(1, object())) for _ in range(2)]  # what cannot be told counts each time
+    subjects += [
+        strategy_identity(Pick(1, object())) for _ in range(2)
+    ]  # an object that cannot be identified is new each time
     subjects += [strategy_identity(UserStrategy(lambda n=n: Pick(n), "pick")) for n in (3, 4)]
     (tmp_path / "own.py").write_text(OWN)
-    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Stateful")))
     (tmp_path / "own.py").write_text(OWN + "# changed")
-    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Patient")))
+    subjects.append(strategy_identity(load_user_strategy(f"{tmp_path / 'own.py'}:Stateful")))
     assert len(set(subjects)) == len(subjects)
 
 
-def test_other_thresholds_are_another_look(finished: Path, room: Path) -> None:
+def test_other_thresholds_count_as_another_look(finished: Path, folder: Path) -> None:
     looser = dataclasses.replace(small_config(generations=1), gate=GateConfig(min_dsr=0.1, max_pbo=1.0))
-    looks = run_tournament(looser, room / "looser", device="cpu")["verdict"]["looks"]
+    looks = run_tournament(looser, folder / "looser", device="cpu")["verdict"]["looks"]
     assert looks >= 2
 
 
 # ---------------------------------------------------------------------- audit
 
 
-def test_an_honest_run_is_clean(finished: Path) -> None:
+def test_audit_of_a_sound_run_passes(finished: Path) -> None:
     audit = audit_run(finished, probes=3, warm_up_bars=100)
     assert audit.clean, [f.message for f in audit.findings if f.status == "fail"]
     assert {f.check for f in audit.findings} == {
@@ -220,40 +222,40 @@ def test_an_honest_run_is_clean(finished: Path) -> None:
     assert json.dumps(audit.plain(), allow_nan=False)
 
 
-def test_a_leaderboard_of_test_scores_is_found(finished: Path, room: Path) -> None:
-    broken = Path(shutil.copytree(finished, room / "picked-on-test"))
+def test_audit_finds_a_leaderboard_of_test_scores(finished: Path, folder: Path) -> None:
+    broken = Path(shutil.copytree(finished, folder / "picked-on-test"))
     state = json.loads((broken / "state.json").read_text())
     for i, row in enumerate(state["leaderboard"]):
-        row["score"] = 2.0 - 0.1 * i  # as if other bars had been scored
+        row["score"] = 2.0 - 0.1 * i  # scores that do not come from validation
     write_json(broken / "state.json", state)
     faults = [f for f in audit_run(broken, probes=1).findings if f.status == "fail"]
     assert {f.part for f in faults} == {"the champion's selection"}
     assert "was selected on other bars" in faults[0].message
 
 
-def test_a_normaliser_that_saw_everything_is_found(finished: Path, room: Path) -> None:
-    broken = Path(shutil.copytree(finished, room / "fitted-on-everything"))
+def test_audit_finds_a_normaliser_fitted_on_all_bars(finished: Path, folder: Path) -> None:
+    broken = Path(shutil.copytree(finished, folder / "fitted-on-all-bars"))
     panel, config = small_panel(), small_config()
-    everything = build_market(panel, config.features.names, (0, len(panel.times) - 1)).normaliser
+    fitted_on_all = build_market(panel, config.features.names, (0, len(panel.times) - 1)).normaliser
     run = RunDirectory.open(broken)
     for file in (broken / "snapshots").glob("*.json"):
         snapshot = run.snapshot(file.stem)
-        snapshots.save(broken / "snapshots", dataclasses.replace(snapshot, normaliser=everything))
+        snapshots.save(broken / "snapshots", dataclasses.replace(snapshot, normaliser=fitted_on_all))
     faults = {f.part for f in audit_run(broken, probes=1).findings if f.status == "fail"}
     assert faults & {f"the normaliser of {name}" for name in config.features.names}
 
 
-def test_same_close_fills_are_found(room: Path) -> None:
+def test_audit_finds_fills_at_the_observed_close(folder: Path) -> None:
     config = small_config(generations=1, pods=2)
     config = dataclasses.replace(config, environment=dataclasses.replace(config.environment, fill="same_close"))
-    document = run_tournament(config, room / "same-close", device="cpu")
+    document = run_tournament(config, folder / "same-close", device="cpu")
     (rule,) = [rule for rule in document["verdict"]["rules"] if rule["name"] == "audit"]
     assert not rule["passed"]
     assert "at the close that it observed" in rule["sentence"]
     assert not document["verdict"]["promoted"]
 
 
-def test_baselines_and_environments_are_clean() -> None:
+def test_audit_of_baselines_and_environments_passes() -> None:
     for name in ("equal_weight", "index"):
         assert audit_strategy(name, "made", probes=2, warm_up_bars=100).clean
     for kind in ("portfolio", "stock_trading"):
@@ -263,37 +265,37 @@ def test_baselines_and_environments_are_clean() -> None:
 OWN = """
 import numpy as np
 
-class Patient:
+class Stateful:
     feature_names = ("return_5",)
 
     def __init__(self):
-        self.asked = 0
+        self.calls = 0
 
     def target_weights(self, window, positions):
-        self.asked += 1  # what it remembers of other bars must not tell
-        if self.asked % 3:
+        self.calls += 1  # state kept between bars must not matter
+        if self.calls % 3:
             return None
         score = np.exp(np.nan_to_num(window.features[:, 0]))
         return score / score.sum()
 
-class Restless:
+class Unseeded:
     def target_weights(self, window, positions):
         weights = np.random.rand(len(window.symbols))
         return weights / weights.sum()
 """
 
 
-def test_a_strategy_of_ones_own_is_audited(tmp_path: Path) -> None:
+def test_audit_of_user_strategies(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    assert audit_strategy(f"{tmp_path / 'own.py'}:Patient", "made", probes=2, warm_up_bars=100).clean
-    found = audit_strategy(f"{tmp_path / 'own.py'}:Restless", "made", probes=2, warm_up_bars=100)
-    # What is not the same twice is one fault: it would move whether or not the future did.
+    assert audit_strategy(f"{tmp_path / 'own.py'}:Stateful", "made", probes=2, warm_up_bars=100).clean
+    found = audit_strategy(f"{tmp_path / 'own.py'}:Unseeded", "made", probes=2, warm_up_bars=100)
+    # Random decisions are one failure: they change whether or not later bars do.
     assert [f.check for f in found.findings if f.status == "fail"] == ["determinism"]
 
 
-def test_bad_subjects_are_refused() -> None:
-    with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, discrete, got 'casino'"):
-        audit_env("casino", "made")
+def test_audit_refuses_unknown_subjects() -> None:
+    with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, discrete, got 'options'"):
+        audit_env("options", "made")
     with pytest.raises(InputError, match="unknown strategy 'equal'"):
         audit_strategy("equal", "made")
     with pytest.raises(DataError, match="there is no panel 'nothing'"):
@@ -303,18 +305,20 @@ def test_bad_subjects_are_refused() -> None:
 # ---------------------------------------------------------------------- commands
 
 
-def test_promote_says_no_with_the_reasons(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not read_verdict(finished).promoted  # a hundred days of noise earn nobody a place
+def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not read_verdict(finished).promoted  # a hundred days of noise
     assert command(["promote", str(finished)]) == 1
-    shown = capsys.readouterr().out
-    assert "The champion is not promoted: " in shown
-    assert "deflated sharpe" in shown
+    printed = capsys.readouterr().out
+    assert "The champion is not promoted: " in printed
+    assert "deflated sharpe" in printed
     assert command(["promote", str(finished), "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == read_verdict(finished).plain()
 
 
-def test_promote_says_yes(finished: Path, room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = room / "good"
+def test_promote_exits_with_0_for_a_promoted_champion(
+    finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = folder / "good"
     values = read_verdict(finished).plain()
     rules = [{**rule, "passed": True} for rule in values["rules"]]
     write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
@@ -322,22 +326,22 @@ def test_promote_says_yes(finished: Path, room: Path, capsys: pytest.CaptureFixt
     assert "The champion is promoted: " in capsys.readouterr().out
 
 
-def test_promote_without_a_verdict_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promote_without_a_verdict_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["promote", str(tmp_path)]) == 2
     assert "holds no verdict" in capsys.readouterr().err
 
 
-def test_audit_through_the_command(room: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_command(folder: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["audit", "--strategy", "equal_weight", "--data", "made", "--probes", "2", "--warm-up", "100"]
     assert command(arguments) == 0
-    shown = capsys.readouterr()
-    assert "No failures" in shown.out
-    assert "look-ahead" in shown.err  # progress
+    printed = capsys.readouterr()
+    assert "No failures" in printed.out
+    assert "look-ahead" in printed.err  # progress
     assert command([*arguments, "--json"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["clean"] is True
-    assert shown.err == ""
-    broken = room / "picked-on-test"
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["clean"] is True
+    assert printed.err == ""
+    broken = folder / "picked-on-test"
     assert command(["audit", str(broken), "--probes", "1"]) == 1
     assert "1 failures: the results are not valid" in capsys.readouterr().out
 
@@ -351,21 +355,23 @@ def test_audit_through_the_command(room: Path, finished: Path, capsys: pytest.Ca
         (["runs/none", "--data", "made"], "a run is audited on its own data"),
     ],
 )
-def test_audit_refuses_in_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_command_refuses_invalid_arguments_in_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command(["audit", *arguments, "--json"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
 
 
-def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_command_lists_the_registry(finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["trials", "--data", "made", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["register"] == str(room / "home" / FILE)
+    assert document["register"] == str(folder / "home" / FILE)
     (entry,) = document["data_sets"]
     assert entry["name"] == "made"
-    assert entry["trials"] == registry(room).counts(small_panel().sha256).raw
+    assert entry["trials"] == registry(folder).counts(small_panel().sha256).raw
     assert entry["looks"][0]["first"] == "2021-07-01"
     assert command(["trials"]) == 0
     assert "made: look at 2021-07-01 to 2021-10-31 on" in capsys.readouterr().out
@@ -380,11 +386,11 @@ def test_the_register_is_shown(finished: Path, room: Path, capsys: pytest.Captur
         PPOConfig(hidden=(4, 4), horizon=8, minibatches=2, policy="mlp"),
     ],
 )
-def test_a_tournament_of_choices_is_judged_as_any(room: Path, agent: AgentConfig) -> None:
+def test_tournament_with_discrete_actions_passes_the_audit(folder: Path, agent: AgentConfig) -> None:
     config = small_config(samples_per_generation=64, generations=1)
     environment = dataclasses.replace(config.environment, kind="discrete", group=1)
     config = dataclasses.replace(config, agent=agent, environment=environment)
-    document = run_tournament(config, room / f"choices-{agent.algorithm}", device="cpu")
+    document = run_tournament(config, folder / f"discrete-{agent.algorithm}", device="cpu")
     (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
     assert rule["passed"], rule["sentence"]
     assert audit_env("discrete", "made").clean
