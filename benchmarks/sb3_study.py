@@ -1,18 +1,17 @@
-"""This project's algorithms beside Stable-Baselines3's: equal steps, and settings that RL Baselines3 Zoo publishes.
+"""Compare our algorithms with Stable-Baselines3's: equal steps, hyperparameters published by RL Baselines3 Zoo.
 
-    python benchmarks/sb3_study.py                                   # all of it; hours
+    python benchmarks/sb3_study.py                                   # everything; hours
     python benchmarks/sb3_study.py --only ppo/CartPole-v1 --seeds 2  # a part
-    python benchmarks/sb3_study.py --table                           # no training: the table of what is there
+    python benchmarks/sb3_study.py --table                           # existing results
 
 Every finished training is a line of `benchmarks/sb3_study.jsonl`: algorithm, environment, seed, side, steps, score,
-seconds, versions. Lines that are there are not run again, so a study can be stopped and gone on with, and two
-processes can share the file (each line is appended whole). Both sides run in this process, in turns, on one thread.
+seconds, versions. Existing ones are not repeated, so a study can be interrupted, and two processes can share the file
+(each line is appended in one write). Both sides run alternately in this process, on one thread.
 
-A score is the mean return of 20 episodes without exploration, on both sides begun from the same seeds, by the weights
-at the end of training (no best checkpoint is picked). The table gives each side's interquartile mean over the seeds
-(Agarwal et al. 2021) and the difference with its 90% bootstrap interval; *not worse* means that the interval reaches
-zero. Seconds are of training alone: those of the processor, which other work on the machine hardly changes, and beside
-them those of the clock.
+The score is the mean return of 20 episodes without exploration with the final weights (no best checkpoint is picked);
+both sides use the same evaluation seeds. The table shows each side's interquartile mean over the seeds (Agarwal et al.
+2021) and the difference with its 90% bootstrap interval; *not worse* means that the interval reaches zero. Seconds
+cover training only, as CPU time, which other load hardly changes, and as wall-clock time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from finrl_pod.rl.training.learner import Learner
 
 RESULTS_FILE = Path(__file__).with_name("sb3_study.jsonl")
 OURS, THEIRS = "finrl_pod", "stable_baselines3"
-EPISODES, FIRST_EPISODE = 20, 1_000_000  # seeds of the evaluation, far from those of trainings
+EPISODES, FIRST_EPISODE = 20, 1_000_000  # evaluation seeds, far from the training seeds
 LEVEL = 0.90
 PACKAGES = ("finrl_pod", "stable_baselines3", "torch", "gymnasium", "mujoco")
 
@@ -56,50 +55,52 @@ def main() -> int:
     torch.set_num_threads(1)
     if not options.table:
         load()
-        for cell, seed, side in _order(options.only, options.seeds, options.steps):
-            if any(_same(row, cell, seed, side) for row in read(options.keep)):
+        for cell, seed, side in _schedule(options.only, options.seeds, options.steps):
+            if any(_matches(row, cell, seed, side) for row in read(options.keep)):
                 continue
-            sys.stderr.write(f"{time.strftime('%H:%M:%S')} {_key(cell, side)} {cell.env} seed {seed}, {side}\n")
+            sys.stderr.write(
+                f"{time.strftime('%H:%M:%S')} {_algorithm_of(cell, side)} {cell.env} seed {seed}, {side}\n"
+            )
             append(options.keep, _run(cell, seed, side))
     sys.stdout.write(table([row for row in read(options.keep) if options.steps in (0, row["asked"])]))
     return 0
 
 
-def _order(only: Sequence[str], seeds: int, steps: int) -> Iterator[tuple[Cell, int, str]]:
+def _schedule(only: Sequence[str], seeds: int, steps: int) -> Iterator[tuple[Cell, int, str]]:
     for stage in ([dataclasses.replace(cell, steps=steps or cell.steps) for cell in stage] for stage in STAGES):
         for seed in range(max(cell.seeds for cell in stage)):
             for cell in stage:
-                wanted = not only or f"{cell.algorithm}/{cell.env}" in only
-                if wanted and seed < min(cell.seeds, seeds or cell.seeds):
+                selected = not only or f"{cell.algorithm}/{cell.env}" in only
+                if selected and seed < min(cell.seeds, seeds or cell.seeds):
                     yield cell, seed, OURS
                     yield cell, seed, THEIRS
 
 
-def _key(cell: Cell, side: str) -> str:
-    """The algorithm that a side runs."""
+def _algorithm_of(cell: Cell, side: str) -> str:
+    """Name of the algorithm that a side runs."""
     return cell.algorithm if side == OURS else cell.against
 
 
-def _same(row: Row, cell: Cell, seed: int, side: str) -> bool:
-    wanted = (_key(cell, side), cell.env, seed, side, cell.steps, _digest(cell))
-    return wanted == tuple(row[name] for name in ("algorithm", "env", "seed", "side", "asked", "settings"))
+def _matches(row: Row, cell: Cell, seed: int, side: str) -> bool:
+    expected = (_algorithm_of(cell, side), cell.env, seed, side, cell.steps, _digest(cell))
+    return expected == tuple(row[name] for name in ("algorithm", "env", "seed", "side", "asked", "settings"))
 
 
 def _digest(cell: Cell) -> str:
-    """Of the Zoo's entry: lines of another one are not counted."""
+    """Hash of the Zoo's entry: results of other hyperparameters are not counted."""
     return hashlib.sha256(json.dumps(cell.zoo, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @functools.cache
 def _commit() -> str:
-    """What the study runs from; a checkout of its own keeps it one (`git worktree add`)."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    """Commit of this checkout; use a separate `git worktree` to keep it fixed during a study."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def load() -> None:
-    """What is loaded once, at the first use, is no part of anybody's training."""
+    """Import and initialise lazily loaded code, so that no training is charged for it."""
     importlib.import_module("stable_baselines3")
     number = torch.zeros(1, requires_grad=True)
     number.grad = torch.ones(1)
@@ -108,12 +109,13 @@ def load() -> None:
 
 def _run(cell: Cell, seed: int, side: str) -> Row:
     train = train_ours if side == OURS else train_theirs
-    clock, processor = time.perf_counter(), time.process_time()
-    taken, act = train(cell, seed)
-    seconds, cpu = time.perf_counter() - clock, time.process_time() - processor
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
+    steps, act = train(cell, seed)
+    seconds, cpu = time.perf_counter() - wall_start, time.process_time() - cpu_start
     returns = evaluate(act, cell.env)
     return {
-        "algorithm": _key(cell, side), "env": cell.env, "seed": seed, "side": side, "asked": cell.steps, "steps": taken,
+        "algorithm": _algorithm_of(cell, side), "env": cell.env, "seed": seed, "side": side,
+        "asked": cell.steps, "steps": steps,
         "score": float(np.mean(returns)), "returns": returns,
         "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2),
         "settings": _digest(cell), "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -123,7 +125,7 @@ def _run(cell: Cell, seed: int, side: str) -> Row:
 
 
 def evaluate(act: Act, name: str) -> list[float]:
-    """Returns of whole episodes."""
+    """Return the returns of 20 complete episodes."""
     env = gymnasium.make(name)
     returns = []
     for episode in range(EPISODES):
@@ -141,7 +143,7 @@ def evaluate(act: Act, name: str) -> list[float]:
 
 
 def train_ours(cell: Cell, seed: int, **changes: Any) -> tuple[int, Act]:
-    """changes: settings that replace those of the Zoo's entry."""
+    """Train our algorithm; returns (steps taken, policy). changes: settings that override the Zoo's entry."""
     name = f"gym:{cell.env}"
     high = GymnasiumVecEnv(name).shapes.high
     agent, envs = ours(cell, half_range=high[0] if high else 1.0)
@@ -158,7 +160,7 @@ def train_ours(cell: Cell, seed: int, **changes: Any) -> tuple[int, Act]:
 
 
 def train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
-    """As the Zoo's own script sets it up."""
+    """Train Stable-Baselines3's algorithm as the Zoo's script does; returns (steps taken, policy)."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
@@ -167,8 +169,8 @@ def train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
     settings = dict(cell.zoo)
     for name in ("learning_rate", "clip_range"):
         if name in settings:
-            value, falls = linear(settings[name])
-            settings[name] = _falling(value) if falls else value
+            value, decays = linear(settings[name])
+            settings[name] = _linear_decay(value) if decays else value
     env: Any = make_vec_env(cell.env, n_envs=settings.pop("n_envs", 1), seed=seed)
     if settings.pop("normalize", False):
         env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
@@ -182,43 +184,44 @@ def train_theirs(cell: Cell, seed: int) -> tuple[int, Act]:
     model.learn(cell.steps)
 
     def act(row: np.ndarray) -> Any:
-        seen = env.normalize_obs(row) if isinstance(env, VecNormalize) else row
-        return model.predict(seen, deterministic=True)[0]
+        obs = env.normalize_obs(row) if isinstance(env, VecNormalize) else row
+        return model.predict(obs, deterministic=True)[0]
 
     return int(model.num_timesteps), act
 
 
-def _falling(value: float) -> Callable[[float], float]:
-    return lambda left: left * value
+def _linear_decay(value: float) -> Callable[[float], float]:
+    """Schedule of Stable-Baselines3: remaining share of the training -> value."""
+    return lambda remaining: remaining * value
 
 
-# ---------------------------------------------------------------------- what came out
+# ---------------------------------------------------------------------- results
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown, one line a cell of which both sides have a seed."""
+    """Return a Markdown table with a line per cell for which both sides have results."""
     lines = [
         f"| algorithm | environment | steps | seeds | ours | Stable-Baselines3 | difference ({LEVEL:.0%} interval) "
-        "| not worse | CPU seconds, ours and theirs | by the clock |",
+        "| not worse | CPU seconds, ours and theirs | wall-clock seconds, ours and theirs |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in (cell for stage in STAGES for cell in stage):
         for steps in sorted({row["asked"] for row in rows if row["env"] == cell.env}):
-            asked = dataclasses.replace(cell, steps=steps)
-            of = {side: _of(rows, asked, side) for side in (OURS, THEIRS)}
-            if all(of.values()):
-                lines.append(_line(asked, of[OURS], of[THEIRS]))
+            sized = dataclasses.replace(cell, steps=steps)
+            results = {side: _results_of(rows, sized, side) for side in (OURS, THEIRS)}
+            if all(results.values()):
+                lines.append(_table_line(sized, results[OURS], results[THEIRS]))
     return "\n".join(lines) + "\n"
 
 
-def _of(rows: Sequence[Row], cell: Cell, side: str) -> list[Row]:
-    """The lines of one side of a cell, by seed."""
-    chosen = {row["seed"]: row for row in rows if _same(row, cell, row["seed"], side)}
+def _results_of(rows: Sequence[Row], cell: Cell, side: str) -> list[Row]:
+    """Results of one side of a cell, by seed."""
+    chosen = {row["seed"]: row for row in rows if _matches(row, cell, row["seed"], side)}
     return [chosen[seed] for seed in sorted(chosen)]
 
 
-def _line(cell: Cell, one: Sequence[Row], other: Sequence[Row]) -> str:
-    a, b = ([row["score"] for row in side] for side in (one, other))
+def _table_line(cell: Cell, own: Sequence[Row], theirs: Sequence[Row]) -> str:
+    a, b = ([row["score"] for row in side] for side in (own, theirs))
     verdict, difference = "–", f"{interquartile_mean(a) - interquartile_mean(b):+.1f}"
     if min(len(a), len(b)) >= 2:
         interval = difference_interval(a, b, LEVEL)
@@ -227,7 +230,7 @@ def _line(cell: Cell, one: Sequence[Row], other: Sequence[Row]) -> str:
     seeds = str(len(a)) if len(a) == len(b) else f"{len(a)} and {len(b)}"
     sides = [f"{interquartile_mean(x):.1f} ({min(x):.1f} to {max(x):.1f})" for x in (a, b)]
     times = [
-        " and ".join(f"{np.median([row[kind] for row in side]):.0f}" for side in (one, other))
+        " and ".join(f"{np.median([row[kind] for row in side]):.0f}" for side in (own, theirs))
         for kind in ("cpu_seconds", "seconds")
     ]
     name = cell.algorithm if cell.algorithm == cell.against else f"{cell.algorithm} against {cell.against}"
@@ -239,11 +242,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=f"{__doc__}\nSettings: {SOURCE}.", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="ALGORITHM/ENV", help="these cells; default all")
-    parser.add_argument("--seeds", type=int, default=0, help="at most so many; default each cell's")
-    parser.add_argument("--steps", type=int, default=0, help="of each training; default each cell's")
-    parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="default %(default)s")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ALGORITHM/ENV", help="run these cells only")
+    parser.add_argument("--seeds", type=int, default=0, help="maximum number of seeds; default: each cell's")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each training; default: each cell's")
+    parser.add_argument("--table", action="store_true", help="print the table without training")
+    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="results file, default %(default)s")
     return parser.parse_args()
 
 

@@ -1,16 +1,15 @@
-"""The spread over seeds: Stable-Baselines3's PPO, ours, ours with the H-term, and critic ensembles.
+"""Compare the spread over seeds of Stable-Baselines3's PPO, our PPO with and without H-term, and critic ensembles.
 
     python benchmarks/stability.py                                 # 10 seeds of each; hours
     python benchmarks/stability.py --only pendulum/ppo --seeds 2   # a part
     python benchmarks/stability.py --table                         # no training
 
-Two tasks. *pendulum*: Pendulum-v1, a score is the mean return of 20 episodes without exploration; PPO with the Zoo's
-hyperparameters on 50,000 steps, soft actor-critic with networks of 64 and 64 on 10,000 (PPO has one critic; ensembles
-are of the methods with a replay). *portfolio*: one planted market of 10 assets, plain networks of 64 and 64, 100,000
-samples; a score is the share of the reachable growth on the half that was not trained on. There Stable-Baselines3 has
-its own defaults, with our discount, lambda and environments, and running statistics.
+Two tasks. *pendulum*: Pendulum-v1, score: mean return of 20 episodes without exploration; PPO with the Zoo's
+hyperparameters for 50,000 steps, SAC with 64x64 networks for 10,000. *portfolio*: one planted market of 10 assets,
+64x64 MLPs, 100,000 samples; score: share of the reachable growth on the held-out half. There Stable-Baselines3 uses
+its defaults with our gamma, lambda and environments, and VecNormalize.
 
-Every finished training is a line of `benchmarks/stability.jsonl`; what is there is not run again. The table gives mean,
+Every finished training is a line of `benchmarks/stability.jsonl`; existing ones are not repeated. The table shows mean,
 standard deviation, and the ratio of variances to Stable-Baselines3's PPO with its 90% bootstrap interval.
 """
 
@@ -45,7 +44,7 @@ from finrl_pod.types import MarketTensor
 
 RESULTS_FILE = Path(__file__).with_name("stability.jsonl")
 SEEDS, DRAWS, LEVEL = 10, 10_000, 0.90
-AGAINST = "Stable-Baselines3 PPO"
+REFERENCE = "Stable-Baselines3 PPO"
 RULES = EnvironmentConfig(envs=128, group=16)
 BARS, ASSETS, INFORMATION, SAMPLES = 4_000, 10, 0.1, 100_000
 
@@ -61,8 +60,8 @@ def main() -> int:
             for task, variants in TASKS.items():
                 for name, score in variants.items():
                     key = {"task": task, "variant": name, "seed": seed}
-                    wanted = not options.only or task in options.only or f"{task}/{name}" in options.only
-                    if not wanted or any(key.items() <= row.items() for row in read(options.keep)):
+                    selected = not options.only or task in options.only or f"{task}/{name}" in options.only
+                    if not selected or any(key.items() <= row.items() for row in read(options.keep)):
                         continue
                     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {task}: {name}, seed {seed}\n")
                     began = time.process_time()
@@ -93,12 +92,12 @@ def _ours(cell: Cell, **changes: Any) -> Score:
 
 @cache
 def _market() -> tuple[MarketTensor, int, float]:
-    """The market, the last bar to train on, and the growth a bar that is reachable on the rest."""
+    """The market, the last bar to train on, and the reachable growth per bar on the rest."""
     market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
     return market, train_last, attainable_growth(market, train_last + 1, market.steps, rules_of(RULES)).best
 
 
-def follow(act: Callable[[Any], Any]) -> float:
+def held_out_score(act: Callable[[Any], Any]) -> float:
     """Share of the reachable growth over the second half, in one account. act: observation -> action [1, 1, 1 + N]."""
     market, train_last, best = _market()
     first, last = train_last + 1, market.steps
@@ -123,18 +122,18 @@ def _portfolio(agent: AgentConfig, seed: int) -> float:
         day, account = observation
         return actor.action(weights, market.features[day], account.unsqueeze(1), None).view(1, 1, -1)
 
-    return follow(act)
+    return held_out_score(act)
 
 
-def _portfolio_theirs(seed: int) -> float:
+def _portfolio_sb3(seed: int) -> float:
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     market, train_last, _ = _market()
     make = partial(GymMarketEnv, market, RULES, first=market.first, last=train_last - REWARD_LAG)
-    env = VecNormalize(DummyVecEnv([make] * 16), gamma=OURS.discount)
+    env = VecNormalize(DummyVecEnv([make] * 16), gamma=OURS.gamma)
     env.seed(seed)
-    model = PPO("MlpPolicy", env, n_steps=128, gamma=OURS.discount, gae_lambda=OURS.gae_lambda, seed=seed, device="cpu")
+    model = PPO("MlpPolicy", env, n_steps=128, gamma=OURS.gamma, gae_lambda=OURS.gae_lambda, seed=seed, device="cpu")
     model.learn(SAMPLES)
 
     def act(observation: Any) -> torch.Tensor:
@@ -142,7 +141,7 @@ def _portfolio_theirs(seed: int) -> float:
         action = torch.from_numpy(model.predict(row, deterministic=True)[0])
         return action.clamp(-1, 1).mul(SCORE_SCALE).unsqueeze(0)
 
-    return follow(act)
+    return held_out_score(act)
 
 
 OURS = PPOConfig(policy="mlp", hidden=(64, 64), learning_rate=1e-3)
@@ -150,33 +149,33 @@ REPLAY = SACConfig(policy="mlp", hidden=(64, 64), batch_size=256, gradient_steps
 
 TASKS: Mapping[str, Mapping[str, Score]] = {
     "pendulum": {
-        AGAINST: partial(_pendulum, train_theirs, PPO_CELL),
+        REFERENCE: partial(_pendulum, train_theirs, PPO_CELL),
         "PPO": _ours(PPO_CELL),
         "PPO with the H-term": _ours(PPO_CELL, h_term=1.0),
         "SAC, 1 critic": _ours(SAC_CELL, hidden=(64, 64), critics=1),
-        "SAC, least of 2 critics": _ours(SAC_CELL, hidden=(64, 64)),
-        "SAC, least of 2 out of 5": _ours(SAC_CELL, hidden=(64, 64), critics=5, critic_rule="subset", critic_subset=2),
+        "SAC, min of 2 critics": _ours(SAC_CELL, hidden=(64, 64)),
+        "SAC, min of 2 out of 5": _ours(SAC_CELL, hidden=(64, 64), critics=5, critic_rule="subset", critic_subset=2),
     },
     "portfolio": {
-        AGAINST: _portfolio_theirs,
+        REFERENCE: _portfolio_sb3,
         "PPO": partial(_portfolio, OURS),
         "PPO with the H-term": partial(_portfolio, dataclasses.replace(OURS, h_term=1.0)),
         "SAC, 1 critic": partial(_portfolio, dataclasses.replace(REPLAY, critics=1)),
-        "SAC, least of 2 critics": partial(_portfolio, REPLAY),
-        "SAC, least of 2 out of 5": partial(
+        "SAC, min of 2 critics": partial(_portfolio, REPLAY),
+        "SAC, min of 2 out of 5": partial(
             _portfolio, dataclasses.replace(REPLAY, critics=5, critic_rule="subset", critic_subset=2)
         ),
     },
 }
 
 
-# ---------------------------------------------------------------------- what came out
+# ---------------------------------------------------------------------- results
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line for each variant that has a seed."""
+    """Return a Markdown table with a line per variant that has results."""
     lines = [
-        f"| task | agent | seeds | mean | standard deviation | variance against {AGAINST} ({LEVEL:.0%} interval) |",
+        f"| task | agent | seeds | mean | standard deviation | variance against {REFERENCE} ({LEVEL:.0%} interval) |",
         "|---|---|---|---|---|---|",
     ]
     for task, variants in TASKS.items():
@@ -187,8 +186,8 @@ def table(rows: Sequence[Row]) -> str:
         for name, own in scores.items():
             if not len(own):
                 continue
-            ratio, others = "–", scores[AGAINST]
-            if name != AGAINST and min(len(own), len(others)) >= 3:
+            ratio, others = "–", scores[REFERENCE]
+            if name != REFERENCE and min(len(own), len(others)) >= 3:
                 value, low, high = ratio_of_variances(own, others, np.random.default_rng(0))
                 ratio = f"{value:.2f} ({low:.2f} to {high:.2f})"
             spread = f"{own.std(ddof=1):.3g}" if len(own) > 1 else "–"
@@ -199,7 +198,7 @@ def table(rows: Sequence[Row]) -> str:
 def ratio_of_variances(
     one: np.ndarray, other: np.ndarray, generator: np.random.Generator
 ) -> tuple[float, float, float]:
-    """var(one) / var(other) of seeds [n] and [m], and its percentile interval: both are redrawn, each by itself."""
+    """Return var(one) / var(other) of scores [n] and [m], and its percentile interval over independent resamples."""
     drawn = [x[generator.integers(0, len(x), (DRAWS, len(x)))].var(1, ddof=1) for x in (one, other)]
     usable = drawn[1] > 0  # a resample may repeat a single seed
     low, high = np.quantile(drawn[0][usable] / drawn[1][usable], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -209,10 +208,10 @@ def ratio_of_variances(
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="these; default all")
+    parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="run these only")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="default %(default)s")
-    parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="default %(default)s")
+    parser.add_argument("--table", action="store_true", help="print the table without training")
+    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="results file, default %(default)s")
     return parser.parse_args()
 
 

@@ -38,8 +38,11 @@ def main() -> None:
     for name in options.only or TASKS:
         measure, recipe = TASKS[name]
         recipe = replace(recipe, samples=options.samples or recipe.samples)
-        alone = replace(recipe, environment=replace(recipe.environment, group=1))
-        for label, each in ((f"{name}, {recipe.environment.group} a window", recipe), (f"{name}, 1 a window", alone)):
+        separate = replace(recipe, environment=replace(recipe.environment, group=1))
+        for label, each in (
+            (f"{name}, {recipe.environment.group} per window", recipe),
+            (f"{name}, 1 per window", separate),
+        ):
             rows.append(measure(label, each, options.seeds, torch.device("cpu")))
     sys.stdout.write(as_table(rows))
     if options.out is not None:

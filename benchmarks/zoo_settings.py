@@ -1,9 +1,9 @@
-"""Hyperparameters that RL Baselines3 Zoo publishes, and what they are called here.
+"""Hyperparameters published by RL Baselines3 Zoo, translated into our settings.
 
 Source: the files `rl_zoo3/hyperparams/{ppo,a2c,dqn,ddpg,td3,sac}.yml` of the package rl_zoo3 2.9.2 (MIT licence), the
-entries of the environments named below. `lin_x` falls in a straight line from x to 0, as there. Version 5 of a MuJoCo
-environment takes the entry of version 4, which is the last that has one. The number of steps is the study's own: the
-Zoo mostly trains longer. What an entry leaves out is the default of Stable-Baselines3 2.9, which `ours` names.
+entries of the environments named below. `lin_x` is a linear decay from x to 0. Version 5 of a MuJoCo environment
+uses the entry of version 4, the last one that the Zoo has. The number of steps is chosen by this study: the Zoo mostly
+trains longer. Settings missing from an entry are the defaults of Stable-Baselines3 2.9, which `ours` contains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPoli
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
 SOURCE = "rl_zoo3 2.9.2"
-NEVER = 1e9  # of a limit that Stable-Baselines3 does not have
+NO_LIMIT = 1e9  # for limits that Stable-Baselines3 does not have
 
 DETERMINISTIC = {
     "learning_starts": 10_000, "noise_type": "normal", "noise_std": 0.1, "train_freq": 1, "gradient_steps": 1,
@@ -64,7 +64,7 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """algorithm: ours. against: theirs, of which the settings are. steps: of the environments, in all."""
+    """One comparison. algorithm: ours; against: Stable-Baselines3's, whose settings both use."""
 
     algorithm: str
     env: str
@@ -74,11 +74,11 @@ class Cell:
 
     @property
     def zoo(self) -> dict[str, Any]:
-        """The entry as published."""
+        """The Zoo's entry as published."""
         return ZOO[self.against, self.env]
 
 
-# A stage is worked through seed by seed, cell by cell: an unfinished one has about as many seeds of each.
+# Stages run in order, each seed by seed, so that all cells of an unfinished stage have about equally many seeds.
 STAGES: tuple[tuple[Cell, ...], ...] = (
     (
         *(Cell(name, "CartPole-v1", name, 100_000, 5) for name in ("ppo", "a2c")),
@@ -90,7 +90,7 @@ STAGES: tuple[tuple[Cell, ...], ...] = (
     tuple(Cell("ppo", env, "ppo", 200_000, 3) for env in ("Hopper-v5", "HalfCheetah-v5")),
     (
         *(Cell(name, "Hopper-v5", name, 200_000, 3) for name in ("td3", "sac")),
-        # Over three seeds ours was worse: three more, decided on before they were run, are to tell chance from cause.
+        # Ours was worse over three seeds; three more, fixed before they were run, test whether that was chance.
         Cell("td3", "HalfCheetah-v5", "td3", 200_000, 6),
         Cell("sac", "HalfCheetah-v5", "sac", 200_000, 3),
     ),
@@ -98,22 +98,22 @@ STAGES: tuple[tuple[Cell, ...], ...] = (
 
 
 def linear(value: float | str) -> tuple[float, bool]:
-    """A number of the Zoo, and whether it falls to 0."""
-    falls = isinstance(value, str)
-    return float(str(value).removeprefix("lin_")), falls
+    """Parse a number of the Zoo: (value, whether it decays linearly to 0)."""
+    decays = isinstance(value, str)
+    return float(str(value).removeprefix("lin_")), decays
 
 
 def ours(cell: Cell, *, half_range: float = 1.0) -> tuple[AgentConfig, int]:
-    """The settings of our side, and how many environments it steps at once.
+    """Return the settings of our side and its number of parallel environments.
 
-    half_range: of the environment's actions. Actions here are in units of it, theirs in the environment's own, so that
-    an equal spread has another logarithm.
+    half_range: half the range of the environment's actions. Our actions are in units of it, Stable-Baselines3's in the
+    environment's units, so log_std_init is shifted by its logarithm.
     """
     zoo, kind = cell.zoo, ALGORITHMS[cell.algorithm].kind
-    rate, falls = linear(zoo.get("learning_rate", {"ppo": 3e-4, "a2c": 7e-4, "sac": 3e-4}.get(cell.against, 1e-3)))
+    rate, decays = linear(zoo.get("learning_rate", {"ppo": 3e-4, "a2c": 7e-4, "sac": 3e-4}.get(cell.against, 1e-3)))
     shared: dict[str, Any] = {
         "algorithm": cell.algorithm, "policy": "mlp", "learning_rate": rate, "gamma": zoo.get("gamma", 0.99),
-        "learning_rate_schedule": "linear" if falls else "constant", "scale_rewards": False,
+        "learning_rate_schedule": "linear" if decays else "constant", "scale_rewards": False,
     }  # fmt: skip
     make = _on_policy if kind == "on-policy" else _off_policy
     record = ALGORITHMS[cell.algorithm].record
@@ -142,16 +142,16 @@ def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
         "optimiser_epsilon": 1e-5,
     }
     if ppo:
-        clip, falls = linear(zoo.get("clip_range", 0.2))
+        clip, decays = linear(zoo.get("clip_range", 0.2))
         settings |= {
-            "clip_range": clip, "clip_range_schedule": "linear" if falls else "constant", "target_kl": NEVER,
+            "clip_range": clip, "clip_range_schedule": "linear" if decays else "constant", "target_kl": NO_LIMIT,
             "epochs": zoo.get("n_epochs", 10),
             "minibatches": horizon * zoo.get("n_envs", 1) // zoo.get("batch_size", 64),
         }  # fmt: skip
     return settings
 
 
-def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG001  noise is in units of it on both sides
+def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG001  both sides' noise is in units of half_range
     zoo, record = cell.zoo, ALGORITHMS[cell.algorithm].record
     assert issubclass(record, OffPolicyConfig)
     settings: dict[str, Any] = {
@@ -159,13 +159,13 @@ def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG00
         "gradient_steps": zoo.get("gradient_steps", 1),
         "hidden": tuple(zoo.get("policy_kwargs", {}).get("net_arch", (256, 256))),
         "batch_size": zoo.get("batch_size", 256),
-        "buffer_size": min(zoo.get("buffer_size", 1_000_000), cell.steps),  # what is never written need not be there
+        "buffer_size": min(zoo.get("buffer_size", 1_000_000), cell.steps),  # a larger one would never fill
         "learning_starts": zoo.get("learning_starts", 100),
-        "max_grad_norm": NEVER,
+        "max_grad_norm": NO_LIMIT,
     }
     if issubclass(record, DQNConfig):
-        # Theirs copies the network every `target_update_interval` steps of the environment; between two bouts of
-        # learning that comes to one copy, behind the last gradient step of the bout.
+        # Stable-Baselines3 copies the network every `target_update_interval` environment steps; between two rounds of
+        # learning that equals one copy after the last gradient step of the round.
         assert zoo["train_freq"] >= zoo["target_update_interval"]
         settings |= {
             "target_interval": zoo["gradient_steps"], "tau": 1.0, "max_grad_norm": 10.0,

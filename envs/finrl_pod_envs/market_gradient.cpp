@@ -1,9 +1,8 @@
 // One step of the portfolio environment with fractional shares and proportional buys on the CPU, and its adjoint: from
-// the gradients of the step's results, those of its inputs. The definition is MarketEnv.transition in torch under
+// the gradients of the step's results, those of its inputs. The reference is MarketEnv.transition in torch under
 // autograd; `tests/envs/test_market_gradient.py` compares the two.
 //
-// An account is worked through in rows of vectors, padded at the end by assets with price 1 that are neither held nor
-// wanted.
+// An account is processed in rows of vectors, padded at the end with assets of price 1 that are neither held nor bought.
 
 #include <omp.h>
 
@@ -13,7 +12,7 @@
 #include "market.h"
 #include "simd.h"
 
-enum Limit { FREE = 0, KEPT = 1, SOLD = 2 };  // what the market allows: any trade, none, or the sale of the position
+enum Limit { ANY_TRADE = 0, NO_TRADE = 1, SELL_ALL = 2 };  // trades that the market allows
 
 struct GradientBuffers {
   const int64_t* day;                  // [groups]
@@ -22,7 +21,7 @@ struct GradientBuffers {
   void *next_cash, *next_shares, *account, *last_account;
   void *reward, *equity, *turnover, *cost;  // [.., accounts]
   uint8_t* ruined;                          // [.., accounts]
-  uint8_t* reset;                           // [.., accounts]: starts again with cash
+  uint8_t* reset;                           // [.., accounts]: reset to cash
   // Gradients of results; null: zero.
   const void *next_cash_gradient, *next_shares_gradient, *account_gradient, *last_account_gradient, *reward_gradient;
   void *cash_gradient, *shares_gradient, *action_gradient;
@@ -86,14 +85,14 @@ struct Worker {
       tradable[i] = !m.tradable || is_set(m.tradable, day * n + i);
       const bool can_fill = !m.fillable || is_set(m.fillable, day * n + i),
                  delisted = !can_fill && is_set(m.ended, day * n + i);
-      limit[i] = can_fill ? (turbulent ? SOLD : FREE) : (delisted ? SOLD : KEPT);
+      limit[i] = can_fill ? (turbulent ? SELL_ALL : ANY_TRADE) : (delisted ? SELL_ALL : NO_TRADE);
     }
-    unlimited = std::all_of(limit.begin(), limit.end(), [](uint8_t x) { return x == FREE; }) &&
+    unlimited = std::all_of(limit.begin(), limit.end(), [](uint8_t x) { return x == ANY_TRADE; }) &&
                 std::all_of(tradable.begin(), tradable.end(), [](uint8_t x) { return x; });
   }
   bool unlimited;
 
-  // The trades of an account and what they lead to: all that forward and backward have in common.
+  // The trades of an account and their results: the computation that forward and backward share.
   void trade_account(int64_t e) {
     cash = static_cast<const T*>(s.cash)[e];
     read_row(old_shares, s.shares, e, 0);
@@ -116,7 +115,7 @@ struct Worker {
     mass = sum_of(sum) + cash_mass;
     equity = cash + sum_of(value);
     const T per_score = T(m.leverage) / mass;
-    V sold = {}, wanted = {}, value_before = {};
+    V sold = {}, desired = {}, value_before = {};
     for (int k = 0; k < count; k++) {
       const V w = vector(weight, k) * per_score, h = vector(old_shares, k);
       set_vector(weight, k, w);
@@ -126,13 +125,13 @@ struct Worker {
       set_vector(bought, k, buy);
       set_vector(new_shares, k, h - sell);
       sold += sell * vector(fill, k);
-      wanted += buy * vector(fill, k);
+      desired += buy * vector(fill, k);
       value_before += h * vector(fill, k);
     }
     proceeds = sum_of(sold);
     before = cash + sum_of(value_before);
     funds = cash + proceeds * (1 - T(m.cost_rate));
-    need = sum_of(wanted) * (1 + T(m.cost_rate));
+    need = sum_of(desired) * (1 + T(m.cost_rate));
     const T usable = funds < 0 ? 0 : funds;
     limited = need > usable;
     scale = limited ? usable / need : 1;
@@ -151,7 +150,7 @@ struct Worker {
   V limited_trade(V u, V h, int k) const {
     for (int j = 0; j < W && k * W + j < n; j++) {
       const uint8_t allowed = limit[k * W + j];
-      u[j] = allowed == FREE ? u[j] : (allowed == SOLD ? -h[j] : 0);
+      u[j] = allowed == ANY_TRADE ? u[j] : (allowed == SELL_ALL ? -h[j] : 0);
     }
     return u;
   }
@@ -272,7 +271,7 @@ struct Worker {
   }
   V trade(V u, V h, int k) const { return unlimited ? u : limited_trade(u, h, k); }
   V if_free(V g, int k) const {
-    for (int j = 0; j < W && k * W + j < n; j++) g[j] = limit[k * W + j] == FREE ? g[j] : 0;
+    for (int j = 0; j < W && k * W + j < n; j++) g[j] = limit[k * W + j] == ANY_TRADE ? g[j] : 0;
     return g;
   }
 };

@@ -1,8 +1,8 @@
-// One step of a market environment on the CPU; every account is worked through while it is in registers. The definition
-// is MarketEnv.transition in torch; `tests/envs/test_market_step.py` compares the two.
+// One step of a market environment on the CPU; an account stays in registers from its trades to its reward. The
+// reference is MarketEnv.transition in torch; `tests/envs/test_market_step.py` compares the two.
 //
-// Rows of N numbers are read as vectors of W; the last vector of a row ends where the row ends and so repeats numbers
-// of the one before. `weight` is 0 on the repeats and 1 elsewhere, so that sums count each number once.
+// Rows of N numbers are read as vectors of W; the last vector of a row ends where the row ends, so it overlaps the
+// one before. `weight` is 0 on the overlap and 1 elsewhere, so that sums count each number once.
 
 #include <omp.h>
 
@@ -46,7 +46,7 @@ struct Row {  // a row of `assets` numbers as `count` vectors
   }
 };
 
-// Works W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
+// Processes W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
 // RULES: rules fixed at compile time cost nothing at run time. A plain rule set has fractional shares, proportional
 // buys, and every asset tradable at every bar.
 enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, GENERAL };
@@ -61,9 +61,9 @@ struct Worker {
   bool is_portfolio() const { return PLAIN ? RULES == PLAIN_PORTFOLIO : m.kind == PORTFOLIO; }
   bool is_sequential() const { return !PLAIN && m.buy_allocation == SEQUENTIAL; }
   bool is_whole() const { return !PLAIN && m.whole_shares; }
-  // Work space: for W accounts, vectors along the assets; for one account, plain numbers.
-  V *held, *wanted;
-  T* flat_wanted;
+  // Buffers: for W accounts, vectors along the assets; for one account, plain numbers.
+  V *held, *desired;
+  T* flat_desired;
   bool any_window_ends;  // a window ends at this step: last_account is filled for all accounts
 
   // Calls f(vector, first asset, weight) for every vector of a row.
@@ -85,8 +85,8 @@ struct Worker {
     for (int i = 0; i < count; i++) to[i] = R(x[i]);
   }
 
-  // Softmax over cash and the tradable assets, not yet divided by its sum, into `wanted`; returns equity times leverage
-  // over that sum: the currency per unit of `wanted`.
+  // Softmax over cash and the tradable assets, not yet divided by its sum, into `desired`; returns equity times leverage
+  // over that sum: the currency per unit of `desired`.
   V softmax(int64_t e0, int count, int64_t day, V cash) const {
     const int n = row.assets;
     const T* close = static_cast<const T*>(m.close) + day * n;
@@ -96,18 +96,18 @@ struct Worker {
     for (int i = 0; i < count; i++) {
       const T* scores = static_cast<const T*>(s.action) + (e0 + i) * (n + 1);
       const T* shares = static_cast<const T*>(s.shares) + (e0 + i) * n;
-      V* account_wanted = wanted + i * row.count;
+      V* account_desired = desired + i * row.count;
       V top = broadcast<T, W>(scores[0]);
       each([&](int k, int at, V) {
         V x = load<T, W>(scores + 1 + at);
         if (tradable) x = load<T, W>(tradable + at) != 0 ? x : lowest;
-        account_wanted[k] = x;
+        account_desired[k] = x;
         top = x < top ? top : x;
       });
       const T highest = horizontal_max<T, W>(top);
       each([&](int k, int at, V weight) {
-        account_wanted[k] = exp<W>(account_wanted[k] - highest);
-        mass[i] += account_wanted[k] * weight;
+        account_desired[k] = exp<W>(account_desired[k] - highest);
+        mass[i] += account_desired[k] * weight;
         held_value[i] += load<T, W>(shares + at) * load<T, W>(close + at) * weight;
       });
       cash_score[i] = scores[0] - highest;
@@ -137,12 +137,12 @@ struct Worker {
       const int64_t e = e0 + i;
       const T* shares = static_cast<const T*>(s.shares) + e * n;
       const T* action = static_cast<const T*>(s.action) + e * n;  // read by the stock trading environment only
-      V *account_held = held + i * row.count, *account_wanted = wanted + i * row.count;
+      V *account_held = held + i * row.count, *account_desired = desired + i * row.count;
       V proceeds = {}, need = {}, before = {};
       each([&](int k, int at, V weight) {
         V x, had = load<T, W>(shares + at), price = load<T, W>(fill + at) * weight;
         if (portfolio) {
-          x = account_wanted[k] * share[i] / load<T, W>(close + at) - had;
+          x = account_desired[k] * share[i] / load<T, W>(close + at) - had;
         } else {
           x = load<T, W>(action + at);
           x = clamp_max(clamp_min(x, zero - 1), zero + 1) * T(m.hmax);
@@ -156,7 +156,7 @@ struct Worker {
         if (whole) x = trunc(x);
         V sell = clamp_max(clamp_min(-x, zero), had), buy = clamp_min(x, zero);
         account_held[k] = had - sell;
-        account_wanted[k] = buy;
+        account_desired[k] = buy;
         proceeds += sell * price;
         need += buy * price;
         before += had * price;
@@ -178,11 +178,11 @@ struct Worker {
     for (int i = 0; i < count; i++) {
       S* account = static_cast<S*>(s.account) + (e0 + i) * (n + 1);
       T* next_shares = static_cast<T*>(s.next_shares) + (e0 + i) * n;
-      V *account_held = held + i * row.count, *account_wanted = wanted + i * row.count;
-      if (sequential) buy_sequentially(e0 + i, usable[i], fill, account_wanted);
+      V *account_held = held + i * row.count, *account_desired = desired + i * row.count;
+      if (sequential) buy_sequentially(e0 + i, usable[i], fill, account_desired);
       V spent = {}, after = {}, equity = {};
       each([&](int k, int at, V weight) {
-        V buy = sequential ? account_wanted[k] : account_wanted[k] * scale[i];
+        V buy = sequential ? account_desired[k] : account_desired[k] * scale[i];
         if (whole && !sequential) buy = floor(buy);
         V now = account_held[k] + buy, value = now * load<T, W>(close_next + at);
         if (!PLAIN) spent += buy * load<T, W>(fill + at) * weight;
@@ -261,27 +261,27 @@ struct Worker {
   }
 
   // FinRL's order: buys by descending priority, ties by index, each as far as the cash allows. Changes
-  // `account_wanted`.
-  void buy_sequentially(int64_t e, T funds, const T* prices, V* account_wanted) const {
+  // `account_desired`.
+  void buy_sequentially(int64_t e, T funds, const T* prices, V* account_desired) const {
     const int n = row.assets;
     const bool whole = is_whole();
-    each([&](int k, int at, V) { store<T, W>(flat_wanted + at, account_wanted[k]); });
-    // The priority is the trade itself where actions are weights, and the action where they are share changes.
-    const T* action = is_portfolio() ? flat_wanted : static_cast<const T*>(s.action) + e * n;
+    each([&](int k, int at, V) { store<T, W>(flat_desired + at, account_desired[k]); });
+    // The priority is the trade if actions are weights, and the action if they are share changes.
+    const T* action = is_portfolio() ? flat_desired : static_cast<const T*>(s.action) + e * n;
     const T max_priority = is_portfolio() ? T(INFINITY) : T(1);
-    // No branch below depends on an action: a wrong branch prediction costs more than the arithmetic.
+    // No branch below depends on an action: a branch misprediction costs more than the arithmetic.
     int order[n], bought_at[n], buys = 0;
     T priority[n + W];
     for (int i = 0; i < n; i++) {
       bought_at[buys] = i;
       priority[buys] = action[i] > max_priority ? max_priority : action[i];
-      buys += flat_wanted[i] > 0;
+      buys += flat_desired[i] > 0;
     }
     rank(buys, priority, bought_at, order);
     const T unit_cost = 1 + T(m.cost_rate);
     for (int k = 0; k < buys; k++) {
       const int i = order[k];
-      const T unit = prices[i] * unit_cost, amount = flat_wanted[i];
+      const T unit = prices[i] * unit_cost, amount = flat_desired[i];
       T bought;
       if (amount * unit < funds * T(0.999)) {  // affordable in any rounding: saves the division below
         bought = amount;
@@ -294,9 +294,9 @@ struct Worker {
       }
       funds -= bought * unit;
       funds = funds < 0 ? 0 : funds;
-      flat_wanted[i] = bought;
+      flat_desired[i] = bought;
     }
-    each([&](int k, int at, V) { account_wanted[k] = load<T, W>(flat_wanted + at); });
+    each([&](int k, int at, V) { account_desired[k] = load<T, W>(flat_desired + at); });
   }
 
   int64_t next_day(int64_t g) const {
@@ -356,9 +356,9 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 #pragma omp parallel if (numbers >= MIN_PARALLEL_SIZE) reduction(+ : ended)
   {
     const Row<T, W> row(n);
-    V held[row.count * W], wanted[row.count * W];
-    T flat_wanted[n];
-    const Worker<T, S, W, RULES> worker{m, s, row, held, wanted, flat_wanted, any_window_ends};
+    V held[row.count * W], desired[row.count * W];
+    T flat_desired[n];
+    const Worker<T, S, W, RULES> worker{m, s, row, held, desired, flat_desired, any_window_ends};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
@@ -372,7 +372,7 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
       s.next_round[g] = s.round[g] + window_ends;
     }
   }
-  // Where only ruined accounts ended, which is not known beforehand, the other accounts have yet to be copied.
+  // If no window ended but an account was ruined, which is known only now, the other accounts are copied here.
   if (ended && !any_window_ends && !m.only_ended) {
     for (int64_t e = 0; e < groups * m.accounts; e++) {
       if (s.terminated[e]) continue;
@@ -390,11 +390,11 @@ static int64_t step(const StepMarket& m, const StepBuffers& s) {
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
 }
 
-// state_bytes, shown_bytes: 4 for float, 8 for double; of the accounts, and of observations and results. Returns
+// state_bytes, output_bytes: 4 for float, 8 for double; of the accounts, and of observations and results. Returns
 // whether any episode ended.
-extern "C" int64_t market_step(const StepMarket* m, const StepBuffers* s, int64_t state_bytes, int64_t shown_bytes) {
+extern "C" int64_t market_step(const StepMarket* m, const StepBuffers* s, int64_t state_bytes, int64_t output_bytes) {
   const bool wide = m->assets >= 8;
   if (state_bytes == 4) return wide ? step<float, float, 8>(*m, *s) : step<float, float, 1>(*m, *s);
-  if (shown_bytes == 4) return wide ? step<double, float, 4>(*m, *s) : step<double, float, 1>(*m, *s);
+  if (output_bytes == 4) return wide ? step<double, float, 4>(*m, *s) : step<double, float, 1>(*m, *s);
   return wide ? step<double, double, 4>(*m, *s) : step<double, double, 1>(*m, *s);
 }

@@ -87,9 +87,9 @@ def test_finished_trainings_are_skipped_and_truncated_lines_repeated(study: Modu
         file.write('{"algorithm": "ppo", "en')
     rows = study.read(kept)
     assert [r["score"] for r in rows] == [1.0, 2.0]
-    assert study._same(rows[0], cell, 0, study.OURS)
-    assert not study._same(rows[0], cell, 1, study.OURS)
-    assert not study._same({**rows[0], "settings": "of another entry"}, cell, 0, study.OURS)
+    assert study._matches(rows[0], cell, 0, study.OURS)
+    assert not study._matches(rows[0], cell, 1, study.OURS)
+    assert not study._matches({**rows[0], "settings": "of another entry"}, cell, 0, study.OURS)
 
 
 def test_table_marks_rows_whose_interval_lies_below_zero(study: ModuleType) -> None:

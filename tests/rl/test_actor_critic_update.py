@@ -73,7 +73,7 @@ def test_updates_match_autograd(members: int, algorithm: str, settings: dict[str
     fused, plain = (algorithm_with_data(kernel, members, algorithm, **settings) for kernel in (True, False))
     start = fused.weights()["w0"].clone()
     one, two = fused.learn(10, 1.0), plain.learn(10, 1.0)
-    for name in fused.FIGURES:
+    for name in fused.METRICS:
         torch.testing.assert_close(one[name], two[name], rtol=2e-4, atol=2e-5, equal_nan=True, msg=name)
     for p in range(members):
         a, b = fused.member(p)[1], plain.member(p)[1]

@@ -351,7 +351,7 @@ def test_random_actions_fade_by_the_schedule() -> None:
 
 def test_gradients_are_clipped_for_each_member_and_critic() -> None:
     algorithm = make("ddpg", critics=2, max_grad_norm=1e-3)
-    figures = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
-    assert float(figures[2][0]) > 1e-3, "reported before the cut"
+    metrics = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
+    assert float(metrics[2][0]) > 1e-3, "reported before the cut"
     first = algorithm.train_state.parts["critic"].optimiser.first  # a tenth of the clipped gradient
     torch.testing.assert_close(first.norm(dim=1), torch.full((2,), 1e-4, dtype=DOUBLE))

@@ -26,14 +26,14 @@ def test_updates_stay_at_their_ratio_to_samples(updates: int) -> None:
     heard: list[Any] = []
     with Pipeline(PENDULUM, config, seed=1) as pipeline:
         start = pipeline._acting_weights().clone()
-        figures = pipeline.learn(600, after=lambda _, episodes: heard.extend(episodes))
+        metrics = pipeline.learn(600, after=lambda _, episodes: heard.extend(episodes))
         child = psutil.Process(pipeline._process.pid)
         assert child.is_running()
     assert not child.is_running()
-    assert figures.updates == (600 - 40) * updates // 2
-    assert 600 <= figures.samples <= 600 + 2 * (AHEAD + 2)
-    assert abs(figures.updates - (figures.samples - 40) * updates / 2) <= (AHEAD + 2) * updates
-    assert 0 <= figures.staleness <= figures.most_stale <= 3 * AHEAD * updates
+    assert metrics.updates == (600 - 40) * updates // 2
+    assert 600 <= metrics.samples <= 600 + 2 * (AHEAD + 2)
+    assert abs(metrics.updates - (metrics.samples - 40) * updates / 2) <= (AHEAD + 2) * updates
+    assert 0 <= metrics.staleness <= metrics.most_stale <= 3 * AHEAD * updates
     assert (pipeline._acting_weights() - start).abs().max() > 1e-3
     assert [episode[2] for episode in heard] == [200] * len(heard)
     assert len(heard) >= 2

@@ -79,10 +79,10 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
         expected = training_state(ppo)
         restore_state(ppo, before)
         ppo._kernel = fused
-        figures, kl = minibatch(ppo, *arguments)
+        metrics, kl = minibatch(ppo, *arguments)
         found = training_state(ppo)
-        torch.testing.assert_close(figures, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
-        torch.testing.assert_close(figures[0], kl, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(metrics, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(metrics[0], kl, rtol=0, atol=0, equal_nan=True)
         for name, x, y in zip(("weights", "first", "second"), found, expected, strict=False):
             assert torch.equal(x.isnan(), y.isnan())
             x, y = x.nan_to_num(), y.nan_to_num()
@@ -93,7 +93,7 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
         assert torch.equal(found[3], expected[3]), "steps"
         assert torch.equal(found[4], expected[4]), "alive"
         states.append(found)
-        return figures, kl
+        return metrics, kl
 
     monkeypatch.setattr(ppo, "_minibatch", both)
     return states

@@ -95,9 +95,9 @@ class GymnasiumVecEnv:
 
     def step(self, action: Tensor) -> EnvStep:
         """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
-        driver, wanted = self._running_driver(), (self.members, self.envs, self.action_size)
-        if action.shape != wanted:
-            raise InputError(f"an action must have shape {wanted}, got {tuple(action.shape)}")
+        driver, expected = self._running_driver(), (self.members, self.envs, self.action_size)
+        if action.shape != expected:
+            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
         block = driver.block
         block.action[:] = action.detach().reshape(len(self._taken), -1).cpu().numpy()
         if not np.isfinite(block.action).all():

@@ -39,10 +39,10 @@ class A2C(PPO):
         """One gradient step on the rollout; returns diagnostics, [P] each."""
         values, advantage, target = self._advantages(rollout)  # [H, P, G, A] each
         data = flatten(rollout, advantage, target)  # [P, I, ...] each
-        gradient, figures = self._gradient(data)
+        gradient, metrics = self._gradient(data)
         if self.regularisers is not None:
             gradient = gradient + self.regularisers.gradient(data[0], data[1], self.alive)
-        policy_loss, value_loss = figures[2], figures[3]
+        policy_loss, value_loss = metrics[2], metrics[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters.
         self.alive = self.alive & torch.isfinite(norm + policy_loss + value_loss)

@@ -50,8 +50,8 @@ class ActorCritic(OffPolicy):
         rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
         self.train_state.add("critic", rows, per=self.critics, target=True)
         # Metrics of the last actor update; the actor may be updated less often than the critics.
-        self.actor_figures = [torch.full_like(self.reward_scale, torch.nan)] * (
-            len(self.FIGURES) - len(OffPolicy.FIGURES)
+        self.actor_metrics = [torch.full_like(self.reward_scale, torch.nan)] * (
+            len(self.METRICS) - len(OffPolicy.METRICS)
         )
         self._fixed = self.train_state.detached("critic")
         self._kernel = self._make_kernel()

@@ -18,7 +18,7 @@ class DDPG(ActorCritic):
     """Each update fits the critics to r + gamma Q'(s', mu'(s')), then moves the actor up the first critic."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "exploration_noise")
-    FIGURES = (*OffPolicy.FIGURES, "actor_loss")
+    METRICS = (*OffPolicy.METRICS, "actor_loss")
     ACTOR_TARGET = True
     KERNEL = True
     actor_rule = "first"
@@ -37,15 +37,15 @@ class DDPG(ActorCritic):
 
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
         if self._kernel is not None:
-            figures = self._update_critics_native(self._kernel, batch, extra, factor)
+            metrics = self._update_critics_native(self._kernel, batch, extra, factor)
         else:
             with torch.no_grad():
                 following = self.next_values(batch.next_obs, self.next_action(batch.next_obs, extra))
-            figures = self._update_critics(batch, following, factor)
+            metrics = self._update_critics(batch, following, factor)
         if self.updates_actor:
-            self.actor_figures = [self._update_actor(batch, factor)]
+            self.actor_metrics = [self._update_actor(batch, factor)]
             self._update_targets(self.updates // self.delay)
-        return [*figures, *self.actor_figures]
+        return [*metrics, *self.actor_metrics]
 
     def _update_actor(self, batch: Batch, factor: float) -> Tensor:
         """One gradient step of the actor; returns its loss [P]."""

@@ -19,7 +19,7 @@ class DQN(OffPolicy):
 
     config: DQNConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "final_epsilon")
-    FIGURES = (*OffPolicy.FIGURES, "epsilon")
+    METRICS = (*OffPolicy.METRICS, "epsilon")
     DUELING = False
 
     def _build(self, streams: Sequence[torch.Generator]) -> None:

@@ -43,7 +43,7 @@ class OffPolicy(ABC):
     """Collects transitions and learns from a replay buffer. Subclasses define the networks, exploration and update."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "tau", "max_grad_norm")
-    FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
+    METRICS: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
     action_shape: tuple[int, ...]  # of one account's action in the buffer
     action_dtype: torch.dtype
 
@@ -110,7 +110,7 @@ class OffPolicy(ABC):
 
     @abstractmethod
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
-        """One update of all networks; returns FIGURES, [P] each. extra: [P, *_extra_shape], standard normal."""
+        """One update of all networks; returns METRICS, [P] each. extra: [P, *_extra_shape], standard normal."""
 
     def _extra_shape(self) -> tuple[int, ...]:
         """Shape of the standard normal numbers needed for one update of a member; (0,) for none."""
@@ -134,11 +134,11 @@ class OffPolicy(ABC):
 
     def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
         reward = self.collect(worker)
-        no_metrics = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
-        figures = dict.fromkeys(self.FIGURES, no_metrics)
+        undefined = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
+        metrics = dict.fromkeys(self.METRICS, undefined)
         if self.samples >= self.config.learning_starts:
-            figures = self.learn(self.config.gradient_steps, rate_factor)
-        return {"reward": reward, **figures}
+            metrics = self.learn(self.config.gradient_steps, rate_factor)
+        return {"reward": reward, **metrics}
 
     @torch.no_grad()
     def collect(self, worker: Worker) -> Tensor:
@@ -182,7 +182,7 @@ class OffPolicy(ABC):
             left -= len(batches)
         return {
             name: torch.stack(column).nanmean(0)
-            for name, column in zip(self.FIGURES, zip(*log, strict=True), strict=True)
+            for name, column in zip(self.METRICS, zip(*log, strict=True), strict=True)
         }
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:

@@ -141,8 +141,8 @@ class PPO(OnPolicy):
         for permutation in permutations:
             for i in range(config.minibatches):
                 indices = permutation[:, i * size : (i + 1) * size]  # [P, M]
-                figures, kl = self._minibatch(data, indices, active, learning_rate_factor)
-                log.append(figures)
+                metrics, kl = self._minibatch(data, indices, active, learning_rate_factor)
+                log.append(metrics)
                 participants.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
             if self.device.type == "cpu" and not bool(active.any()):
@@ -241,13 +241,13 @@ class PPO(OnPolicy):
             settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
             self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
-            figures = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
-            return figures, figures[0]
+            metrics = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
+            return metrics, metrics[0]
         day, account, *rest, advantage, target = (_select(x, indices) for x in data)
-        gradient, figures = self._gradient([day, account, *rest, _standardise(advantage), target])
+        gradient, metrics = self._gradient([day, account, *rest, _standardise(advantage), target])
         if self.regularisers is not None:
             gradient = gradient + self.regularisers.gradient(day, account, self.alive)
-        kl, clip_fraction, policy_loss, value_loss = figures
+        kl, clip_fraction, policy_loss, value_loss = metrics
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
         # trained alone, they would not have reached this minibatch.
@@ -262,13 +262,13 @@ class PPO(OnPolicy):
         target = batch[-1]  # [P, M, A]
         p, items, _ = target.shape
         parts = [torch.split(x, self._chunk_items(target), dim=1) for x in batch]
-        gradient, figures = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
+        gradient, metrics = torch.zeros_like(self.parameters.flat), torch.zeros(4, p).to(target)
         for chunk in zip(*parts, strict=True):
             share = chunk[0].shape[1] / items
-            loss, chunk_figures = self._loss(chunk)
+            loss, chunk_metrics = self._loss(chunk)
             gradient += self.parameters.gradient((loss * share).sum())
-            figures += chunk_figures * share
-        return gradient, figures
+            metrics += chunk_metrics * share
+        return gradient, metrics
 
     def _loss(self, chunk: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Loss [P] over some items, and their mean (KL, clip fraction, policy loss, value loss) [4, P]."""

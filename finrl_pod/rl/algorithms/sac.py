@@ -60,7 +60,7 @@ class SAC(ActorCritic):
 
     config: SACConfig | REDQConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature", "target_entropy")
-    FIGURES = (*OffPolicy.FIGURES, "actor_loss", "temperature", "entropy")
+    METRICS = (*OffPolicy.METRICS, "actor_loss", "temperature", "entropy")
     HEADS = 2
     KERNEL = True
 
@@ -97,19 +97,19 @@ class SAC(ActorCritic):
     def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
         temperature = self.temperature
         if self._kernel is not None:
-            figures = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
+            metrics = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
         else:
             with torch.no_grad():
                 next_action, log_prob = self._sampled(batch.next_obs, extra[:, 0])
                 next_values = self.next_values(batch.next_obs, next_action)
                 next_values = next_values - temperature.view(-1, 1, 1) * log_prob
-            figures = self._update_critics(batch, next_values, factor)
+            metrics = self._update_critics(batch, next_values, factor)
         if self.updates_actor:
             loss, entropy = self._update_actor(batch, extra[:, 1], temperature, factor)
             self._update_temperature(entropy, factor)
-            self.actor_figures = [loss, temperature, entropy]
+            self.actor_metrics = [loss, temperature, entropy]
         self._update_targets(self.updates)
-        return [*figures, *self.actor_figures]
+        return [*metrics, *self.actor_metrics]
 
     def _update_actor(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """One gradient step of the actor; returns its loss and its entropy, [P] each."""

@@ -37,7 +37,7 @@ struct Update {
   const float *temperature, *discount, *target_noise, *noise_clip;  // [P]
   const int64_t* subset;                                            // [P, subset_size]
   float* gradient;                                                  // of the critics [P * M, D] or of the actors [P, D]
-  float* figures;  // critics: losses, mean values [2, P * M]; actor: loss, entropy [2, P]
+  float* metrics;  // critics: losses, mean values [2, P * M]; actor: loss, entropy [2, P]
   Workspace* workspace;
 };
 EXPORT_SIZE(Net)
@@ -249,7 +249,7 @@ extern "C" void update_critics(const Update* update) {
       const float error = activations.back()[i] - target[p * B + i];
       gradient[i] = 2 * error / B, loss += double(error) * error, value += activations.back()[i];
     }
-    u.figures[r] = loss / B, u.figures[P * M + r] = value / B;
+    u.metrics[r] = loss / B, u.metrics[P * M + r] = value / B;
     backward(u.critic, params, activations, gradient, u.gradient + r * u.critic.parameters, B, false);
   }
 }
@@ -330,7 +330,7 @@ extern "C" void update_actor(const Update* update) {
               output.unclipped[i * A + j] ? by_mean * output.deviation[i * A + j] - by_log_prob : 0;
       }
     }
-    u.figures[p] = loss / B, u.figures[P + p] = -log_prob / B;
+    u.metrics[p] = loss / B, u.metrics[P + p] = -log_prob / B;
     backward(u.actor, u.actors + p * u.actor.parameters, w.activations[p], gradient,
              u.gradient + p * u.actor.parameters, B, false);
   }

@@ -78,7 +78,7 @@ class _Update(ctypes.Structure):
         ("actor", _Net),
         ("critic", _Net),
         *((name, ctypes.c_void_p) for name in (*_NETWORKS, *_TRANSITIONS, *_SETTINGS)),
-        *((name, ctypes.c_void_p) for name in ("gradient", "figures", "workspace")),
+        *((name, ctypes.c_void_p) for name in ("gradient", "metrics", "workspace")),
     ]
 
 
@@ -116,7 +116,7 @@ class ActorCriticKernel:
         update.workspace = library.actor_critic_workspace_new()
         weakref.finalize(self, library.actor_critic_workspace_delete, update.workspace)
         self._critic_gradient, self._actor_gradient = (torch.empty_like(x.flat) for x in (setup.critic, setup.actor))
-        self._figures = torch.empty(2, setup.members * setup.critics)
+        self._metrics = torch.empty(2, setup.members * setup.critics)
         self._update = update
 
     def critics(
@@ -152,14 +152,14 @@ class ActorCriticKernel:
 
     def actor(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient [P, D] of the actor on the batch of the last `critics` call, its loss and its entropy [P]."""
-        figures = self._run(self._update_actor, self._actor_gradient).view(-1)[: 2 * self._members].view(2, -1)
-        return self._actor_gradient, figures[0], figures[1]
+        metrics = self._run(self._update_actor, self._actor_gradient).view(-1)[: 2 * self._members].view(2, -1)
+        return self._actor_gradient, metrics[0], metrics[1]
 
     def _run(self, function: Any, gradient: Tensor) -> Tensor:
-        figures = torch.empty_like(self._figures)
-        self._update.gradient, self._update.figures = gradient.data_ptr(), figures.data_ptr()
+        metrics = torch.empty_like(self._metrics)
+        self._update.gradient, self._update.metrics = gradient.data_ptr(), metrics.data_ptr()
         function(ctypes.byref(self._update))
-        return figures
+        return metrics
 
 
 def _layers_of(parameters: Parameters) -> int:

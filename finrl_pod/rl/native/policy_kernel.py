@@ -23,7 +23,7 @@ TOWERS = ACTOR, CRITIC = range(2)  # `enum Tower` of the kernel
 TOWER_NAMES = ("actor", "critic")
 MAX_LAYERS = 9  # as in the kernel of the MLP
 LANES = 8  # the equivariant kernel takes hidden widths that are a multiple of it
-FIGURES = 5  # KL, clipped fraction, policy loss, value loss, gradient norm
+METRICS = 5  # KL, clipped fraction, policy loss, value loss, gradient norm
 _LAYERS = ctypes.c_int64 * MAX_LAYERS
 
 
@@ -32,7 +32,7 @@ class _Rollout(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
-        *((name, ctypes.c_int64) for name in ("parameters", "spreads", "log_std_at")),
+        *((name, ctypes.c_int64) for name in ("parameters", "log_std_size", "log_std_at")),
         *((name, ctypes.c_void_p) for name in ("flat", "features", "day", "indices")),
         *((name, ctypes.c_void_p) for name in ("account", "action", "old_log_prob", "advantage", "target")),
         *((name, ctypes.c_void_p) for name in ("clip_range", "value_coefficient", "entropy_coefficient")),
@@ -74,7 +74,7 @@ class _AdamState(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("flat", "first", "second", "steps")),
         *((name, ctypes.c_void_p) for name in ("learning_rate", "max_grad_norm", "target_kl")),
-        *((name, ctypes.c_void_p) for name in ("active", "alive", "figures")),
+        *((name, ctypes.c_void_p) for name in ("active", "alive", "metrics")),
         *((name, ctypes.c_double) for name in ("beta_1", "beta_2", "epsilon")),
     ]
 
@@ -150,7 +150,7 @@ class PolicyKernel:
         self._flat, self._tables = parameters.flat, [x.contiguous() for x in tables]
         features = self._tables[0]
         batch.members, batch.parameters = self._flat.shape
-        batch.table, batch.spreads = features[0].numel(), parameters.shapes["log_std"][0]
+        batch.table, batch.log_std_size = features[0].numel(), parameters.shapes["log_std"][0]
         batch.log_std_at = parameters.starts["log_std"]
         batch.flat, batch.features = self._flat.data_ptr(), features.data_ptr()
         if len(self._tables) > 1:
@@ -186,11 +186,11 @@ class PolicyKernel:
             x.data_ptr() for x in data
         )
         batch.clip_range, batch.value_coefficient, batch.entropy_coefficient = (x.data_ptr() for x in coefficients)
-        figures = torch.empty(FIGURES, members)
+        metrics = torch.empty(METRICS, members)
         moments = (optimiser.first, optimiser.second, optimiser.steps)
-        pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, figures)]
+        pointers = [x.data_ptr() for x in (self._flat, *moments, *limits, active, alive, metrics)]
         self._step(self._batch_address, ctypes.byref(_AdamState(*pointers, *optimiser.constants)))
-        return figures
+        return metrics
 
     def mean(self, day: Tensor, account: Tensor) -> Tensor:
         """Mean scores [P, K, A, D] for days [P, K] and accounts [P, K, A, 1 + N]."""

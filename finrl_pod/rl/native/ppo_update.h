@@ -22,7 +22,7 @@ enum Tower { ACTOR, CRITIC };
 // An item is a day and the accounts of one group on it. D actions per account.
 struct Rollout {
   int64_t members, items, accounts, total, own, table, actions, parameters;  // own, table: numbers of an account, a day
-  int64_t spreads, log_std_at;   // log standard deviations: D or 1, and their place in a member's row
+  int64_t log_std_size, log_std_at;   // log standard deviations: D or 1, and their place in a member's row
   const float *flat, *features;  // [members, parameters], [days, table]
   const int64_t *day, *indices;  // [members, total]; [members, items] into total, or null: all in order
   const float *account, *action, *old_log_prob, *advantage, *target;  // [members, total, accounts, ..]
@@ -35,7 +35,7 @@ struct AdamState {
   const float *learning_rate, *max_grad_norm, *target_kl;  // [members]
   const uint8_t* active;                                   // [members]: takes part
   uint8_t* alive;                                          // [members]: loss and gradient have been finite so far
-  float* figures;  // [5, members]: KL, clipped fraction, policy and value loss, gradient norm
+  float* metrics;  // [5, members]: KL, clipped fraction, policy and value loss, gradient norm
   double beta_1, beta_2, epsilon;
 };
 EXPORT_SIZE(Rollout)
@@ -46,7 +46,7 @@ EXPORT_SIZE(AdamState)
 //   sample_items(from, to, noise, scores, log_prob).
 class PolicyWorker {
  public:
-  double figures[4];
+  double metrics[4];
 
   // A buffer for a gradient [parameters], all zero.
   float* zero_gradient(int64_t size) {
@@ -58,7 +58,7 @@ class PolicyWorker {
   const Rollout& d;
   const int64_t action_wide;        // actions in whole vectors
   Floats gradient, action, back;    // back: gradient of the network's outputs [TILE, ..]
-  Floats spread, log_std_gradient;  // [action_wide]; spread: 1 / std in training, else std
+  Floats std_scale, log_std_gradient;  // [action_wide]; std_scale: 1 / std in training, else std
   int64_t p = 0, row_index[TILE];   // member; rows of the rollout
   float old_log_prob[TILE], advantage[TILE], target[TILE], mean = 0, scale = 0, constant = 0;
 
@@ -69,17 +69,17 @@ class PolicyWorker {
   void begin_losses(int64_t member, bool training) {
     p = member;
     const float* log_std = d.flat + p * d.parameters + d.log_std_at;
-    spread.assign(action_wide, 0), log_std_gradient.assign(action_wide, 0);
+    std_scale.assign(action_wide, 0), log_std_gradient.assign(action_wide, 0);
     constant = HALF_LOG_2PI * float(d.actions);
     for (int64_t i = 0; i < d.actions; i++) {
-      const float value = log_std[d.spreads > 1 ? i : 0];
-      constant += value, spread[i] = std::exp(training ? -value : value);
+      const float value = log_std[d.log_std_size > 1 ? i : 0];
+      constant += value, std_scale[i] = std::exp(training ? -value : value);
     }
-    std::fill(figures, figures + 4, 0.0);
+    std::fill(metrics, metrics + 4, 0.0);
     if (training) measure_advantages();
   }
   void add_log_std_gradient(float* to) const {
-    for (int64_t i = 0; i < d.actions; i++) to[d.log_std_at + (d.spreads > 1 ? i : 0)] += log_std_gradient[i];
+    for (int64_t i = 0; i < d.actions; i++) to[d.log_std_at + (d.log_std_size > 1 ? i : 0)] += log_std_gradient[i];
   }
 
   // Position of item i of the minibatch in the rollout.
@@ -118,7 +118,7 @@ class PolicyWorker {
       for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < action_wide; j += 8) {
           const int64_t at = (r + i) * action_wide + j;
-          const V z = (load<float, 8>(&action[at]) - load<float, 8>(means + at)) * load<float, 8>(&spread[j]);
+          const V z = (load<float, 8>(&action[at]) - load<float, 8>(means + at)) * load<float, 8>(&std_scale[j]);
           store<float, 8>(&back[at], z);
           squares[i] += z * z;
         }
@@ -132,14 +132,14 @@ class PolicyWorker {
         const bool unclipped = objective[i] < clipped[i] || objective[i] != objective[i];
         // Of the loss by the log-probability.
         const float slope = unclipped || clipped_ratio[i] == ratio[i] ? -objective[i] * share : 0;
-        figures[0] += ratio[i] - 1 - log_ratio[i];
-        figures[1] += std::fabs(ratio[i] - 1) > d.clip_range[p];
-        figures[2] -= unclipped ? objective[i] : clipped[i];
+        metrics[0] += ratio[i] - 1 - log_ratio[i];
+        metrics[1] += std::fabs(ratio[i] - 1) > d.clip_range[p];
+        metrics[2] -= unclipped ? objective[i] : clipped[i];
         for (int64_t j = 0; j < action_wide; j += 8) {
           float* at = &back[(r + i) * action_wide + j];
           const V z = load<float, 8>(at);
           store<float, 8>(&log_std_gradient[j], load<float, 8>(&log_std_gradient[j]) + slope * (z * z - 1.0f));
-          store<float, 8>(at, z * (slope * load<float, 8>(&spread[j])));
+          store<float, 8>(at, z * (slope * load<float, 8>(&std_scale[j])));
         }
       }
     }
@@ -148,14 +148,14 @@ class PolicyWorker {
   // Gradient of the value loss by the value of row r.
   float value_loss_gradient(int64_t r, float value) {
     const float error = value - target[r];
-    figures[3] += double(error) * error;
+    metrics[3] += double(error) * error;
     return 2 * d.value_coefficient[p] * error / float(d.items * d.accounts);
   }
 
   // One account's scores, made with `noise`, and their log-density.
   float sample_row(const float* means, const float* noise, float* scores) const {
     float squares = 0;
-    for (int64_t i = 0; i < d.actions; i++) scores[i] = means[i] + spread[i] * noise[i];
+    for (int64_t i = 0; i < d.actions; i++) scores[i] = means[i] + std_scale[i] * noise[i];
     for (int64_t i = 0; i < d.actions; i++) squares += noise[i] * noise[i];
     return -0.5f * squares - constant;
   }
@@ -195,16 +195,16 @@ static double sum_of_squares(const float* x, int64_t count) {
   return sum;
 }
 
-// Writes a member's figures; returns whether it takes the step, and sets the factor that clips its gradient.
+// Writes a member's metrics; returns whether it takes the step, and sets the factor that clips its gradient.
 static bool start_step(const Rollout& b, const AdamState& s, int64_t p, const double* sums, double norm,
                        float* factor) {
   const double rows = double(b.items * b.accounts);
-  float figures[5];
-  for (int k = 0; k < 5; k++) s.figures[k * b.members + p] = figures[k] = float(k < 4 ? sums[k] / rows : norm);
-  const bool finite = std::isfinite(figures[2]) && std::isfinite(figures[3]) && std::isfinite(figures[4]);
+  float metrics[5];
+  for (int k = 0; k < 5; k++) s.metrics[k * b.members + p] = metrics[k] = float(k < 4 ? sums[k] / rows : norm);
+  const bool finite = std::isfinite(metrics[2]) && std::isfinite(metrics[3]) && std::isfinite(metrics[4]);
   s.alive[p] = s.alive[p] && (finite || !s.active[p]);
   *factor = norm > s.max_grad_norm[p] ? float(s.max_grad_norm[p] / norm) : 1.0f;
-  const bool moves = s.active[p] && s.alive[p] && figures[0] <= s.target_kl[p];
+  const bool moves = s.active[p] && s.alive[p] && metrics[0] <= s.target_kl[p];
   s.steps[p] += moves;
   return moves;
 }
@@ -216,8 +216,8 @@ static void step_parameters(const AdamState& s, int64_t p, int64_t from, const f
 }
 
 static void add_entropy_gradient(const Rollout& b, int64_t p, float* gradient) {
-  const float each = float(b.actions) / float(b.spreads);
-  for (int64_t i = 0; i < b.spreads; i++) gradient[b.log_std_at + i] -= b.entropy_coefficient[p] * each;
+  const float each = float(b.actions) / float(b.log_std_size);
+  for (int64_t i = 0; i < b.log_std_size; i++) gradient[b.log_std_at + i] -= b.entropy_coefficient[p] * each;
 }
 
 // One minibatch of PPO for every member: gradient of the loss, clipped to its greatest norm, and a step of Adam.
@@ -230,19 +230,19 @@ static void take_step(const Batch& b, const AdamState& s) {
       worker.begin_member(p, true);
       worker.accumulate_gradient(0, b.items, gradient);
       add_entropy_gradient(b, p, gradient);
-      if (start_step(b, s, p, worker.figures, std::sqrt(sum_of_squares(gradient, d)), &factor))
+      if (start_step(b, s, p, worker.metrics, std::sqrt(sum_of_squares(gradient, d)), &factor))
         step_parameters(s, p, p * d, gradient, d, factor);
     });
     return;
   }
   const std::unique_ptr<float[]> partial(new float[b.members * parts * d]);
-  std::vector<double> figures(b.members * parts * 4), squares(b.members * chunks);
+  std::vector<double> metrics(b.members * parts * 4), squares(b.members * chunks);
   share_items<Worker>(b, parts, [&](Worker& worker, int64_t p, int64_t u, int64_t from, int64_t to) {
     float* gradient = partial.get() + u * d;
     std::fill(gradient, gradient + d, 0.0f);
     worker.begin_member(p, true);
     worker.accumulate_gradient(from, to, gradient);
-    std::copy(worker.figures, worker.figures + 4, figures.begin() + u * 4);
+    std::copy(worker.metrics, worker.metrics + 4, metrics.begin() + u * 4);
     if (from == 0) add_entropy_gradient(b, p, gradient);
   });
   std::vector<float> factor(b.members);
@@ -262,7 +262,7 @@ static void take_step(const Batch& b, const AdamState& s) {
     for (int64_t p = 0; p < b.members; p++) {
       double sums[4] = {}, norm = 0;
       for (int64_t u = p * parts; u < (p + 1) * parts; u++)
-        for (int k = 0; k < 4; k++) sums[k] += figures[u * 4 + k];
+        for (int k = 0; k < 4; k++) sums[k] += metrics[u * 4 + k];
       for (int64_t c = p * chunks; c < (p + 1) * chunks; c++) norm += squares[c];
       moves[p] = start_step(b, s, p, sums, std::sqrt(norm), &factor[p]);
     }

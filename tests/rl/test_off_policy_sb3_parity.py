@@ -1,4 +1,4 @@
-"""Updates from a replay are Stable-Baselines3's: the same weights and batches before, the same weights behind."""
+"""Updates of DQN, DDPG, TD3 and SAC equal Stable-Baselines3's, from equal weights and the same batches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from finrl_pod.types import Tensor
 
 UPDATES, ENVS, RATE, WARMUP = 6, 4, 1e-2, 60
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
-NEVER = 1e9
+NO_LIMIT = 1e9
 SHARED: dict[str, Any] = {
     "policy": "mlp", "hidden": (8, 6), "learning_rate": RATE, "gamma": 0.9, "scale_rewards": False,
-    "learning_starts": WARMUP, "batch_size": 32, "buffer_size": 400, "tau": 0.1, "max_grad_norm": NEVER,
+    "learning_starts": WARMUP, "batch_size": 32, "buffer_size": 400, "tau": 0.1, "max_grad_norm": NO_LIMIT,
 }  # fmt: skip
 CASES = {
     "dqn": (CARTPOLE, DQNConfig(**{**SHARED, "max_grad_norm": 0.5}, target_interval=10_000)),
@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-def theirs_of(name: str, env: str, config: OffPolicyConfig) -> Any:
+def make_sb3_model(name: str, env: str, config: OffPolicyConfig) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import stable_baselines3
@@ -52,17 +52,17 @@ def theirs_of(name: str, env: str, config: OffPolicyConfig) -> Any:
 
 
 def layers(state: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
-    """Their linear layers by our names."""
+    """Stable-Baselines3's linear layers under our names."""
     pairs = {}
     for i, name in enumerate(names):
-        heads = name.split("+")  # several heads side by side
+        heads = name.split("+")  # several heads, concatenated
         pairs[f"w{i}"] = torch.cat([state[f"{head}.weight"] for head in heads]).T
         pairs[f"b{i}"] = torch.cat([state[f"{head}.bias"] for head in heads])
     return pairs
 
 
-def as_ours(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
-    """part -> its rows, copies of their weights."""
+def our_weights(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
+    """Stable-Baselines3's weights: part -> weights of each row."""
     state = model.policy.state_dict()
     if name == "dqn":
         return {"values": [layers(state, *(f"q_net.q_net.{i}" for i in (0, 2, 4)))]}
@@ -76,8 +76,8 @@ def as_ours(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
     }
 
 
-def as_theirs(batch: Batch, like: Any) -> Any:
-    """A batch as their buffer gives it."""
+def sb3_batch(batch: Batch, like: Any) -> Any:
+    """Convert a batch to the type that Stable-Baselines3's replay buffer returns."""
 
     def rows(x: Tensor) -> Tensor:
         return x.reshape(32, -1)
@@ -93,29 +93,29 @@ def as_theirs(batch: Batch, like: Any) -> Any:
 
 
 @pytest.fixture
-def given_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What their normal distributions draw, in turn."""
+def sb3_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Queue of values that Stable-Baselines3's normal distributions return instead of sampling."""
     from torch.distributions import normal
 
     draws: list[Tensor] = []
 
-    def drawn(shape: Any, **_: Any) -> Tensor:
+    def next_noise(shape: Any, **_: Any) -> Tensor:
         return draws.pop(0).view(shape)
 
-    monkeypatch.setattr(normal, "_standard_normal", drawn)
+    monkeypatch.setattr(normal, "_standard_normal", next_noise)
     return draws
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) -> None:
+def test_updates_equal_stable_baselines3(name: str, sb3_noise: list[Tensor]) -> None:
     env, config = CASES[name]
-    model = theirs_of(name, env, config)
+    model = make_sb3_model(name, env, config)
     learner = Learner(GymnasiumVecEnv(f"gym:{env}", envs=ENVS), config, seed=2)
     learner.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
     ours = learner.algorithm
     assert isinstance(ours, OffPolicy)
     assert ours.updates == 0
-    before = as_ours(name, model)
+    before = our_weights(name, model)
     for part, rows in before.items():
         for i, row in enumerate(rows):
             ours.train_state.parts[part].parameters.load(i, row)
@@ -125,25 +125,25 @@ def test_updates_are_stable_baselines3s(name: str, given_noise: list[Tensor]) ->
     ours._fix_reward_scale()
     batches = ours._batches(UPDATES)
 
-    served: Iterator[Batch] = (batch for batch, _ in batches)
+    batch_iterator: Iterator[Batch] = (batch for batch, _ in batches)
     like = torch.zeros((), dtype=torch.int64 if name == "dqn" else torch.float32)
-    model.replay_buffer.sample = lambda *_, **__: as_theirs(next(served), like)
+    model.replay_buffer.sample = lambda *_, **__: sb3_batch(next(batch_iterator), like)
     for _, extra in batches:
-        if name == "sac":  # theirs draws for the state first, ours for the next one
-            given_noise += [extra[:, 1], extra[:, 0]]
+        if name == "sac":  # Stable-Baselines3 samples for the state first, we for the next state
+            sb3_noise += [extra[:, 1], extra[:, 0]]
     model.train(gradient_steps=UPDATES, batch_size=32)
     for batch, extra in batches:
         ours.updates += 1
         ours._update(batch, extra, 1.0)
 
-    moved = 0.0
-    for part, rows in as_ours(name, model).items():
+    largest_change = 0.0
+    for part, rows in our_weights(name, model).items():
         views = ours.train_state.detached(part)
         for i, row in enumerate(rows):
             for key, value in row.items():
-                at = f"{part} {i} {key}"
-                moved = max(moved, float((value - before[part][i][key]).abs().max()))
-                assert torch.allclose(views[key][i], value, rtol=1e-4, atol=RATE * 1e-2), at
-    assert moved > RATE
+                label = f"{part} {i} {key}"
+                largest_change = max(largest_change, float((value - before[part][i][key]).abs().max()))
+                assert torch.allclose(views[key][i], value, rtol=1e-4, atol=RATE * 1e-2), label
+    assert largest_change > RATE
     if isinstance(ours, SAC):
         assert ours.temperature.log().item() == pytest.approx(model.log_ent_coef.item(), rel=1e-4)

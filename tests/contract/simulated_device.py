@@ -1,8 +1,8 @@
-"""Every algorithm stays on the device that its environment is on, and computes there what it does on the CPU.
+"""Every algorithm stays on its environment's device and computes the same results as on the CPU.
 
-    python -m pytest tests/contract/on_a_device.py
+    python -m pytest tests/contract/simulated_device.py
 
-Not collected by pytest: `test_on_a_device.py` runs it in a separate process.
+Not collected by pytest: `test_simulated_device.py` runs it in a separate process.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from tests.contract.test_algorithm import settings_of
-from tests.fake_device import NAME, There, fake_device
 from tests.markets import random_market
 from tests.rl.all_algorithms import NAMES, everything, small_learner
+from tests.simulated_device import NAME, DeviceTensor, simulated_device
 
 MEMBERS = (0, 1)
-ADDED: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8, "diversity": 0.1}
+REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8, "diversity": 0.1}
 
 
 def learn(name: str, policy: str, device: str) -> Learner:
-    """Three iterations, a save, one more from it, and another with a member replaced by the other."""
-    settings = {"policy": policy, **(ADDED if name in ("ppo", "a2c") else {})}
+    """Train three iterations, resume from a checkpoint, then train again after copying member 0 over member 1."""
+    settings = {"policy": policy, **(REGULARISERS if name in ("ppo", "a2c") else {})}
 
     def make() -> Learner:
         market = to_device(random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True), device)
@@ -47,22 +47,22 @@ def learn(name: str, policy: str, device: str) -> Learner:
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_algorithm_learns_the_same_on_a_device(name: str, policy: str) -> None:
-    here = learn(name, policy, "cpu")
-    with fake_device() as device:
-        there = learn(name, policy, device)
+def test_algorithm_learns_the_same_as_on_the_cpu(name: str, policy: str) -> None:
+    on_cpu = learn(name, policy, "cpu")
+    with simulated_device() as device:
+        on_device = learn(name, policy, device)
         for p in MEMBERS:
-            one, other = everything(here, p), everything(there, p)
+            one, other = everything(on_cpu, p), everything(on_device, p)
             assert one.keys() == other.keys()
             for key, value in one.items():
                 assert other[key].device.type == "cpu"
                 torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=f"member {p}: {key}")
 
 
-def test_the_pretended_device_refuses_to_be_mixed() -> None:
-    with fake_device() as device:
+def test_simulated_device_rejects_tensors_of_two_devices() -> None:
+    with simulated_device() as device:
         x = torch.ones(3, device=device)
-        assert isinstance(x + 1, There)
+        assert isinstance(x + 1, DeviceTensor)
         assert (x + 1).device.type == NAME
         with pytest.raises(RuntimeError, match="two devices"):
             x + torch.ones(3)
@@ -73,9 +73,9 @@ def test_the_pretended_device_refuses_to_be_mixed() -> None:
         ):
             with pytest.raises(RuntimeError, match="two devices"):
                 mixed()
-        for where, stream in ((device, torch.Generator()), ("cpu", torch.Generator(device))):
-            with pytest.raises(RuntimeError, match="were to be drawn by a generator of"):
-                torch.randn(3, generator=stream, device=where)
+        for where, generator in ((device, torch.Generator()), ("cpu", torch.Generator(device))):
+            with pytest.raises(RuntimeError, match="generator of"):
+                torch.randn(3, generator=generator, device=where)
         assert x[torch.tensor([0, 1])].tolist() == [1, 1]
         assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3]
         assert x.cpu().device.type == "cpu"
@@ -83,25 +83,25 @@ def test_the_pretended_device_refuses_to_be_mixed() -> None:
         torch.ones(3, device=device)
 
 
-def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
-    """What is drawn is moved to it, and the scale of the rewards too."""
-    here = small_learner("sac", policy="mlp")
-    here.learn(8 * here.iteration_samples)
-    ring = here.algorithm.replay
+def test_pipeline_learns_on_a_device_from_a_replay_on_the_cpu() -> None:
+    """Sampled batches and the reward scale are moved to the device."""
+    on_cpu = small_learner("sac", policy="mlp")
+    on_cpu.learn(8 * on_cpu.iteration_samples)
+    replay = on_cpu.algorithm.replay
 
-    def learn_from_the_ring(learner: Learner) -> dict[str, torch.Tensor]:
-        learner.algorithm.replay = SharedReplay(ring.data, 2, learner.algorithm.device)
-        learner.algorithm.replay.written = ring.written
+    def learn_from_replay(learner: Learner) -> dict[str, torch.Tensor]:
+        learner.algorithm.replay = SharedReplay(replay.data, 2, learner.algorithm.device)
+        learner.algorithm.replay.written = replay.written
         learner.algorithm.learn(3, 1.0)
         return everything(learner)
 
-    wanted = learn_from_the_ring(small_learner("sac", policy="mlp"))
-    with fake_device() as device:
+    expected = learn_from_replay(small_learner("sac", policy="mlp"))
+    with simulated_device() as device:
         market = to_device(random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True), device)
-        there = small_learner("sac", policy="mlp", market=market)
-        for key, value in learn_from_the_ring(there).items():
-            torch.testing.assert_close(value, wanted[key], rtol=1e-9, atol=1e-9)
-        assert there.algorithm.reward_scale.device.type == NAME
+        on_device = small_learner("sac", policy="mlp", market=market)
+        for key, value in learn_from_replay(on_device).items():
+            torch.testing.assert_close(value, expected[key], rtol=1e-9, atol=1e-9)
+        assert on_device.algorithm.reward_scale.device.type == NAME
 
 
 @pytest.mark.parametrize(
@@ -117,33 +117,33 @@ def test_a_pipeline_learns_on_a_device_from_a_ring_on_the_cpu() -> None:
     ],
     ids=lambda x: getattr(x, "algorithm", x),
 )
-def test_rows_of_gymnasium_are_learned_from_on_a_device(name: str, agent: AgentConfig) -> None:
-    def returns(device: str) -> dict[str, torch.Tensor]:
+def test_gymnasium_training_matches_the_cpu(name: str, agent: AgentConfig) -> None:
+    def train(device: str) -> dict[str, torch.Tensor]:
         def make() -> Learner:
             return Learner(GymnasiumVecEnv(name, envs=2, device=device), agent, seed=3, dtype=torch.float64)
 
-        first, again = make(), make()
+        first, resumed = make(), make()
         first.learn(40)
-        again.resume(first.checkpoint())
-        again.learn(again.iteration_samples)
-        return everything(again)
+        resumed.resume(first.checkpoint())
+        resumed.learn(resumed.iteration_samples)
+        return everything(resumed)
 
-    here = returns("cpu")
-    with fake_device() as device:
-        for key, value in returns(device).items():
-            torch.testing.assert_close(value, here[key], rtol=1e-9, atol=1e-9)
+    on_cpu = train("cpu")
+    with simulated_device() as device:
+        for key, value in train(device).items():
+            torch.testing.assert_close(value, on_cpu[key], rtol=1e-9, atol=1e-9)
 
 
-def test_a_pipeline_with_its_learner_on_a_device() -> None:
+def test_pipeline_with_learner_on_a_device_and_collector_on_the_cpu() -> None:
     make_env = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
     agent = SACConfig(policy="mlp", hidden=(8,), batch_size=8, buffer_size=200, learning_starts=40, gradient_steps=2)
-    with fake_device() as device:
+    with simulated_device() as device:
         make_here = functools.partial(make_env, device=device)
         with Pipeline(make_env, agent, seed=1, make_here=make_here) as pipeline:
             start = pipeline._acting_weights().clone()
-            figures = pipeline.learn(200)
+            metrics = pipeline.learn(200)
             assert pipeline.algorithm.device.type == NAME
             assert all(x.device.type == "cpu" for x in pipeline.algorithm.replay.data.values())
             assert float((pipeline._acting_weights() - start).abs().max()) > 1e-3
             assert torch.equal(pipeline._weights, pipeline._acting_weights().cpu())
-        assert figures.updates == 200 - 40
+        assert metrics.updates == 200 - 40

@@ -1,4 +1,4 @@
-"""A whole update of PPO and of A2C is Stable-Baselines3's: the same weights and rollout before, the same behind."""
+"""Updates of PPO and A2C equal Stable-Baselines3's, from equal weights and the same rollout."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SHARED: dict[str, Any] = {
     "value_coefficient": 0.4, "max_grad_norm": 0.3, "optimiser_epsilon": 1e-5,
 }  # fmt: skip
 EPOCHS: dict[str, Any] = {"epochs": 3, "minibatches": 1, "target_kl": 1e9, "clip_range": 0.05}
-SMOOTH: dict[str, Any] = {"use_sde": True, "log_std_init": -2.0, "orthogonal_init": False}
+GSDE: dict[str, Any] = {"use_sde": True, "log_std_init": -2.0, "orthogonal_init": False}
 
 
-def theirs_of(env: str, config: PPOConfig | A2CConfig) -> Any:
+def make_sb3_model(env: str, config: PPOConfig | A2CConfig) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import stable_baselines3
@@ -48,8 +48,8 @@ def theirs_of(env: str, config: PPOConfig | A2CConfig) -> Any:
     return model
 
 
-def as_ours(policy: Any) -> dict[str, torch.Tensor]:
-    """Their weights by our names."""
+def our_weights(policy: Any) -> dict[str, torch.Tensor]:
+    """Stable-Baselines3's weights under our names."""
     state = policy.state_dict()
     weights = {"log_std": state["log_std"]} if "log_std" in state else {}
     for tower, nets, last in (("actor", "policy_net", "action_net"), ("critic", "value_net", "value_net")):
@@ -65,19 +65,19 @@ def as_ours(policy: Any) -> dict[str, torch.Tensor]:
     ("env", "config"),
     [
         (PENDULUM, PPOConfig(**SHARED, **EPOCHS)),
-        (PENDULUM, PPOConfig(**SHARED, **EPOCHS, **SMOOTH, activation="relu")),
+        (PENDULUM, PPOConfig(**SHARED, **EPOCHS, **GSDE, activation="relu")),
         (CARTPOLE, PPOConfig(**SHARED, **EPOCHS)),
-        (PENDULUM, A2CConfig(**SHARED, **SMOOTH, optimiser="rmsprop")),
+        (PENDULUM, A2CConfig(**SHARED, **GSDE, optimiser="rmsprop")),
         (CARTPOLE, A2CConfig(**SHARED, optimiser="rmsprop")),
     ],
-    ids=["ppo", "ppo with noise and rectifiers", "ppo on choices", "a2c with noise", "a2c on choices"],
+    ids=["ppo", "ppo-gsde-relu", "ppo-discrete", "a2c-gsde", "a2c-discrete"],
 )
-def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig) -> None:
-    model = theirs_of(env, config)
+def test_update_equals_stable_baselines3(env: str, config: PPOConfig | A2CConfig) -> None:
+    model = make_sb3_model(env, config)
     learner = Learner(GymnasiumVecEnv(f"gym:{env}", envs=ENVS), config, seed=2)
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
-    before = as_ours(model.policy)
+    before = our_weights(model.policy)
     algorithm.load_member(0, before, algorithm.member(0)[1])
     noise = algorithm.noise((ENVS, 1, algorithm.spec.action_size))
     rollout = learner.worker.collect(algorithm.explore, noise, algorithm.observation_normaliser)
@@ -85,22 +85,22 @@ def test_an_update_is_stable_baselines3s(env: str, config: PPOConfig | A2CConfig
     _, account, action, log_prob, advantage, target = flatten(rollout, advantage, target)
     values = to_items(values)
 
-    def lanes(x: torch.Tensor) -> np.ndarray:
+    def per_env(x: torch.Tensor) -> np.ndarray:
         """[1, H * E, 1, ...] -> [H, E, ...]"""
         return x[0, :, 0].reshape(HORIZON, ENVS, *x.shape[3:]).numpy()
 
     buffer = model.rollout_buffer
-    buffer.observations, buffer.actions = lanes(account), lanes(action).astype(np.float32)
-    buffer.values, buffer.log_probs = lanes(values), lanes(log_prob)
-    buffer.advantages, buffer.returns = lanes(advantage), lanes(target)
+    buffer.observations, buffer.actions = per_env(account), per_env(action).astype(np.float32)
+    buffer.values, buffer.log_probs = per_env(values), per_env(log_prob)
+    buffer.advantages, buffer.returns = per_env(advantage), per_env(target)
     buffer.full, buffer.generator_ready = True, False
     model._current_progress_remaining = 1.0
     model.train()
     algorithm.update(rollout)
-    wanted, now = as_ours(model.policy), algorithm.member(0)[0]
-    moved = [float((wanted[name] - before[name]).abs().max()) for name in wanted if before[name].numel()]
-    assert max(moved) > RATE / 2
-    for name, value in wanted.items():
+    expected, updated = our_weights(model.policy), algorithm.member(0)[0]
+    changes = [float((expected[name] - before[name]).abs().max()) for name in expected if before[name].numel()]
+    assert max(changes) > RATE / 2
+    for name, value in expected.items():
         torch.testing.assert_close(
-            now[name], value, rtol=1e-4, atol=RATE * 1e-2, msg=lambda m, name=name: f"{name}: {m}"
+            updated[name], value, rtol=1e-4, atol=RATE * 1e-2, msg=lambda m, name=name: f"{name}: {m}"
         )

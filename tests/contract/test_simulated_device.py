@@ -1,4 +1,4 @@
-"""Runs `on_a_device.py` in a process in which no gradient was taken before the device was made up."""
+"""Run `simulated_device.py` in a new process: the device must be registered before the first gradient is computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CASES = "tests/contract/on_a_device.py"
+CASES = "tests/contract/simulated_device.py"
 
 
 def test_algorithms_stay_on_their_device() -> None:
