@@ -1,7 +1,7 @@
-"""Gymnasium environments that misbehave on purpose: "gym:tests.envs.gymnasium_pool.faulty_envs:Odd-v0".
+"""Gymnasium environments that fail on purpose: "gym:tests.envs.gymnasium_pool.faulty_envs:Odd-v0".
 
-The reward of a step is the number of the environment's process, its observation counts steps and says the last action;
-an episode ends after 6 steps, or is cut off after 4 where the first random number of its seed is odd.
+The reward is the process id; the observation holds the step count and the last action. An episode terminates after 6
+steps, or is truncated after 4 if the first random number of its seed is odd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "gym:tests.envs.gymnasium_pool.faulty_envs:{}-v0"
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """trouble: a file whose content says what goes wrong in the step after the episode's second: die, hang, raise."""
+    """trouble: file with a failure (die, hang or raise), which the third step of the next episode consumes."""
 
     observation_space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
     action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10]), (2,), np.float32)
@@ -32,20 +32,20 @@ class Odd(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.count, self.odd = 0, bool(self.np_random.integers(2))
         self.start = float(self.np_random.random())
-        return self._seen(np.zeros(2)), {}
+        return self._observation(np.zeros(2)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.count += 1
-        if self.count == 3 and self.trouble and (what := self._met()):
-            if what == "die":
+        if self.count == 3 and self.trouble and (failure := self._take_failure()):
+            if failure == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if what == "hang":
+            if failure == "hang":
                 time.sleep(600)
-            raise ValueError("the simulator lost its mind")
-        return self._seen(action), float(os.getpid()), self.count >= 6, self.odd and self.count >= 4, {}
+            raise ValueError("the simulator failed")
+        return self._observation(action), float(os.getpid()), self.count >= 6, self.odd and self.count >= 4, {}
 
-    def _met(self) -> str:
-        """The trouble, for whoever takes it first."""
+    def _take_failure(self) -> str:
+        """Read the failure and remove the file, so that one process only fails; empty if there is none."""
         taken = Path(f"{self.trouble}.{os.getpid()}")
         try:
             Path(self.trouble).rename(taken)
@@ -53,7 +53,7 @@ class Odd(gymnasium.Env[Any, Any]):
             return ""
         return taken.read_text()
 
-    def _seen(self, action: Any) -> Any:
+    def _observation(self, action: Any) -> Any:
         return np.asarray([self.start + self.count, *action][: self.shape], np.float32)
 
 
@@ -62,7 +62,7 @@ gymnasium.register("Short-v0", Odd, kwargs={"shape": 2})
 
 
 class Reward(Odd):
-    """reward: what its third step gives, or raises."""
+    """reward: reward of the third step, or exception that it raises."""
 
     def __init__(self, reward: Any) -> None:
         super().__init__()
@@ -81,11 +81,11 @@ gymnasium.register("Broken-v0", Reward, kwargs={"reward": ValueError("it broke")
 
 
 class Spaces(Odd):
-    """Of spaces that are given; each action must be in its own."""
+    """Environment with the given spaces; asserts that actions are in its action space."""
 
-    def __init__(self, shows: Any = Odd.observation_space, takes: Any = Odd.action_space) -> None:
+    def __init__(self, observations: Any = Odd.observation_space, actions: Any = Odd.action_space) -> None:
         super().__init__()
-        self.observation_space, self.action_space = shows, takes
+        self.observation_space, self.action_space = observations, actions
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
@@ -94,11 +94,11 @@ class Spaces(Odd):
 
 Box = gymnasium.spaces.Box
 gymnasium.register(
-    "Wide-v0", Spaces, kwargs={"takes": Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), (2,), np.float64)}
+    "Wide-v0", Spaces, kwargs={"actions": Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), (2,), np.float64)}
 )
-gymnasium.register("Whole-v0", Spaces, kwargs={"takes": Box(0, 5, (2,), np.int32)})
-gymnasium.register("Idle-v0", Spaces, kwargs={"takes": Box(0, 1, (0,), np.float32)})
-gymnasium.register("Blind-v0", Spaces, kwargs={"shows": Box(0, 1, (0,), np.float32)})
+gymnasium.register("Whole-v0", Spaces, kwargs={"actions": Box(0, 5, (2,), np.int32)})
+gymnasium.register("Idle-v0", Spaces, kwargs={"actions": Box(0, 1, (0,), np.float32)})
+gymnasium.register("Blind-v0", Spaces, kwargs={"observations": Box(0, 1, (0,), np.float32)})
 
 
 def unmakable() -> Odd:

@@ -1,4 +1,4 @@
-"""Gymnasium environments as one batched environment: shapes, seeds, ends, and continuation."""
+"""Gymnasium environments as one batched environment: shapes, seeds, episode ends and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same(one: list[EnvStep], other: list[EnvStep], *, reward: bool = True) -> bo
 
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE, ODD])
-def test_it_implements_vec_env_with_correct_shapes(name: str) -> None:
+def test_implements_vec_env_with_correct_shapes(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=2, members=(0, 3))
     assert isinstance(env, VecEnv)
     assert env.reset(1).shape == (2, 2, env.observation_size)
@@ -50,13 +50,13 @@ def test_it_implements_vec_env_with_correct_shapes(name: str) -> None:
         assert not (out.terminated & out.truncated).any()
 
 
-def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -> None:
+def test_lane_equals_a_gymnasium_environment_with_the_episode_seeds() -> None:
     env = GymnasiumVecEnv(PENDULUM, envs=2, members=(4,))
-    seen = env.reset(9)
+    obs = env.reset(9)
     plain = gymnasium.make("Pendulum-v1")
     stream = key(9, 4, "environment 1")
     row, _ = plain.reset(seed=episode_seed(stream, 0))
-    assert np.array_equal(seen[0, 1], row)
+    assert np.array_equal(obs[0, 1], row)
     for t, action in enumerate(actions(env, 205)):
         out = env.step(action)
         row, reward, _, over, _ = plain.step(2 * action[0, 1].numpy())  # its bounds are +-2
@@ -71,17 +71,18 @@ def test_a_lane_is_gymnasiums_own_environment_with_the_seeds_of_its_episodes() -
 
 def test_termination_and_truncation_are_distinguished() -> None:
     env = GymnasiumVecEnv(ODD, envs=8)
-    ended, cut = 0, 0
+    terminations, truncations = 0, 0
     for out in play(env, 3, 12):
         over = out.terminated | out.truncated
         assert torch.equal(out.observation[~over], out.final_observation[~over])
-        # The final observation has counted the steps of its own episode; what follows begins anew.
+        # The final observation belongs to the ended episode, the observation to the next one.
         assert (out.final_observation[out.terminated][:, 0].floor() == 6).all()
         assert (out.final_observation[out.truncated][:, 0].floor() == 4).all()
         assert (out.observation[over][:, 0] < 1).all()
-        ended, cut = ended + int(out.terminated.sum()), cut + int(out.truncated.sum())
-    assert ended > 0
-    assert cut > 0
+        terminations += int(out.terminated.sum())
+        truncations += int(out.truncated.sum())
+    assert terminations > 0
+    assert truncations > 0
 
 
 def test_actions_are_rescaled_to_the_bounds_and_clipped() -> None:
@@ -93,15 +94,15 @@ def test_actions_are_rescaled_to_the_bounds_and_clipped() -> None:
     assert out.final_observation[0, 0, 1:].tolist() == [2.0, 0.0]
 
 
-def test_the_same_seed_repeats_and_a_member_plays_the_same_episodes_alone() -> None:
+def test_equal_seeds_repeat_and_a_single_member_has_the_same_episodes() -> None:
     both = GymnasiumVecEnv(CARTPOLE, envs=2, members=(0, 1))
     one, again, other = play(both, 5, 30), play(both, 5, 30), play(both, 6, 30)
     assert same(one, again)
     assert not same(one, other)
-    alone = GymnasiumVecEnv(CARTPOLE, envs=2, members=(1,))
-    alone.reset(5)
+    single_env = GymnasiumVecEnv(CARTPOLE, envs=2, members=(1,))
+    single_env.reset(5)
     for action, out in zip(actions(both, 30), one, strict=True):
-        single = alone.step(action[1:])
+        single = single_env.step(action[1:])
         assert torch.equal(single.observation[0], out.observation[1])
 
 
@@ -111,13 +112,13 @@ def test_finished_episodes_are_returned_once() -> None:
     running = float(env._total.sum())
     episodes = env.episodes()
     assert {episode.member for episode in episodes} == {0, 1}
-    assert all(episode.total == episode.steps for episode in episodes)  # CartPole gives 1 a step
+    assert all(episode.total == episode.steps for episode in episodes)  # CartPole's reward is 1 per step
     assert sum(episode.total for episode in episodes) + running == total
     assert env.episodes() == []
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, ODD, "gym:FrozenLake-v1"])
-def test_it_continues_exactly_from_a_checkpoint(name: str) -> None:
+def test_continues_exactly_from_a_checkpoint(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=3)
     play(env, 2, 17)
     saved = env.checkpoint()
@@ -125,10 +126,10 @@ def test_it_continues_exactly_from_a_checkpoint(name: str) -> None:
     after = [env.step(action) for action in rest]
     other = GymnasiumVecEnv(name, envs=3)
     other.reset(0)
-    seen = other.resume(saved)
+    obs = other.resume(saved)
     again = [other.step(action) for action in rest]
     assert same(after, again)
-    assert seen.shape == after[0].observation.shape
+    assert obs.shape == after[0].observation.shape
     finished = other.episodes()
     assert finished
     assert finished == env.episodes()[-len(finished) :]
@@ -153,34 +154,34 @@ def test_unsupported_environments_are_rejected(name: str, message: str) -> None:
         GymnasiumVecEnv(name)
 
 
-def test_a_wrong_shape_is_named_with_the_expected_one() -> None:
+def test_wrong_observation_shape_raises_with_both_shapes() -> None:
     env = GymnasiumVecEnv(NAME.format("Short"))
     with pytest.raises(ConfigError, match=r"observation of shape \(2,\), its observation_space has \(3,\)"):
         env.reset(0)
 
 
-def test_actions_are_of_the_spaces_own_type_and_within_its_bounds() -> None:
+def test_actions_have_the_space_dtype_and_bounds() -> None:
     env = GymnasiumVecEnv(NAME.format("Wide"))
     env.reset(0)
     for value in (1.0, -1.0, 0.3, 7.0):
         env.step(torch.full((1, 1, 2), value))
 
 
-def test_an_invalid_reward_is_refused_and_an_exception_is_reported_with_its_location() -> None:
-    still = torch.zeros(1, 1, 2)
+def test_invalid_rewards_and_exceptions_raise_with_location() -> None:
+    idle = torch.zeros(1, 1, 2)
     for name, error, message in (
         ("NoReward", ConfigError, "returned a reward of None, a reward must be one number"),
         ("Broken", RunError, r"Broken-v0 failed: ValueError: it broke \(.*faulty_envs.py, line \d+\)"),
     ):
         env = GymnasiumVecEnv(NAME.format(name))
         env.reset(0)
-        env.step(still)
-        env.step(still)
+        env.step(idle)
+        env.step(idle)
         with pytest.raises(error, match=message):
-            env.step(still)
+            env.step(idle)
 
 
-def test_an_action_of_another_shape_is_refused() -> None:
+def test_wrong_action_shape_raises() -> None:
     env = GymnasiumVecEnv(PENDULUM, envs=2)
     with pytest.raises(InputError, match="reset"):
         env.step(torch.zeros(1, 2, 1))
