@@ -41,7 +41,7 @@ class Odd(gymnasium.Env[Any, Any]):
                 os.kill(os.getpid(), signal.SIGKILL)
             if failure == "hang":
                 time.sleep(600)
-            raise ValueError("the simulator failed")
+            raise ValueError("the simulator lost its mind")
         return self._observation(action), float(os.getpid()), self.count >= 6, self.odd and self.count >= 4, {}
 
     def _take_failure(self) -> str:
