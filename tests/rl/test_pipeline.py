@@ -114,7 +114,7 @@ def test_errors_of_the_collector_are_raised_here() -> None:
     broken = functools.partial(GymnasiumVecEnv, "gym:tests.envs.gymnasium_pool.faulty_envs:Short-v0")
     with (
         Pipeline(broken, SACConfig(**SMALL), seed=1) as pipeline,
-        pytest.raises(RunError, match=r"observation of shape \(2,\), and its space says \(3,\)"),
+        pytest.raises(RunError, match=r"observation of shape \(2,\), its observation_space has \(3,\)"),
     ):
         pipeline.learn(1000)
 

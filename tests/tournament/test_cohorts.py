@@ -154,7 +154,7 @@ def test_a_lost_replay_is_named(finished: Path, tmp_path: Path) -> None:
 
 
 def test_fewer_pods_than_cohorts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tournament.pods must be at least the number of cohorts, .* is 3, got 2"):
+    with pytest.raises(ConfigError, match=r"tournament.pods must be at least 3, one per cohort .*, got 2"):
         tournament(tiny_config(pods=2, cohorts=(SAC, DDPG)), tmp_path)
 
 

@@ -22,7 +22,7 @@ from finrl_pod_app.report.columns import display_name
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
 MIN_DATE = date(1900, 1, 1)
-MAX_CURVES = 12  # more cannot be told apart
+MAX_CURVES = 12  # more curves cannot be distinguished
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
