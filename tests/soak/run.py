@@ -136,7 +136,7 @@ max_turnover = 10.0
     roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
     environment = {**os.environ, "PYTHONPATH": roots, "APCA_API_KEY_ID": "soak", "APCA_API_SECRET_KEY": "soak-secret"}
     seen = len(server.log.records)
-    command = [sys.executable, str(ROOT / "tests/paper/process/daemon.py"), "paper", "run", str(config)]
+    command = [sys.executable, str(ROOT / "tests/paper/process/daemon_main.py"), "paper", "run", str(config)]
     daemon = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     end = time.monotonic() + 120
     while not any(_recovered(r) for r in server.log.records[seen:]):
