@@ -125,14 +125,18 @@ class NoHeartbeat:
 
 
 class HostClock:
-    """The clock of a machine: it can be set wrong (`step`), and it can sleep, which `monotonic` does not see."""
+    """The clock of a machine: it can be set wrong (`step`), and suspended, which `monotonic` does not count.
 
-    def __init__(self, true: ManualClock) -> None:
+    max_sleep: simulated seconds after which a sleep returns, so that the daemon polls for commands meanwhile.
+    """
+
+    def __init__(self, true: ManualClock, max_sleep: float = 600.0) -> None:
+        self.max_sleep = max_sleep
         self._true = true
         self._asleep = 0.0
         self.step = timedelta(0)
-        self.steps: list[tuple[datetime, timedelta]] = []  # when it is set, to how far from the truth
-        self.sleeps: list[tuple[datetime, float]] = []  # from when on the machine sleeps, and for how many seconds
+        self.steps: list[tuple[datetime, timedelta]] = []  # when the clock is set, and its new deviation
+        self.sleeps: list[tuple[datetime, float]] = []  # when the machine is suspended, and for how many seconds
 
     def now(self) -> datetime:
         return self._true.now() + self.step
@@ -141,8 +145,8 @@ class HostClock:
         return self._true.monotonic() - self._asleep
 
     def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
-        """Ten minutes at most: a wait looks up now and then."""
-        seconds = min(seconds, 600.0)
+        """Sleep for `max_sleep` simulated seconds at most."""
+        seconds = min(seconds, self.max_sleep)
         while self.sleeps and self._true.now() + timedelta(seconds=seconds) >= self.sleeps[0][0]:
             self._asleep += self.sleeps[0][1]
             self._true.sleep(self.sleeps.pop(0)[1])
@@ -193,13 +197,13 @@ class SimulatedDaemon:
 
     def __init__(
         self, folder: Path, settings: PaperConfig | None = None, strategy: Any = None, panel: Panel | None = None,
-        start: date = date(2024, 1, 8), kind: type[SimulatedBroker] = SimulatedBroker,
+        start: date = date(2024, 1, 8), kind: type[SimulatedBroker] = SimulatedBroker, max_sleep: float = 600.0,
     ) -> None:  # fmt: skip
         self.config = settings or config()
         self.journal = folder / "journal.sqlite"
         session = Calendar().sessions(start, start + timedelta(days=7))[0]
         self.clock = ManualClock(session.close + AUCTION_GRACE + timedelta(minutes=1))
-        self.host = HostClock(self.clock)
+        self.host = HostClock(self.clock, max_sleep)
         self.panel = panel or prices()
         self.account = kind(self.panel, self.clock, Decimal(100_000))
         self.broker = FaultyBroker(self.account)

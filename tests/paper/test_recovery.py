@@ -1,4 +1,4 @@
-"""A daemon that dies at any write is started again and leaves the account as if it had lived."""
+"""Recovery: a daemon that is killed at any write trades the same orders after its restart."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from tests.paper.factories import SYMBOLS, PartialFillBroker, SimulatedDaemon, S
 LAST = date(2024, 1, 11)
 
 
-class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the daemon catches it."""
 
 
-class Deaths:
-    """Kills at write number `at`, before or after it is on disk. Counts the writes."""
+class WriteKiller:
+    """Counts journal writes and raises Killed at write number `at`, before or after it is committed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, self.at, self.before = 0, -1, True
         write = Store.write
 
         @contextlib.contextmanager
-        def deadly(store: Store) -> Iterator[Connection]:
+        def killing_write(store: Store) -> Iterator[Connection]:
             self.count += 1
             fatal = self.count == self.at
             with write(store) as connection:
                 yield connection
                 if fatal and self.before:
-                    raise Died
+                    raise Killed
             if fatal:
-                raise Died
+                raise Killed
 
-        monkeypatch.setattr(Store, "write", deadly)
+        monkeypatch.setattr(Store, "write", killing_write)
 
 
 def trades(sim: SimulatedDaemon) -> list[tuple[str, str, str, str]]:
@@ -53,25 +53,25 @@ def trades(sim: SimulatedDaemon) -> list[tuple[str, str, str, str]]:
             for o in sim.account.orders("all")]  # fmt: skip
 
 
-def live_through(sim: SimulatedDaemon, deaths: Deaths | None = None, at: int = -1, *, before: bool = True) -> int:
-    """Run to the last day; die once at the given write and start again. Returns how often it died."""
-    died = 0
-    if deaths is not None:
-        deaths.at, deaths.before = at, before
+def run_with_restarts(sim: SimulatedDaemon, killer: WriteKiller | None = None, at: int = -1, *, before: bool = True) -> int:
+    """Run to the last day, killed once at the given write and restarted. Returns the number of kills."""
+    killed = 0
+    if killer is not None:
+        killer.at, killer.before = at, before
     while True:
         try:
-            if died:
-                if deaths is not None:
-                    deaths.at = -1
+            if killed:
+                if killer is not None:
+                    killer.at = -1
                 sim.restart()
-            busy_days(sim) if deaths is not None else sim.day(LAST)
-            return died
-        except Died:
-            died += 1
+            trade_busy_days(sim) if killer is not None else sim.day(LAST)
+            return killed
+        except Killed:
+            killed += 1
 
 
-def busy_days(sim: SimulatedDaemon) -> None:
-    """Purchases that fill in part until the day ends, then sales and purchases whose rest a halt cancels."""
+def trade_busy_days(sim: SimulatedDaemon) -> None:
+    """Purchases that fill partially until the day ends, then sales and purchases whose remainder a halt cancels."""
     moment = datetime(2024, 1, 10, 14, 50, tzinfo=UTC)
     sim.run_to(moment)
     if not sim.store.rows(schema.commands):
@@ -79,7 +79,7 @@ def busy_days(sim: SimulatedDaemon) -> None:
     sim.day(date(2024, 1, 10), hour=15)
 
 
-def busy_world(folder: Path) -> SimulatedDaemon:
+def busy_simulation(folder: Path) -> SimulatedDaemon:
     folder.mkdir()
     orders = OrderSettings(fractional=True, collar=0.2)
     return SimulatedDaemon(
@@ -87,53 +87,54 @@ def busy_world(folder: Path) -> SimulatedDaemon:
         config(orders=orders, symbols=SYMBOLS[:2], timing=TimingSettings(poll=300.0)),
         SwappingStrategy(),
         kind=PartialFillBroker,
+        max_sleep=7200.0,  # fewer command polls at night
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
-def test_dying_at_every_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+def test_killed_at_every_write_trades_the_same_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
     with monkeypatch.context() as patch:
-        counting = Deaths(patch)
-        sim = busy_world(tmp_path / "undisturbed")
-        live_through(sim, counting)
+        counter = WriteKiller(patch)
+        sim = busy_simulation(tmp_path / "undisturbed")
+        run_with_restarts(sim, counter)
         sim.check_agreement()
         undisturbed = trades(sim)
         sim.store.close()
     assert {name.rsplit(".")[-1][0] for name, *_ in undisturbed} == {"b", "s"}
     assert {status for *_, status in undisturbed} == {"expired", "canceled"}
     assert all(float(filled) > 0 for _, filled, *_ in undisturbed)
-    assert counting.count > 30
-    # The first write makes the file. What follows a write is the broker's turn: every third of those is enough.
-    for at in range(2, counting.count + 1, 1 if before else 3):
+    assert counter.count > 30
+    # The first write creates the file. A kill after a write differs by broker calls only: every third is enough.
+    for at in range(2, counter.count + 1, 1 if before else 3):
         with monkeypatch.context() as patch:
-            deaths = Deaths(patch)
-            sim = busy_world(tmp_path / f"{at}")
-            assert live_through(sim, deaths, at, before=before) == 1
+            killer = WriteKiller(patch)
+            sim = busy_simulation(tmp_path / f"{at}")
+            assert run_with_restarts(sim, killer, at, before=before) == 1
             sim.check_agreement()
             assert trades(sim) == undisturbed, f"write {at}"
             sim.store.close()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
-def test_dying_at_every_write_of_a_flatten_is_survived(
+def test_killed_at_every_write_of_a_flatten_completes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    at, died = 1, True
-    while died:
+    at, killed = 1, True
+    while killed:
         folder = tmp_path / f"{at}"
         folder.mkdir()
-        sim = SimulatedDaemon(folder)
+        sim = SimulatedDaemon(folder, max_sleep=7200.0)
         sim.day(date(2024, 1, 9), hour=15)
         number = enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
         with monkeypatch.context() as patch:
-            deaths = Deaths(patch)
-            deaths.at, deaths.before = at, before
+            killer = WriteKiller(patch)
+            killer.at, killer.before = at, before
             try:
                 sim.daemon.step()
-                died = False
-            except Died:
-                deaths.at = -1
+                killed = False
+            except Killed:
+                killer.at = -1
                 sim.restart()
                 sim.daemon.step()
         assert read_result(sim.store, number).message == "2 positions are being sold", f"write {at}"
@@ -147,16 +148,16 @@ def test_dying_at_every_write_of_a_flatten_is_survived(
     assert at > 3
 
 
-def test_dying_after_the_broker_took_the_order_makes_no_second_one(tmp_path: Path) -> None:
+def test_killed_after_the_broker_accepted_an_order_sends_no_second_one(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
-    def take_and_die(true: Any, request: Any) -> Any:
+    def submit_then_kill(true: Any, request: Any) -> Any:
         true(request)
         sim.broker.overrides.clear()
-        raise Died
+        raise Killed
 
-    sim.broker.overrides["submit"] = take_and_die
-    assert live_through(sim) == 1
+    sim.broker.overrides["submit"] = submit_then_kill
+    assert run_with_restarts(sim) == 1
     sim.check_agreement()
     names = [o.client_order_id for o in sim.account.orders("all")]
     assert len(names) == len(set(names))
@@ -164,34 +165,34 @@ def test_dying_after_the_broker_took_the_order_makes_no_second_one(tmp_path: Pat
     assert adopted
 
 
-def doomed(folder: Path) -> SimulatedDaemon:
-    """A sim whose daemon dies just before it sends its first order."""
+def killed_before_submit(folder: Path) -> SimulatedDaemon:
+    """Return a simulation whose daemon is killed just before it sends its first order."""
     sim = SimulatedDaemon(folder)
 
-    def die(true: Any, request: Any) -> Any:
+    def kill(true: Any, request: Any) -> Any:
         sim.broker.overrides.clear()
-        raise Died
+        raise Killed
 
-    sim.broker.overrides["submit"] = die
+    sim.broker.overrides["submit"] = kill
     return sim
 
 
 def left_unsent(folder: Path) -> SimulatedDaemon:
-    """A sim whose daemon has died so."""
-    sim = doomed(folder)
-    with pytest.raises(Died):
+    """Return a simulation whose daemon was killed with one order written but not sent."""
+    sim = killed_before_submit(folder)
+    with pytest.raises(Killed):
         sim.day(LAST)
     return sim
 
 
-def test_dying_before_the_post_replays_the_intent_once(tmp_path: Path) -> None:
-    sim = doomed(tmp_path)
-    assert live_through(sim) == 1
+def test_killed_before_the_request_sends_the_intent_once(tmp_path: Path) -> None:
+    sim = killed_before_submit(tmp_path)
+    assert run_with_restarts(sim) == 1
     sim.check_agreement()
     assert "sent again under the same id" in {row.detail for row in sim.store.rows(schema.order_events)}
 
 
-def test_dying_before_the_post_and_waking_too_late_expires_the_intent(tmp_path: Path) -> None:
+def test_killed_before_the_request_and_restarted_too_late_expires_the_intent(tmp_path: Path) -> None:
     sim = left_unsent(tmp_path)
     first = sim.intents()[0]
     sim.clock.sleep(3 * 3600)
@@ -202,7 +203,7 @@ def test_dying_before_the_post_and_waking_too_late_expires_the_intent(tmp_path: 
     sim.check_agreement()
 
 
-def test_an_order_left_unsent_waits_until_the_account_agrees(tmp_path: Path) -> None:
+def test_an_unsent_order_waits_until_the_account_agrees(tmp_path: Path) -> None:
     sim = left_unsent(tmp_path)
     sim.account._cash += 5_000
     sim.restart()
@@ -215,7 +216,7 @@ def test_an_order_left_unsent_waits_until_the_account_agrees(tmp_path: Path) -> 
     sim.check_agreement()
 
 
-def test_an_order_left_unsent_while_the_account_differs_is_given_up_after_its_deadline(tmp_path: Path) -> None:
+def test_an_unsent_order_expires_after_its_deadline_while_the_account_differs(tmp_path: Path) -> None:
     sim = left_unsent(tmp_path)
     sim.account._cash += 5_000
     sim.restart()
@@ -225,16 +226,16 @@ def test_an_order_left_unsent_while_the_account_differs_is_given_up_after_its_de
 
 
 @pytest.mark.parametrize("state", [RiskState.REDUCING, RiskState.HALTED])
-def test_an_order_left_unsent_is_held_against_the_limits_before_it_is_sent(tmp_path: Path, state: RiskState) -> None:
+def test_an_unsent_order_is_checked_against_the_limits_before_it_is_sent(tmp_path: Path, state: RiskState) -> None:
     sim = left_unsent(tmp_path)
     sim.restart()
-    sim.daemon._c.risk.set(state, "while it was down", sim.clock.now())
+    sim.daemon._c.risk.set(state, "while the daemon was down", sim.clock.now())
     sim.day(date(2024, 1, 9))
     assert sim.broker.called("submit") == 1
     assert {sim.state_of(i) for i in sim.intents()} == {"withheld"}
 
 
-def test_decisions_missed_while_down_are_skipped_and_told(tmp_path: Path) -> None:
+def test_decisions_missed_while_down_are_skipped_and_alerted(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
     sim.clock.sleep(3 * 86_400)
@@ -246,7 +247,7 @@ def test_decisions_missed_while_down_are_skipped_and_told(tmp_path: Path) -> Non
     sim.check_agreement()
 
 
-def test_what_was_there_before_the_first_start_is_foreign_and_never_touched(tmp_path: Path) -> None:
+def test_positions_held_before_the_first_start_are_external_and_never_traded(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.account._shares["BB"] = Decimal(7)
     sim.day(LAST)
@@ -255,7 +256,7 @@ def test_what_was_there_before_the_first_start_is_foreign_and_never_touched(tmp_
     assert all(Decimal(i.quantity) != 7 for i in sim.intents())
 
 
-def test_shares_bought_by_somebody_else_become_foreign(tmp_path: Path) -> None:
+def test_shares_bought_manually_become_external(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9), hour=12)
     request = OrderRequest("by-hand", "CC", Side.BUY, Decimal(3), TimeInForce.OPG)
@@ -287,7 +288,7 @@ def test_a_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: 
     sim.check_agreement()
 
 
-def test_own_shares_that_somebody_sold_stop_the_trading_until_acknowledged(tmp_path: Path) -> None:
+def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 31, tzinfo=UTC))
     symbol, shares = next((s, q) for s, q in sim.daemon.trader.positions.items() if q)
@@ -321,7 +322,7 @@ def test_own_shares_that_somebody_sold_stop_the_trading_until_acknowledged(tmp_p
     sim.check_agreement()
 
 
-def test_shares_that_went_without_a_sale_bring_no_cash(tmp_path: Path) -> None:
+def test_shares_removed_without_a_sale_add_no_cash(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
     symbol, shares = next((s, q) for s, q in sim.account._shares.items() if q)
@@ -334,20 +335,20 @@ def test_shares_that_went_without_a_sale_bring_no_cash(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.external_positions()
 
 
-def test_a_sale_of_shares_that_have_gone_since_the_decision_is_kept_back(tmp_path: Path) -> None:
+def test_a_sale_of_shares_removed_since_the_decision_is_withheld(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
-    gone: list[str] = []
+    removed: list[str] = []
 
-    def emptied(true: Any, symbols: Any) -> Any:
-        """Asked for between the comparison and the orders: the shares of what will be sold are gone."""
-        if not gone:
-            gone.extend(s for s, q in sim.account._shares.items() if q)
-            for symbol in gone:
+    def remove_shares(true: Any, symbols: Any) -> Any:
+        """Remove the shares to be sold; called between reconciliation and the orders."""
+        if not removed:
+            removed.extend(s for s, q in sim.account._shares.items() if q)
+            for symbol in removed:
                 sim.account._shares[symbol] = Decimal(1)
         return true(symbols)
 
-    sim.broker.overrides["assets"] = emptied
+    sim.broker.overrides["assets"] = remove_shares
     sim.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
     sales = [i for i in sim.intents() if i.side == "sell"]
     assert sales
