@@ -53,7 +53,9 @@ def trades(sim: SimulatedDaemon) -> list[tuple[str, str, str, str]]:
             for o in sim.account.orders("all")]  # fmt: skip
 
 
-def run_with_restarts(sim: SimulatedDaemon, killer: WriteKiller | None = None, at: int = -1, *, before: bool = True) -> int:
+def run_with_restarts(
+    sim: SimulatedDaemon, killer: WriteKiller | None = None, at: int = -1, *, before: bool = True
+) -> int:
     """Run to the last day, killed once at the given write and restarted. Returns the number of kills."""
     killed = 0
     if killer is not None:
@@ -93,7 +95,9 @@ def busy_simulation(folder: Path) -> SimulatedDaemon:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
-def test_killed_at_every_write_trades_the_same_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+def test_killed_at_every_write_trades_the_same_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
     with monkeypatch.context() as patch:
         counter = WriteKiller(patch)
         sim = busy_simulation(tmp_path / "undisturbed")

@@ -88,7 +88,8 @@ def test_a_waiting_cancel_goes_first() -> None:
 
     def send(name: str, urgent: bool) -> None:
         with limiter.request(urgent=urgent):
-            order.append(name)
+            pass
+        order.append(name)  # after the request has ended: the clock may move from here on
 
     with limiter.request():
         plain = [threading.Thread(target=send, args=("order", False)) for _ in range(3)]
@@ -97,7 +98,7 @@ def test_a_waiting_cancel_goes_first() -> None:
         time.sleep(0.05)
         cancel = threading.Thread(target=send, args=("cancel", True))
         cancel.start()
-        time.sleep(0.05)
+        wait_until(lambda: limiter._urgent_waiting)
     for sent in range(1, 5):
         clock.offset += 61.0
         wait_until(lambda sent=sent: len(order) == sent)
