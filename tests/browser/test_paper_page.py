@@ -24,9 +24,9 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]
     """A daemon that has traded two sessions and waits for the next."""
     with DaemonHarness(tmp_path_factory.mktemp("daemon")) as harness:
         harness.launch()
-        harness.started()
-        harness.go()
-        harness.reach(harness.days[1].close + 900, harness.slow)
+        harness.wait_until_recovered()
+        harness.run_clock()
+        harness.run_until(harness.days[1].close + 900, harness.slow_clock)
         yield harness
 
 

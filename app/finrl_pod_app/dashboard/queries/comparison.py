@@ -74,7 +74,7 @@ def strategy_decisions(
 
 
 def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
-    """The account of each strategy under a proportional cost in basis points; None: the cost of its own config."""
+    """The account of each strategy under a proportional cost in basis points; None: the cost of its config."""
     name_of = {id(table): name for name, table in decisions.items()}
     curves: dict[str, Curve] = {}
     for group in group_by_market(list(decisions.values())):
