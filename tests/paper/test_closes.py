@@ -57,7 +57,7 @@ def mark(sim: SimulatedDaemon, session: str) -> Decimal:
     return Decimal(sim.store.last(schema.equity, schema.equity.c.session == session).equity)
 
 
-def test_two_days_without_a_bar_and_a_restart_are_no_loss_and_make_nobody_sell_the_others(tmp_path: Path) -> None:
+def test_two_days_without_a_bar_and_a_restart_are_no_loss_and_sell_nothing(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even), without(prices(), 0, "2024-01-10", "2024-01-11"))
     sim.day(date(2024, 1, 10))
     assert sim.daemon.trader.positions["AA"] > 0
@@ -85,7 +85,7 @@ def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> Non
     assert [equity for _, equity in played.equity] == list(tested.equity)
 
 
-def test_shares_of_a_symbol_that_left_the_config_are_told_once_valued_and_let_others_be_bought(tmp_path: Path) -> None:
+def test_shares_of_a_symbol_removed_from_the_config_are_alerted_once_and_valued(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even))
     sim.day(date(2024, 1, 9))
     held = sim.daemon.trader.positions["CC"]

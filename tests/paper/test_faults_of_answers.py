@@ -37,7 +37,7 @@ from tests.paper.factories import (
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 
-def test_updates_told_twice_and_backwards_are_booked_once(tmp_path: Path) -> None:
+def test_duplicate_and_reversed_updates_are_booked_once(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, config(orders=OrderSettings(fractional=True, collar=0.2)), kind=PartialFillBroker)
     told: list[Any] = []
 
@@ -85,7 +85,7 @@ def unreachable(true: Any, *arguments: Any, **named: Any) -> Any:
 COUNTING = itertools.count()
 
 
-def test_an_outage_is_told_once_however_its_words_change(tmp_path: Path) -> None:
+def test_an_outage_is_alerted_once_despite_changing_messages(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
     sim.broker.overrides["account"] = unreachable
@@ -95,7 +95,7 @@ def test_an_outage_is_told_once_however_its_words_change(tmp_path: Path) -> None
     assert "0x" not in told[0]
 
 
-def test_another_cause_is_told_but_not_at_every_change(tmp_path: Path) -> None:
+def test_another_cause_is_alerted_but_not_at_every_change(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     causes = itertools.cycle(("no answer", "an answer that is HTML"))
 
@@ -121,7 +121,7 @@ def test_what_was_written_before_a_try_failed_is_not_written_again(tmp_path: Pat
     assert [row.outcome for row in sim.store.rows(schema.decisions)] == ["orders", "orders"]
 
 
-def test_a_faulty_bar_is_told_once_however_often_the_decision_is_tried(tmp_path: Path) -> None:
+def test_a_faulty_bar_is_alerted_once_per_decision(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
     sim.broker.overrides |= {"assets": first(3, unreachable), "bars": spoiled("close", np.nan)}
     sim.day(DAY)
@@ -153,7 +153,7 @@ def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, N
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0, -5.0])
-def test_a_faulty_bar_leaves_its_symbol_alone_and_the_rest_goes_on(tmp_path: Path, value: float) -> None:
+def test_a_faulty_bar_excludes_only_its_symbol(tmp_path: Path, value: float) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
     sim.broker.overrides["bars"] = spoiled("close", value)
     sim.day(DAY)
@@ -315,7 +315,7 @@ def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(
     sim.check_agreement()
 
 
-def test_a_fraction_that_the_broker_does_not_trade_is_told_and_left(tmp_path: Path) -> None:
+def test_an_untradable_fraction_is_alerted_and_kept(tmp_path: Path) -> None:
     sim = with_half_a_share(tmp_path)
     sim.broker.overrides["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
     sim.day(date(2024, 1, 11))

@@ -173,7 +173,7 @@ def test_a_taken_name_of_another_order_halts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.INVALID, Reason.BUYING_POWER, Reason.NOT_TRADABLE])
-def test_a_refusal_ends_the_intent_and_the_next_decision_starts_anew(tmp_path: Path, reason: Reason) -> None:
+def test_a_refusal_ends_the_intent_and_the_next_decision_trades(tmp_path: Path, reason: Reason) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.broker.overrides["submit"] = first(1, lambda true, request: Rejected(reason, "no"))
     sim.day(DAY)
@@ -314,7 +314,7 @@ def test_a_purchase_against_our_own_sale_cancels_it_first(tmp_path: Path) -> Non
     sim.check_agreement()
 
 
-def test_a_cancel_that_nobody_answered_does_not_count_as_asked(tmp_path: Path) -> None:
+def test_a_cancel_without_a_response_is_repeated(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     manager = sim.daemon._c.orders

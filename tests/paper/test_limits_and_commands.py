@@ -113,7 +113,7 @@ def test_a_stop_while_orders_are_sent_keeps_back_the_rest(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "in the cancelling too"])
-def test_what_nobody_foresaw_ends_the_daemon_with_own_orders_cancelled(
+def test_an_unexpected_error_ends_the_daemon_and_cancels_own_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     sim = SimulatedDaemon(tmp_path)
@@ -190,7 +190,7 @@ def test_an_order_that_vanishes_halts(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.open
 
 
-def test_a_host_clock_that_is_off_follows_the_brokers_and_tells(tmp_path: Path) -> None:
+def test_a_wrong_host_clock_is_alerted_and_the_brokers_is_used(tmp_path: Path) -> None:
     import dataclasses
 
     sim = SimulatedDaemon(tmp_path)

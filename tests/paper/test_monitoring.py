@@ -77,7 +77,7 @@ def test_a_webhook_that_redirects_is_not_followed(httpserver: HTTPServer, capsys
     assert "alert not delivered" in capsys.readouterr().err
 
 
-def test_an_alert_that_cannot_be_delivered_holds_nobody_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undeliverable_alert_does_not_block(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         alerts = Alerts(f"http://127.0.0.1:{taken.getsockname()[1]}/", open_log(SECRETS), SECRETS)

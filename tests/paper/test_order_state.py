@@ -90,7 +90,7 @@ def applied(changes: list[Change]) -> tuple[OrderView, Decimal, Decimal]:
 
 
 @given(histories(), st.data())
-def test_told_in_any_order_and_number_the_bookings_are_the_brokers(history: History, data: st.DataObject) -> None:
+def test_reports_in_any_order_and_number_book_the_brokers_fills(history: History, data: st.DataObject) -> None:
     messages: list[Fill | Order] = [*history.fills, *history.orders]
     told = data.draw(st.lists(st.sampled_from(messages), max_size=20))
     start = data.draw(
@@ -186,13 +186,13 @@ def test_an_order_of_another_symbol_under_our_name_is_not_booked() -> None:
     assert "none of its fills were recorded" in change.warnings[0]
 
 
-def test_an_overfill_is_booked_and_told() -> None:
+def test_an_overfill_is_booked_and_reported() -> None:
     change = apply_fill(view(), fill(120, 120))
     assert change.view.filled == 120
     assert "overfilled: 120 shares of 100" in change.warnings[0]
 
 
-def test_an_unknown_status_counts_as_live_and_is_told() -> None:
+def test_an_unknown_status_counts_as_live_and_is_reported() -> None:
     change = apply_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), authoritative=True)
     assert change.view.state is OrderState.WORKING
     assert "'quarantined'" in change.warnings[0]

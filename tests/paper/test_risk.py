@@ -75,7 +75,7 @@ def test_a_state_is_only_tightened(risk: RiskManager) -> None:
     assert (risk.state, risk.reason) == (RiskState.HALTED, "a")
 
 
-def test_losses_are_told_with_their_figures(risk: RiskManager) -> None:
+def test_losses_are_reported_with_figures(risk: RiskManager) -> None:
     assert risk.loss_breach(Decimal(96), Decimal(100), Decimal(100)) is None
     assert "loss of 6.00%" in str(risk.loss_breach(Decimal(94), Decimal(100), Decimal(100)))
     assert "drawdown of 26.00%" in str(risk.loss_breach(Decimal(74), Decimal(75), Decimal(100)))

@@ -60,7 +60,7 @@ def test_rounds_since_a_bar_are_those_that_were_missed() -> None:
     assert [str(r.bar) for r in missed] == ["2024-01-09", "2024-01-10"]
 
 
-def test_a_daemon_that_runs_for_years_goes_on_knowing_the_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_runs_for_years_extends_its_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_horizon", lambda: date(2025, 12, 31))
     with pytest.raises(InputError, match="2025-12-31"):
         round_at(datetime(2026, 1, 5, 10, tzinfo=UTC))

@@ -29,7 +29,7 @@ def with_live_orders(harness: DaemonHarness) -> list[Order]:
     return live
 
 
-def goes_on(harness: DaemonHarness) -> None:
+def restart_and_trade(harness: DaemonHarness) -> None:
     """The daemon is started again, recovers, and trades another day."""
     harness.launch()
     harness.wait_until_recovered()
@@ -55,7 +55,7 @@ def test_a_full_disk_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None
         assert daemon.wait() == 2
         assert {o.status for o in live} == {"canceled"}
         assert "the journal" in (harness.folder / "daemon.log").read_text()
-        goes_on(harness)
+        restart_and_trade(harness)
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def locked(journal: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-def by_hand(harness: DaemonHarness, order: Order) -> None:
+def cancel_manually(harness: DaemonHarness, order: Order) -> None:
     """Somebody cancels our order at the broker: the daemon has something to write."""
     harness.server.call(lambda: harness.exchange.cancel(order.id, harness.exchange.now))
 
@@ -85,12 +85,12 @@ def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_order
         assert daemon is not None
         # A lock that is short is waited for.
         with locked(harness.journal):
-            by_hand(harness, first)
+            cancel_manually(harness, first)
             time.sleep(BUSY_SECONDS / 5)
             assert not written(harness, first)
         harness.wait(lambda: written(harness, first))
         with locked(harness.journal):
-            by_hand(harness, second)
+            cancel_manually(harness, second)
             assert daemon.wait() == 2
             assert {o.status for o in others} == {"canceled"}
             # Nor does another one start on it; nothing is sent.
@@ -102,5 +102,5 @@ def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_order
         assert "stop that one" in log
         assert "Traceback" not in log
         assert not written(harness, second)
-        goes_on(harness)
+        restart_and_trade(harness)
         assert written(harness, second)

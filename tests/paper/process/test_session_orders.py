@@ -85,7 +85,7 @@ def test_both_invariants_hold(run: DaemonHarness) -> None:
     assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_a_fill_that_is_told_before_the_post_is_answered_is_booked_once(run: DaemonHarness) -> None:
+def test_a_fill_reported_before_the_response_is_booked_once(run: DaemonHarness) -> None:
     """Row 21."""
     bar = run.days[0].date.isoformat()
     records = run.server.log.records
