@@ -12,6 +12,8 @@ from finrl_pod_app.cli.main import run
 
 from tests.app import command
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_serves_until_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"

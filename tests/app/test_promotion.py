@@ -34,6 +34,8 @@ from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.run_directory import RunDirectory
 from tests.app.small_run import isolated_folders, small_config, small_panel
 
+pytestmark = pytest.mark.slow
+
 AGENTS = 9  # three pods, three generations
 
 

@@ -24,6 +24,8 @@ from finrl_pod.promotion.trial_registry import FILE, TrialRegistry
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import isolated_folders, small_config, small_panel
 
+pytestmark = pytest.mark.slow
+
 CONFIG = small_config(generations=1, pods=2, champion=1)
 FOLDS, SEEDS = 2, 2
 

@@ -16,6 +16,8 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.training.pipeline import AHEAD, Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import PPOConfig, SACConfig
 
+pytestmark = pytest.mark.slow
+
 PENDULUM = functools.partial(GymnasiumVecEnv, "gym:Pendulum-v1", envs=2)
 SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "batch_size": 16, "buffer_size": 200, "learning_starts": 40}
 

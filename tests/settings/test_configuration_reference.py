@@ -6,9 +6,6 @@ from pathlib import Path
 
 from finrl_pod_app.services.configuration_reference import reference_page
 
-from finrl_pod.evaluate.overfitting import MAX_BLOCKS
-from finrl_pod.settings.run import MAX_PBO_BLOCKS
-
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
@@ -16,7 +13,3 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference_page(), (
         "run: python -m finrl_pod_app.services.configuration_reference > docs/configuration.md"
     )
-
-
-def test_the_gate_accepts_as_many_blocks_as_the_statistic() -> None:
-    assert MAX_PBO_BLOCKS == MAX_BLOCKS

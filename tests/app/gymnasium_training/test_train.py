@@ -23,6 +23,8 @@ from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from tests.envs.gymnasium_pool.faulty_envs import NAME
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--set", "hidden=[16]", "--evaluate", "2", "--json"]
 REPLAY = ["--set", "batch_size=16", "--set", "learning_starts=20"]
 

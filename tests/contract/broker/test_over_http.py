@@ -22,7 +22,7 @@ from tests.contract.broker.order_requests import DAY, order_request, rejection_r
 from tests.contract.broker_setups import HTTP_BROKER_KINDS, HttpSetup, broker_opener
 
 # Raised by alpaca-py's own imports.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def test_an_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:

@@ -25,6 +25,8 @@ from finrl_pod.errors import ConfigError, RunError
 from tests.envs.gymnasium_pool.faulty_envs import NAME
 from tests.envs.gymnasium_pool.test_env import ODD, actions, play, same
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
