@@ -258,7 +258,7 @@ def test_damaged_or_foreign_runs_are_refused(say: Say, capsys: pytest.CaptureFix
     assert "was made with another config or seed" in say(*resume, "--seed", "9")
 
     damages: list[tuple[Path, Callable[[Path], Any], str]] = [
-        (weights, cut, "is damaged: its content is not what was saved"),
+        (weights, cut, "is damaged: its hash differs from the saved one"),
         (weights, Path.unlink, "cannot read snapshot"),
         (facts, cut, "is damaged: it is not JSON"),
         (facts, Path.unlink, "is missing"),
@@ -270,7 +270,7 @@ def test_damaged_or_foreign_runs_are_refused(say: Say, capsys: pytest.CaptureFix
             "is damaged at leaderboard",
         ),
         (folder / "config.json", cut, "is damaged"),
-        (folder / "config.json", lambda file: file.write_text("{}"), "is damaged: it lacks"),
+        (folder / "config.json", lambda file: file.write_text("{}"), "is damaged: config is missing"),
     ]
     for file, spoil, words in damages:
         whole = file.read_bytes()
@@ -283,7 +283,7 @@ def test_damaged_or_foreign_runs_are_refused(say: Say, capsys: pytest.CaptureFix
     (folder / "state.json").write_text(
         (folder / "state.json").read_text().replace('"hyperparameters"', '"superparameters"')
     )
-    assert "a row is no score" in say("backtest", folder)
+    assert "leaderboard has an invalid row" in say("backtest", folder)
 
 
 @pytest.mark.slow

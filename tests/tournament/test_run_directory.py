@@ -106,7 +106,7 @@ def test_mismatches_are_refused_without_changes(run: RunDirectory, action: Calla
     ("text", "words"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no object"),
+        ("[]", "not a JSON object"),
         ("{}", "config is missing"),
         ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "config is missing"),
     ],

@@ -89,7 +89,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "facts cut short": (lambda path: path.write_text(path.read_text()[:-40]), "is not JSON"),
     "facts empty": (lambda path: path.write_text(""), "is not JSON"),
     "facts of no text": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not JSON"),
-    "facts are a list": (lambda path: path.write_text("[1]"), "holds no object"),
+    "facts are a list": (lambda path: path.write_text("[1]"), "not a JSON object"),
     "facts of another program": (lambda path: path.write_text('{"model": "x"}'), "is damaged"),
     "facts without a key": (edit(lambda facts: facts.pop("samples")), "is damaged"),
     "facts with a key too many": (edit(lambda facts: facts.update(mood="good")), "is damaged"),
