@@ -20,6 +20,8 @@ from tests.app.command import call
 from tests.app.small_run import fill_store, small_config, small_panel
 from tests.data.panels import panel
 
+pytestmark = pytest.mark.slow
+
 Say = Callable[..., str]
 
 

@@ -16,6 +16,8 @@ from finrl_pod_app.bench.learn import BENCHMARKS
 from finrl_pod_app.bench.rows import Row, as_json, as_table, document, median_row
 from finrl_pod_app.bench.speed import SpeedSettings, make_speed_env
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--envs", "64", "--assets", "3", "--features", "2", "--days", "40", "--runs", "2", "--device", "cpu"]
 PPO = [*SMALL, "--horizon", "4", "--minibatch", "64", "--epochs", "1", "--hidden", "8,8"]
 

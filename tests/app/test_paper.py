@@ -25,6 +25,8 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.settings.run import parse
 from tests.paper.trained_run import damage, judged, train
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 name = "cli"
 journal = "cli.sqlite"

@@ -22,6 +22,8 @@ from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import fill_store, small_config, small_panel
 
+pytestmark = pytest.mark.slow
+
 CLOCK = ("timing", "train_seconds"), ("timing", "samples_per_second"), ("timing", "total_seconds")
 
 

@@ -27,6 +27,8 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from tests.dashboard.dashboard_process import DashboardProcess
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 RIGHT = "correct horse battery"
 EVIL = "http://evil.example"

@@ -17,6 +17,8 @@ from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod.data.store import Store
 from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry
 
+pytestmark = pytest.mark.slow
+
 RESEARCH = [name for name in PAGES if name != "paper"]
 
 

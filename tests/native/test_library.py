@@ -128,6 +128,7 @@ def test_struct_that_differs_from_the_source_is_refused(
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
 def test_all_sources_compile_without_warnings(source: Path) -> None:
     """The front end and templates only: warnings of the optimiser depend on the compiler's version."""

@@ -34,6 +34,8 @@ from tests.paper.factories import (
     prices,
 )
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 

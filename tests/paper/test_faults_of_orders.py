@@ -28,6 +28,8 @@ from finrl_pod.paper.records import (
 from finrl_pod.paper.settings import RiskSettings
 from tests.paper.factories import SimulatedDaemon, config, first, own_orders
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 

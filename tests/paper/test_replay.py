@@ -22,6 +22,8 @@ from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, PaperConfig, ScheduleSettings
 from tests.paper.factories import SYMBOLS, FixedSource, RotatingStrategy, config, prices
 
+pytestmark = pytest.mark.slow
+
 FIRST, LAST = date(2024, 1, 8), date(2024, 2, 2)
 OPEN, CLOSE = ScheduleSettings("open"), ScheduleSettings("close")
 
