@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +13,6 @@ import typer
 from finrl_pod_app.cli.options import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from finrl_pod.data.manifest import Manifest
 
 HARD_FLAWS = 1
@@ -48,7 +45,9 @@ def list_panels(as_json: Json = False) -> None:
         cells = (m.name, "built-in" if m.builtin else m.source, m.bar, str(len(m.symbols)), f"{m.bars:,}")
         row = (m.name, "cannot be used") if m.fault else (*cells, m.start, m.end, str(len(m.flaws)))
         table.add_row(*map(Text, row), style="red" if m.fault else "")
-    console = _console()
+    from finrl_pod_app.cli.console import make_console
+
+    console = make_console()
     console.print(table)
     for m in manifests:
         if m.fault:
@@ -152,7 +151,9 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
             table.add_row(flaw.kind, Text(flaw.message), style="red" if flaw.hard else "")
         for sentence in stated:
             table.add_row("known", Text(sentence))
-        _console().print(table)
+        from finrl_pod_app.cli.console import make_console
+
+        make_console().print(table)
     if hard:
         raise typer.Exit(HARD_FLAWS)
 
@@ -186,7 +187,9 @@ def _show(manifest: Manifest, as_json: bool) -> None:
             table.add_row(key, Text(value))
     for i, flaw in enumerate(m.flaws):
         table.add_row("" if i else "flaws", Text(flaw))
-    _console().print(table)
+    from finrl_pod_app.cli.console import make_console
+
+    make_console().print(table)
 
 
 def _brief(manifest: Manifest) -> dict[str, Any]:
@@ -199,10 +202,3 @@ def _brief(manifest: Manifest) -> dict[str, Any]:
 
 def _print_json(value: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(value, indent=2))
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # In a log or a pipe a table keeps all its columns.
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)

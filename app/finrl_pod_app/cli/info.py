@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -74,8 +73,9 @@ def algorithms(
         print_json({"algorithms": rows, "add_ons": [dataclasses.asdict(part) for part in EXTENSIONS.values()]})
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from finrl_pod_app.cli.console import make_console
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for column in ("algorithm", "kind", "actions", "description", "source"):
@@ -84,7 +84,7 @@ def algorithms(
         table.add_row(info.name, info.kind, info.actions, info.summary, info.source)
     for part in EXTENSIONS.values():
         table.add_row(part.name, "add-on", "continuous", f"{part.summary} ({', '.join(part.algorithms)})", part.source)
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+    make_console().print(table)
 
 
 def doctor(
