@@ -1,7 +1,8 @@
-"""FinRL's stock trading rules in plain numpy, written from the rules and not from our environment.
+"""FinRL's stock trading rules in plain numpy, implemented independently of this project's environment.
 
-Trades fill at the close that was observed. Whole shares: the action times hmax, truncated. Sells first, at most what
-is held; then buys by descending action, each as far as the cash goes; 0.1% of the value of each trade is its cost.
+Trades fill at the observed close. Share changes are action * hmax, truncated to whole shares. Sells come first, at most
+the shares held; then buys in order of descending action, each limited by the remaining cash. The cost is 0.1% of the
+value of each trade.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class FinrlAccount:
         self.day, self.cash, self.shares = 0, cash, np.zeros(close.shape[1])
 
     def step(self, action: NDArray[np.floating]) -> float:
-        """Trade at today's close, go to the next day, return the total assets at its close."""
+        """Trade at today's close, move to the next day and return the total assets at its close."""
         price = self.close[self.day]
         lots = np.trunc(action * self.hmax)
         for asset in np.flatnonzero(lots < 0):

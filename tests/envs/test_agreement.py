@@ -1,4 +1,4 @@
-"""Environments in float32 and float64 against a plain loop over floats, on random markets with gaps and ends."""
+"""Environments in float32 and float64 against a plain Python loop, on random markets with gaps and delistings."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ configs = st.builds(
 seeds = st.integers(0, 2**31 - 1)
 
 
-def rough_market(seed: int, config: EnvironmentConfig) -> MarketTensor:
-    """Missing bars, one asset that ends and one that starts within the range."""
+def market_with_gaps(seed: int, config: EnvironmentConfig) -> MarketTensor:
+    """Missing bars, one asset that is delisted and one that is listed within the range."""
     return random_market(
         seed,
         bars=20,
@@ -47,83 +47,83 @@ def rough_market(seed: int, config: EnvironmentConfig) -> MarketTensor:
     )
 
 
-def start(env: MarketEnv, seed: int) -> list[int]:
-    """Reset to whole windows; the day of each of the E accounts."""
+def reset_to_full_windows(env: MarketEnv, seed: int) -> list[int]:
+    """Reset without staggered starts; return the day of each of the E accounts."""
     day = env.reset(seed, stagger=False).day[0]
     return day.repeat_interleave(env.accounts).tolist()
 
 
 def random_actions(seed: int, env: MarketEnv) -> torch.Tensor:
-    scale = 3.0 if env.config.kind == "portfolio" else 1.2  # beyond 1, to try the clipping too
+    scale = 3.0 if env.config.kind == "portfolio" else 1.2  # beyond 1, so that clipping is covered
     noise = torch.randn(STEPS, 1, ENVS, env.action_size, generator=torch.Generator().manual_seed(seed))
     return noise * scale
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, config=configs)
-def test_fractions_agree_step_by_step(seed: int, config: EnvironmentConfig) -> None:
-    market = rough_market(seed, config)
+def test_fractional_shares_match_the_reference_at_every_step(seed: int, config: EnvironmentConfig) -> None:
+    market = market_with_gaps(seed, config)
     single, double = make_env(market, config), make_env(market, config, dtype=torch.float64)
-    days = start(single, seed)
-    assert start(double, seed) == days
-    plain = [ReferenceEnv(market, config, day) for day in days]
+    days = reset_to_full_windows(single, seed)
+    assert reset_to_full_windows(double, seed) == days
+    references = [ReferenceEnv(market, config, day) for day in days]
     for action in random_actions(seed, single):
         outcomes = single.step(action), double.step(action.double())
-        want = [p.step(action[0, e].double().tolist()) for e, p in enumerate(plain)]
+        expected = [p.step(action[0, e].double().tolist()) for e, p in enumerate(references)]
         for outcome, env, tolerance in zip(outcomes, (single, double), (1e-5, 1e-9), strict=True):
             assert outcome.equity.dtype == env.dtype
-            for e, (growth, fills) in enumerate(want):
-                worth = plain[e].value(plain[e].close[plain[e].day])
-                assert outcome.equity[0, e].item() == pytest.approx(worth, rel=tolerance)
+            for e, (growth, fills) in enumerate(expected):
+                account_value = references[e].value(references[e].close[references[e].day])
+                assert outcome.equity[0, e].item() == pytest.approx(account_value, rel=tolerance)
                 assert outcome.reward[0, e].item() == pytest.approx(growth, abs=tolerance)
-                # costs move with trades, which are differences of holdings: relative to the account
-                assert outcome.cost[0, e].item() == pytest.approx(fills.cost, abs=tolerance * worth)
-                held = outcome.final_observation.account[0, e].double() * (
-                    worth if config.kind == "portfolio" else config.cash
+                # costs depend on differences of holdings, so the tolerance is relative to the account value
+                assert outcome.cost[0, e].item() == pytest.approx(fills.cost, abs=tolerance * account_value)
+                holdings = outcome.final_observation.account[0, e].double() * (
+                    account_value if config.kind == "portfolio" else config.cash
                 )
-                close = plain[e].close[plain[e].day]
-                assert held[0].item() == pytest.approx(plain[e].cash, abs=2 * tolerance * worth)
-                for asset, shares in enumerate(plain[e].shares):
-                    assert held[1 + asset].item() == pytest.approx(shares * close[asset], abs=2 * tolerance * worth)
+                close = references[e].close[references[e].day]
+                assert holdings[0].item() == pytest.approx(references[e].cash, abs=2 * tolerance * account_value)
+                for asset, shares in enumerate(references[e].shares):
+                    assert holdings[1 + asset].item() == pytest.approx(
+                        shares * close[asset], abs=2 * tolerance * account_value
+                    )
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds, config=configs)
-def test_whole_shares_differ_by_no_more_than_a_share_of_each_and_what_it_buys(
-    seed: int, config: EnvironmentConfig
-) -> None:
-    """Each step starts both dtypes from one state: a share that flipped must not be counted again and again."""
+def test_whole_shares_match_the_reference_up_to_one_share_per_asset(seed: int, config: EnvironmentConfig) -> None:
+    """Both dtypes start each step from the same state, so that a rounding difference does not accumulate."""
     config = dataclasses.replace(config, whole_shares=True, leverage=1.0)
-    market = rough_market(seed, config)
+    market = market_with_gaps(seed, config)
     single, double = make_env(market, config, dtype=torch.float32), make_env(market, config, dtype=torch.float64)
-    plain = [ReferenceEnv(market, config, day) for day in start(double, seed)]
-    start(single, seed)
+    references = [ReferenceEnv(market, config, day) for day in reset_to_full_windows(double, seed)]
+    reset_to_full_windows(single, seed)
     for action in random_actions(seed, single)[:-1]:
         assert double.state is not None
         single.set_state(double.state._replace(cash=double.state.cash.float(), shares=double.state.shares.float()))
         single.step(action)
         double.step(action.double())
-        for e, account in enumerate(plain):
+        for e, account in enumerate(references):
             account.step(action[0, e].double().tolist())
         assert single.state is not None
         assert double.state is not None
         exact = double.state.shares.reshape(ENVS, -1)
         assert torch.equal(exact, exact.round())
-        assert torch.equal(exact, torch.tensor([p.shares for p in plain], dtype=torch.float64))
+        assert torch.equal(exact, torch.tensor([p.shares for p in references], dtype=torch.float64))
         flips = (single.state.shares.reshape(ENVS, -1).double() - exact).abs()
-        # One share an asset, and once more what their money buys: of a cheap asset that can be several shares.
+        # At most one share of each asset, plus what its value buys: several shares of a cheap asset.
         prices = double.fill[double.state.day - 1].repeat_interleave(double.accounts, 1)[0]
         assert torch.all((flips * prices).sum(-1) <= 2 * prices.sum(-1))
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=seeds, config=configs)
-def test_the_backtester_keeps_the_same_books(seed: int, config: EnvironmentConfig) -> None:
-    """The float64 engine, handed the weights that the scores mean, has the environment's equity and costs."""
+def test_backtest_matches_the_environment(seed: int, config: EnvironmentConfig) -> None:
+    """The float64 backtest of the weights that the scores imply has the environment's equity and costs."""
     config = dataclasses.replace(config, kind="portfolio", envs=1, group=1)
-    market = rough_market(seed, config)
+    market = market_with_gaps(seed, config)
     env = make_env(market, config)
-    (first,) = start(env, seed)
+    (first,) = reset_to_full_windows(env, seed)
     actions = random_actions(seed, env)[:, :, :1]
     steps = [env.step(action) for action in actions]
 
@@ -133,14 +133,14 @@ def test_the_backtester_keeps_the_same_books(seed: int, config: EnvironmentConfi
         return (score[1:] / score.sum() * config.leverage).unsqueeze(0)
 
     ledger = simulate(market, decide, first, first + STEPS, env.rules, config.cash)
-    shift = 0 if config.fill == "same_close" else 1  # the bar on which the decision's fill is booked
-    booked = ledger.costs[shift : shift + STEPS, 0]
-    # What was bought at the close of t is marked there, after its costs; the environment marks it a bar later.
-    marked = ledger.equity[1:, 0] + (ledger.costs[1:, 0] if config.fill == "same_close" else 0.0)
+    shift = 0 if config.fill == "same_close" else 1  # offset of the bar at which a decision's fill is recorded
+    expected_costs = ledger.costs[shift : shift + STEPS, 0]
+    # With same_close fills the backtest values a trade at bar t, after costs; the environment one bar later.
+    expected_equity = ledger.equity[1:, 0] + (ledger.costs[1:, 0] if config.fill == "same_close" else 0.0)
     for t, outcome in enumerate(steps):
-        assert outcome.equity.item() == pytest.approx(marked[t].item(), rel=1e-5)
-        assert outcome.cost.item() == pytest.approx(booked[t].item(), abs=1e-5 * marked[t].item())
-    held = steps[-1].final_observation.account[0, 0].double() * steps[-1].equity.double().item()
-    assert held[0].item() == pytest.approx(ledger.cash[0].item(), abs=2e-5 * marked[-1].item())
+        assert outcome.equity.item() == pytest.approx(expected_equity[t].item(), rel=1e-5)
+        assert outcome.cost.item() == pytest.approx(expected_costs[t].item(), abs=1e-5 * expected_equity[t].item())
+    holdings = steps[-1].final_observation.account[0, 0].double() * steps[-1].equity.double().item()
+    assert holdings[0].item() == pytest.approx(ledger.cash[0].item(), abs=2e-5 * expected_equity[-1].item())
     values = ledger.shares[0] * market.close[first + STEPS]
-    assert torch.allclose(held[1:], values, rtol=0, atol=2e-5 * marked[-1].item())
+    assert torch.allclose(holdings[1:], values, rtol=0, atol=2e-5 * expected_equity[-1].item())

@@ -1,4 +1,4 @@
-"""DiscreteTradingEnv against a plain loop, and what a choice means outside the environment."""
+"""DiscreteTradingEnv against a plain loop, and the same actions in a backtest."""
 
 from __future__ import annotations
 
@@ -22,49 +22,48 @@ N, LOT, COST = 3, 0.3, 0.001
 CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1, trade_fraction=LOT)
 
 
-def test_a_choice_picks_an_asset_and_a_move() -> None:
+def test_each_action_holds_buys_or_sells_one_asset() -> None:
     assert number_of_choices(N) == 7
     table = weight_change(torch.arange(7), N, LOT)
     buys, sells = torch.eye(N, dtype=torch.float64) * LOT, -torch.eye(N, dtype=torch.float64) * LOT
     assert torch.equal(table, torch.cat([torch.zeros(1, N, dtype=torch.float64), buys, sells]))
 
 
-def test_an_episode_equals_a_plain_loop() -> None:
-    """Sized on the close of the decision, filled at the next, no more bought than paid for, no more sold than held."""
+def test_episode_matches_a_plain_loop() -> None:
+    """Trades are sized at the decision's close and filled at the next one, limited by cash and holdings."""
     market = random_market(2, bars=40, assets=N)
     env = DiscreteTradingEnv(market, CONFIG, first=0, last=29, dtype=torch.float64)
     env.reset(0, stagger=False)
     choices = np.random.default_rng(3).integers(0, 7, 30)
     close = market.close.numpy()
-    cash, shares, cut = 1e6, np.zeros(N), 0
+    cash, shares, limited_buys = 1e6, np.zeros(N), 0
     for t, choice in enumerate(choices):
-        worth, price = cash + shares @ close[t], close[t + 1]
+        account_value, price = cash + shares @ close[t], close[t + 1]
         if 1 <= choice <= N:
             n = choice - 1
-            most = cash / (price[n] * (1 + COST))
-            bought = min(LOT * worth / close[t, n], most)
-            cut += bought == most
+            affordable = cash / (price[n] * (1 + COST))
+            bought = min(LOT * account_value / close[t, n], affordable)
+            limited_buys += bought == affordable
             shares[n] += bought
             cash -= bought * price[n] * (1 + COST)
         elif choice > N:
             n = choice - N - 1
-            sold = min(LOT * worth / close[t, n], shares[n])
+            sold = min(LOT * account_value / close[t, n], shares[n])
             shares[n] -= sold
             cash += sold * price[n] * (1 - COST)
-        out = env.step(torch.tensor([[[choice]]]))
-        assert float(out.equity) == pytest.approx(cash + shares @ close[t + 1], rel=1e-12)
-    assert cut > 0, "the cash should have run out at least once"
+        outcome = env.step(torch.tensor([[[choice]]]))
+        assert float(outcome.equity) == pytest.approx(cash + shares @ close[t + 1], rel=1e-12)
+    assert limited_buys > 0, "the cash must run out at least once"
 
 
 @pytest.mark.parametrize(("lot", "tolerance"), [(0.04, 1e-9), (LOT, 3e-3)])
-def test_outside_the_environment_the_same_choices_lead_to_the_same_account(lot: float, tolerance: float) -> None:
-    """Exactly so while the cash lasts: a purchase it does not pay for is cut at the decision's price, inside at the
-    fill's."""
+def test_backtest_of_the_same_actions_has_the_same_equity(lot: float, tolerance: float) -> None:
+    """Exact while cash suffices: the backtest limits buys at the decision's price, the environment at the fill's."""
     market, config = random_market(2, bars=40, assets=N, gaps=0.1), dataclasses.replace(CONFIG, trade_fraction=lot)
     env = DiscreteTradingEnv(market, config, first=0, last=29, dtype=torch.float64)
     env.reset(0, stagger=False)
     choices = torch.from_numpy(np.random.default_rng(3).integers(0, 7, 30))
-    inside = [float(env.step(choice.view(1, 1, 1)).equity) for choice in choices]
+    env_equity = [float(env.step(choice.view(1, 1, 1)).equity) for choice in choices]
 
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         values = shares * market.close[t]
@@ -73,13 +72,13 @@ def test_outside_the_environment_the_same_choices_lead_to_the_same_account(lot: 
             choices[t].view(1), held, market.tradable[t], trade_fraction=lot, rules=rules_of(CONFIG)
         )
 
-    outside = simulate(market, decide, 0, 30, rules_of(CONFIG), CONFIG.cash).equity[1:, 0]
-    np.testing.assert_allclose(inside, outside.numpy(), rtol=tolerance)
-    assert np.ptp(inside) > 1000
+    backtest_equity = simulate(market, decide, 0, 30, rules_of(CONFIG), CONFIG.cash).equity[1:, 0]
+    np.testing.assert_allclose(env_equity, backtest_equity.numpy(), rtol=tolerance)
+    assert np.ptp(env_equity) > 1000
 
 
 @pytest.mark.parametrize("choice", [-1.0, 7.0, 1.5])
-def test_invalid_choices_are_rejected(choice: float) -> None:
+def test_invalid_actions_are_rejected(choice: float) -> None:
     env = DiscreteTradingEnv(random_market(2, assets=N), CONFIG)
     env.reset(0)
     with pytest.raises(InputError, match=r"actions must be whole numbers from 0 to 6, got numbers from"):
@@ -87,7 +86,7 @@ def test_invalid_choices_are_rejected(choice: float) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"short": True}, {"leverage": 2.0}])
-def test_shorts_and_leverage_are_refused(changes: dict[str, float]) -> None:
+def test_shorts_and_leverage_are_rejected(changes: dict[str, float]) -> None:
     config = EnvironmentConfig(kind="discrete", **changes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="supports neither shorts nor leverage"):
         DiscreteTradingEnv(random_market(2), config)

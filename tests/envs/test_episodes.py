@@ -1,4 +1,4 @@
-"""Windows, resets, ends of episodes and random streams."""
+"""Windows, resets, episode ends and seeding."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ MARKET = random_market(1, bars=60)
 CONFIG = EnvironmentConfig(window=7, envs=6, group=3)
 
 
-def portfolio(market: MarketTensor = MARKET, config: EnvironmentConfig = CONFIG, **kwargs: Any) -> PortfolioEnv:
+def portfolio_env(market: MarketTensor = MARKET, config: EnvironmentConfig = CONFIG, **kwargs: Any) -> PortfolioEnv:
     return PortfolioEnv(market, config, **kwargs)
 
 
 def play(env: MarketEnv, steps: int, seed: int = 0, **reset: Any) -> list[EnvStep]:
-    """Random actions from a stream of their own."""
+    """Step with random actions from a fixed generator."""
     env.reset(seed, **reset)
     noise = torch.Generator().manual_seed(9)
     shape = (env.members, env.envs, env.action_size)
     return [env.step(torch.randn(shape, generator=noise)) for _ in range(steps)]
 
 
-def falling(bars: int = 30, crash: int = 5) -> MarketTensor:
-    """One asset that loses 99.9% from the bar `crash` to the next."""
+def crashing_market(bars: int = 30, crash: int = 5) -> MarketTensor:
+    """One asset that loses 99.9% between bar `crash` and the next."""
     market = random_market(0, bars=bars, assets=1, volatility=0.0)
     factor = torch.where(torch.arange(bars) > crash, 1e-3, 1.0).unsqueeze(-1)
     fill = torch.cat([(market.close * factor)[1:], (market.close * factor)[-1:]])
     return dataclasses.replace(market, close=market.close * factor, fill=fill)
 
 
-def test_the_window_ends_in_truncation_alone() -> None:
-    outcomes = play(portfolio(), 21, stagger=False)
+def test_window_end_is_truncation_not_termination() -> None:
+    outcomes = play(portfolio_env(), 21, stagger=False)
     for t, outcome in enumerate(outcomes, 1):
         assert bool(outcome.truncated.all()) == bool(outcome.truncated.any()) == (t % 7 == 0)
         assert not outcome.terminated.any()
 
 
-def test_the_final_observation_is_that_of_the_window_that_ended() -> None:
-    env = portfolio()
+def test_final_observation_belongs_to_the_ended_window() -> None:
+    env = portfolio_env()
     day = env.reset(3, stagger=False).day
     outcomes = play(env, 7, seed=3, stagger=False)
     for before_end in outcomes[:-1]:
@@ -56,19 +56,19 @@ def test_the_final_observation_is_that_of_the_window_that_ended() -> None:
     end = outcomes[-1]
     assert torch.equal(end.final_observation.day, day + 7)
     assert (end.final_observation.account[..., 1:] > 0).all()
-    fresh = end.observation.account
-    assert torch.equal(fresh[..., 0], torch.ones(1, 6)), "a new window starts in cash"
-    assert not fresh[..., 1:].any()
+    account = end.observation.account
+    assert torch.equal(account[..., 0], torch.ones(1, 6)), "a new window starts in cash"
+    assert not account[..., 1:].any()
     assert not torch.equal(end.observation.day, end.final_observation.day)
 
 
-def test_ruin_terminates_one_account_but_not_its_group() -> None:
+def test_ruin_terminates_one_account_and_not_its_group() -> None:
     config = EnvironmentConfig(window=20, envs=2, group=2, cost_bps=0)
-    env = portfolio(falling(), config, first=2, last=21)
+    env = portfolio_env(crashing_market(), config, first=2, last=21)
     env.reset(0, stagger=False)
     all_in, all_cash = [-50.0, 50.0], [50.0, -50.0]
     action = torch.tensor([[all_in, all_cash]])
-    for _ in range(3):  # decisions at 2, 3, 4; the last holds through the crash from bar 5 to 6
+    for _ in range(3):  # decisions at bars 2, 3, 4; the last position is held through the crash after bar 5
         outcome = env.step(action)
         assert not outcome.terminated.any()
     outcome = env.step(action)
@@ -76,12 +76,12 @@ def test_ruin_terminates_one_account_but_not_its_group() -> None:
     assert not outcome.truncated.any()
     assert outcome.equity[0, 0] <= RUIN * config.cash
     assert outcome.final_observation.account[0, 0, 1] > 0.99
-    assert outcome.observation.account[0, 0].tolist() == [1.0, 0.0], "the ruined account starts anew, in cash"
-    assert torch.equal(outcome.observation.day, outcome.final_observation.day), "its group's window goes on"
+    assert outcome.observation.account[0, 0].tolist() == [1.0, 0.0], "the ruined account restarts in cash"
+    assert torch.equal(outcome.observation.day, outcome.final_observation.day), "the window of its group continues"
 
 
 def test_ruin_in_the_last_step_is_termination_not_truncation() -> None:
-    env = portfolio(falling(), EnvironmentConfig(window=4, envs=1, group=1), first=2, last=5)
+    env = portfolio_env(crashing_market(), EnvironmentConfig(window=4, envs=1, group=1), first=2, last=5)
     env.reset(0, stagger=False)
     ends = [env.step(torch.tensor([[[-50.0, 50.0]]])) for _ in range(4)][-1]
     assert bool(ends.terminated)
@@ -89,42 +89,42 @@ def test_ruin_in_the_last_step_is_termination_not_truncation() -> None:
 
 
 @pytest.mark.parametrize("stagger", [False, True])
-def test_decisions_stay_inside_first_and_last_and_reach_both(stagger: bool) -> None:
-    env = portfolio(first=10, last=24)
-    seen = {int(d) for d in env.reset(0, stagger=stagger).day.flatten()}
+def test_decision_days_span_first_to_last(stagger: bool) -> None:
+    env = portfolio_env(first=10, last=24)
+    days = {int(d) for d in env.reset(0, stagger=stagger).day.flatten()}
     for outcome in play(env, 300, stagger=stagger):
-        seen |= {int(d) for d in outcome.observation.day.flatten()}
+        days |= {int(d) for d in outcome.observation.day.flatten()}
         assert outcome.final_observation.day.max() <= 25
-    assert (min(seen), max(seen)) == (10, 24)
+    assert (min(days), max(days)) == (10, 24)
 
 
-def test_without_bounds_decisions_use_every_bar_that_has_fills() -> None:
-    env = portfolio(dataclasses.replace(MARKET, first=4), first=0)
+def test_default_bounds_cover_all_bars_with_fills() -> None:
+    env = portfolio_env(dataclasses.replace(MARKET, first=4), first=0)
     assert (env.first, env.last) == (4, MARKET.steps - 1)
-    assert portfolio(config=dataclasses.replace(CONFIG, window=1000)).window == MARKET.steps
+    assert portfolio_env(config=dataclasses.replace(CONFIG, window=1000)).window == MARKET.steps
 
 
-def test_the_first_episodes_have_different_lengths_so_that_resets_spread() -> None:
-    env = portfolio(envs=32, group=1)
+def test_stagger_gives_first_episodes_different_lengths() -> None:
+    env = portfolio_env(envs=32, group=1)
     ends = torch.stack([outcome.truncated[0] for outcome in play(env, 7)])
     assert ends.any(1).sum() >= 5
-    assert ends.sum(0).eq(1).all(), "each ends once within a window's length"
+    assert ends.sum(0).eq(1).all(), "each lane ends once per window length"
 
 
-def test_accounts_of_a_group_share_their_day_and_groups_differ() -> None:
-    env = portfolio(envs=12, group=4)
+def test_accounts_of_a_group_share_the_day_and_groups_differ() -> None:
+    env = portfolio_env(envs=12, group=4)
     first = env.reset(0)
     assert first.day.shape == (1, 3)
     outcome = env.step(torch.zeros(1, 12, 4))
     assert outcome.observation.day.shape == (1, 3)
-    # Equal actions in one group earn the same, as the market they see is the same.
+    # Equal actions within a group have equal rewards, because the market data are the same.
     gains = outcome.reward.reshape(3, 4)
     assert torch.equal(gains, gains[:, :1].expand(3, 4))
     assert len({float(g) for g in gains[:, 0]}) == len(set(first.day[0].tolist())) > 1
 
 
-def test_the_same_seed_gives_the_same_episodes_and_another_does_not() -> None:
-    runs = [play(portfolio(), 20, seed) for seed in (5, 5, 6)]
+def test_episodes_depend_on_the_seed_only() -> None:
+    runs = [play(portfolio_env(), 20, seed) for seed in (5, 5, 6)]
     for a, b in zip(runs[0], runs[1], strict=True):
         assert torch.equal(a.reward, b.reward)
         assert torch.equal(a.observation.day, b.observation.day)
@@ -132,25 +132,25 @@ def test_the_same_seed_gives_the_same_episodes_and_another_does_not() -> None:
 
 
 def test_reset_clears_all_state() -> None:
-    env = portfolio()
-    fresh, used = [play(env, 20, 4)[-1] for _ in range(2)]
-    assert torch.equal(fresh.equity, used.equity)
+    env = portfolio_env()
+    first, repeated = [play(env, 20, 4)[-1] for _ in range(2)]
+    assert torch.equal(first.equity, repeated.equity)
 
 
-def test_a_member_has_the_same_starts_alone_and_in_a_population() -> None:
-    together = portfolio(members=(0, 3, 7))
-    days = [together.reset(2).day]
-    days += [together.step(torch.zeros(3, 6, 4)).observation.day for _ in range(30)]
+def test_window_starts_of_a_member_do_not_depend_on_the_population() -> None:
+    population = portfolio_env(members=(0, 3, 7))
+    days = [population.reset(2).day]
+    days += [population.step(torch.zeros(3, 6, 4)).observation.day for _ in range(30)]
     for row, member in enumerate((0, 3, 7)):
-        alone = portfolio(members=(member,))
-        got = [alone.reset(2).day]
-        got += [alone.step(torch.zeros(1, 6, 4)).observation.day for _ in range(30)]
-        assert all(torch.equal(a[0], b[row]) for a, b in zip(got, days, strict=True))
+        alone = portfolio_env(members=(member,))
+        days_alone = [alone.reset(2).day]
+        days_alone += [alone.step(torch.zeros(1, 6, 4)).observation.day for _ in range(30)]
+        assert all(torch.equal(a[0], b[row]) for a, b in zip(days_alone, days, strict=True))
     assert not torch.equal(days[0][0], days[0][1])
 
 
-def test_windows_continue_after_all_drawn_starts_are_used() -> None:
-    env = portfolio(config=dataclasses.replace(CONFIG, window=1))
+def test_windows_continue_after_all_sampled_starts_are_used() -> None:
+    env = portfolio_env(config=dataclasses.replace(CONFIG, window=1))
     for outcome in play(env, 260):
         assert outcome.truncated.all()
         assert outcome.observation.day.min() >= env.first
@@ -158,7 +158,7 @@ def test_windows_continue_after_all_drawn_starts_are_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"envs": 5}, "multiple of environment.group"),
         ({"cost_bps": -1.0}, "environment.cost_bps"),
@@ -167,20 +167,20 @@ def test_windows_continue_after_all_drawn_starts_are_used() -> None:
         ({"leverage": 0.0}, "environment.leverage"),
         ({"turbulence_limit": 1.0}, "needs a market with turbulence"),
         ({"fill": "same_close"}, "built for fills at 'next'"),
-        ({"reward": "riches"}, "reward must be one of"),
+        ({"reward": "profit"}, "reward must be one of"),
     ],
 )
-def test_settings_out_of_range_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        portfolio(config=dataclasses.replace(CONFIG, **change))
+def test_settings_out_of_range_are_rejected(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        portfolio_env(config=dataclasses.replace(CONFIG, **change))
 
 
-def test_no_decision_bar_is_refused() -> None:
+def test_range_without_decision_bars_is_rejected() -> None:
     with pytest.raises(ConfigError, match="at least one decision bar"):
-        portfolio(first=58, last=59)
+        portfolio_env(first=58, last=59)
 
 
-def test_a_wrong_action_shape_is_refused_by_name_of_both_shapes() -> None:
+def test_wrong_action_shape_raises_with_both_shapes() -> None:
     env = StockTradingEnv(MARKET, dataclasses.replace(CONFIG, kind="stock_trading"))
     with pytest.raises(InputError, match="call reset"):
         env.step(torch.zeros(1, 6, 3))

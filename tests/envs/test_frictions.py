@@ -1,4 +1,4 @@
-"""Costs, limits, interest, fees, exits and delays: environments train under what the backtest charges."""
+"""Costs, volume limits, interest, fees, delistings and delays are the same in environments and in backtests."""
 
 from __future__ import annotations
 
@@ -44,34 +44,34 @@ seeds = st.integers(0, 2**31 - 1)
 
 
 def market_for(seed: int, config: EnvironmentConfig) -> MarketTensor:
-    rough = {"gaps": 0.1, "ends": {0: 9}, "starts": {1: 6}}
+    gaps = {"gaps": 0.1, "ends": {0: 9}, "starts": {1: 6}}
     turbulence = np.random.default_rng(seed).random(22)
-    wanted = {
+    options = {
         "fill": config.fill,
         "opens": seed % 2 == 0,
         "volumes": True,
         "volatility": 0.03,
         "turbulence": turbulence,
     }
-    return random_market(seed, bars=22, **wanted, **rough)
+    return random_market(seed, bars=22, **options, **gaps)
 
 
 def weights_of(action: torch.Tensor, tradable: torch.Tensor, config: EnvironmentConfig) -> torch.Tensor:
-    """What a score means, written once more."""
+    """Independent implementation of the mapping from scores to weights."""
     score = action.double()
     if config.short:
         assets = score[1:] * tradable
         return assets * config.leverage / max(float(assets.abs().sum()), config.leverage)
-    powers = score.exp()
-    powers[1:] *= tradable
-    return powers[1:] / powers.sum() * config.leverage
+    exponentials = score.exp()
+    exponentials[1:] *= tradable
+    return exponentials[1:] / exponentials.sum() * config.leverage
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, config=configs)
-def test_environment_and_backtest_keep_the_same_books(seed: int, config: EnvironmentConfig) -> None:
+def test_environment_and_backtest_have_the_same_equity_and_costs(seed: int, config: EnvironmentConfig) -> None:
     if config.fill == "same_close":
-        # An exit at the same close is in the mark of the one and not yet in that of the other; it has its own test.
+        # The two value a delisting at the same close one bar apart; it is tested separately.
         config = dataclasses.replace(config, delay=1, delisting_return=0.0)
     market = market_for(seed, config)
     env = make_env(market, config, dtype=torch.float64)
@@ -94,78 +94,84 @@ def test_environment_and_backtest_keep_the_same_books(seed: int, config: Environ
 
     ledger = simulate(market, decide, first, first + STEPS, env.rules, config.cash)
     shift = 0 if config.fill == "same_close" else 1
-    booked = ledger.costs[shift : shift + STEPS, 0]
-    # What was bought at the close of t is marked there, after its costs; the environment marks it a bar later.
-    marked = ledger.equity[1:, 0] + (ledger.costs[1:, 0] if config.fill == "same_close" else 0.0)
-    for t, (double, float32) in enumerate(outcomes):
-        if bool(double.terminated):
-            break  # the environment starts anew, the ledger goes on
-        assert double.equity.item() == pytest.approx(marked[t].item(), rel=1e-9)
-        assert double.cost.item() == pytest.approx(booked[t].item(), abs=1e-9 * abs(marked[t].item()))
-        # An order on the edge of the smallest one that is sent may pay its minimum fee in one dtype alone.
-        assert float32.equity.item() == pytest.approx(marked[t].item(), rel=2e-5, abs=3 * config.per_share_minimum)
+    expected_costs = ledger.costs[shift : shift + STEPS, 0]
+    # With same_close fills the backtest values a trade at bar t, after costs; the environment one bar later.
+    expected_equity = ledger.equity[1:, 0] + (ledger.costs[1:, 0] if config.fill == "same_close" else 0.0)
+    for t, (in_float64, in_float32) in enumerate(outcomes):
+        if bool(in_float64.terminated):
+            break  # the environment resets, the backtest continues
+        equity, costs = expected_equity[t].item(), expected_costs[t].item()
+        assert in_float64.equity.item() == pytest.approx(equity, rel=1e-9)
+        assert in_float64.cost.item() == pytest.approx(costs, abs=1e-9 * abs(equity))
+        # An order close to the minimum order size may pay its minimum fee in one dtype only.
+        assert in_float32.equity.item() == pytest.approx(equity, rel=2e-5, abs=3 * config.per_share_minimum)
     if ledger.cost_parts:
         total = torch.stack(list(ledger.cost_parts.values())).sum(0)
         assert torch.allclose(total, ledger.costs, rtol=1e-9, atol=1e-6 * config.cash * 1e-3)
 
 
-def plain(changes: dict[str, Any] | None = None) -> EnvironmentConfig:
+def make_config(changes: dict[str, Any] | None = None) -> EnvironmentConfig:
     return EnvironmentConfig(**{"cost_bps": 0.0, "cash": 1000.0, "window": 8, "envs": 1, "group": 1, **(changes or {})})
 
 
-def test_rewards_add_up_to_the_growth_of_the_account_with_its_interest() -> None:
+def test_rewards_include_interest_on_cash() -> None:
     market = random_market(3, bars=12)
-    config = plain({"cash_rates": (("2019-01-01", 0.365),), "window": 9})
+    config = make_config({"cash_rates": (("2019-01-01", 0.365),), "window": 9})
     env = make_env(market, config, dtype=torch.float64)
     env.reset(0, stagger=False)
     outcome = [env.step(torch.tensor([[[50.0, 0.0, 0.0, 0.0]]], dtype=torch.float64)) for _ in range(9)]
-    # All in cash at 0.1% a day: every reward covers one night.
+    # All in cash at 0.1% per day: each reward is one day's interest.
     assert [o.reward.item() for o in outcome] == pytest.approx([np.log(1.001)] * 9)
     assert outcome[-1].equity.item() == pytest.approx(1000 * 1.001**9)
 
 
-def test_cash_earns_the_rate_of_its_day_and_short_sellers_pay_their_fee() -> None:
+def test_cash_earns_the_daily_rate_and_shorts_pay_the_borrow_fee() -> None:
     market = random_market(1, bars=8, assets=1, volatility=1e-9)
     rates = (("2020-01-03", 0.0365), ("2020-01-05", 0.073))
-    idle = simulate(market, lambda t, c, s: None, 0, 7, rules_of(plain({"cash_rates": rates})), 1000.0)
+    idle = simulate(market, lambda t, c, s: None, 0, 7, rules_of(make_config({"cash_rates": rates})), 1000.0)
     assert idle.risk_free is not None
     assert idle.risk_free.tolist() == pytest.approx([0, 0, 1e-4, 1e-4, 2e-4, 2e-4, 2e-4])
     assert idle.equity[-1, 0].item() == pytest.approx(1000 * 1.0001**2 * 1.0002**3)
-    fees = rules_of(plain({"borrow_fee": 0.365, "short": True}))
+    fees = rules_of(make_config({"borrow_fee": 0.365, "short": True}))
     short = simulate(market, lambda t, c, s: torch.tensor([[-0.5]]) if t == 0 else None, 0, 7, fees, 1000.0)
-    # Filled in bar 1, so six nights at a thousandth of 500.
+    # Filled at bar 1: six days at 0.1% of 500.
     assert short.equity[-1, 0].item() == pytest.approx(1000 - 6 * 0.5, rel=1e-6)
     assert short.carry is not None
     assert short.carry.sum().item() == pytest.approx(-3.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-@pytest.mark.parametrize(("delisting_return", "paid"), [(0.0, 1.0), (-0.3, 0.7), (-1.0, 1e-6)])
-def test_a_delisted_ticker_pays_its_delisting_price(delisting_return: float, paid: float, fill: str) -> None:
+@pytest.mark.parametrize(("delisting_return", "recovery"), [(0.0, 1.0), (-0.3, 0.7), (-1.0, 1e-6)])
+def test_delisting_pays_the_delisting_return(delisting_return: float, recovery: float, fill: str) -> None:
     market = random_market(5, bars=10, assets=2, ends={0: 5}, volumes=True, fill=fill)
-    rules = rules_of(plain({"delisting_return": delisting_return, "participation": 1.0, "fill": fill}))
+    rules = rules_of(make_config({"delisting_return": delisting_return, "participation": 1.0, "fill": fill}))
     plan = torch.tensor([[0.5, 0.0]], dtype=torch.float64)
     ledger = simulate(market, lambda t, c, s: plan if t == 0 else None, 0, 9, rules, 1.0)
     last = market.close[5, 0] * (0.5 / market.close[0, 0])
     cash = 1 - 0.5 / market.close[0, 0] * market.fill[0, 0]
-    assert ledger.equity[-1, 0].item() == pytest.approx((cash + last * paid).item())
+    assert ledger.equity[-1, 0].item() == pytest.approx((cash + last * recovery).item())
     assert ledger.shares.tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
-def test_a_delay_lets_decisions_take_effect_later_and_changes_nothing_else(delay: int) -> None:
-    market = random_market(7, bars=30)
-    drawn = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 3
-    late = simulate(market, lambda t, c, s: drawn[t : t + 1], 2, 25, rules_of(plain({"delay": delay})), 1000.0)
+def test_delay_only_shifts_decisions(delay: int) -> None:
+    market, delayed_rules = random_market(7, bars=30), rules_of(make_config({"delay": delay}))
+    targets = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 3
+    delayed = simulate(market, lambda t, c, s: targets[t : t + 1], 2, 25, delayed_rules, 1000.0)
     shifted = simulate(
-        market, lambda t, c, s: drawn[t - delay + 1].unsqueeze(0), 2 + delay - 1, 25, rules_of(plain()), 1000.0
+        market,
+        lambda t, c, s: targets[t - delay + 1].unsqueeze(0),
+        2 + delay - 1,
+        25,
+        rules_of(make_config()),
+        1000.0,
     )
-    assert torch.equal(late.equity[delay - 1 :], shifted.equity)
-    assert late.equity[:delay].unique().tolist() == [1000.0]
+    assert torch.equal(delayed.equity[delay - 1 :], shifted.equity)
+    assert delayed.equity[:delay].unique().tolist() == [1000.0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"participation": 0.1}, "need prices with volumes"),
         ({"impact": 1.0}, "impact needs environment.participation"),
@@ -181,19 +187,19 @@ def test_a_delay_lets_decisions_take_effect_later_and_changes_nothing_else(delay
         ({"half_spread_bps": 9_999.0, "cost_bps": 5.0}, "must stay below 10000"),
     ],
 )
-def test_conflicting_rules_are_rejected(changes: dict[str, Any], words: str) -> None:
-    config = plain(changes)
+def test_conflicting_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
+    config = make_config(changes)
     market = random_market(0, bars=12, fill=config.fill)
-    with pytest.raises((ConfigError, InputError), match=words):
+    with pytest.raises((ConfigError, InputError), match=message):
         make_env(market, config)
-    with pytest.raises((ConfigError, InputError), match=words):
+    with pytest.raises((ConfigError, InputError), match=message):
         simulate(market, lambda t, c, s: None, 0, 8, rules_of(config), 1000.0)
 
 
 def test_trades_in_shares_are_not_delayed() -> None:
     with pytest.raises(ConfigError, match="needs environment"):
-        make_env(random_market(0, bars=12), plain({"delay": 2, "kind": "stock_trading"}))
+        make_env(random_market(0, bars=12), make_config({"delay": 2, "kind": "stock_trading"}))
 
 
-def test_defaults_leave_the_plain_path() -> None:
+def test_default_settings_use_proportional_costs_only() -> None:
     assert rules_of(EnvironmentConfig()).frictions is None

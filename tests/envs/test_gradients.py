@@ -1,4 +1,4 @@
-"""The market is differentiable with fractions and proportional buys: what the analytic policy gradient relies on."""
+"""Gradients through the market, with fractional shares and proportional buys, as the analytic algorithm uses them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CONFIG = EnvironmentConfig(window=30, envs=2, group=2, cost_bps=30.0, hmax=900.0
 
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize("reward", ["log_return", "change", "differential_sharpe"])
-def test_the_gradient_through_three_steps_matches_finite_differences(kind: str, reward: str) -> None:
+def test_gradient_through_three_steps_matches_finite_differences(kind: str, reward: str) -> None:
     config = dataclasses.replace(CONFIG, kind=kind, reward=reward)
     env = make_env(random_market(0, assets=2, volatility=0.05), config, dtype=torch.float64)
     env.reset(0, stagger=False)
     start = env.state
 
     def total(actions: torch.Tensor) -> torch.Tensor:
-        state, gains = start, []
+        state, rewards = start, []
         for action in actions:
             assert state is not None
             state, outcome = env.transition(state, action)
-            gains.append(outcome.reward)
-        return torch.stack(gains)
+            rewards.append(outcome.reward)
+        return torch.stack(rewards)
 
     noise = torch.Generator().manual_seed(1)
     actions = 0.5 * torch.randn(3, 1, 2, env.action_size, generator=noise, dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_the_gradient_through_three_steps_matches_finite_differences(kind: str, 
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("size", [0.0, 1.0, 100.0])
-def test_the_gradient_is_finite_for_extreme_actions_and_broken_markets(kind: str, short: bool, size: float) -> None:
+def test_gradient_is_finite_for_extreme_actions_and_markets_with_gaps(kind: str, short: bool, size: float) -> None:
     config = dataclasses.replace(CONFIG, kind=kind, short=short)
     env = make_env(random_market(2, gaps=0.2, ends={0: 9}, starts={1: 4}), config)
     env.reset(0, stagger=False)

@@ -1,4 +1,4 @@
-"""The Gymnasium views, under Gymnasium's and Stable-Baselines3's own checks."""
+"""The Gymnasium adapters, including Gymnasium's and Stable-Baselines3's environment checkers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.markets import random_market
 
 MARKET = random_market(6, bars=60)
 CONFIG = EnvironmentConfig(window=8)
+STATE_FIELDS = ("day", "left", "round", "cash", "shares")
 KINDS: list[dict[str, Any]] = [{}, {"short": True}, {"kind": "stock_trading"}]
 
 
-def crashing() -> GymVectorEnv:
-    """One asset that loses 99.9% at bar 5; windows are the bars from 2 to 13."""
+def crashing_vector_env() -> GymVectorEnv:
+    """One asset that loses 99.9% at bar 5; windows are bars 2 to 13."""
     market = random_market(0, bars=30, assets=1, volatility=0.0)
     close = market.close * torch.where(torch.arange(30) > 5, 1e-3, 1.0).unsqueeze(-1)
     market = dataclasses.replace(market, close=close, fill=torch.cat([close[1:], close[-1:]]))
@@ -33,14 +34,14 @@ def crashing() -> GymVectorEnv:
 
 
 @pytest.mark.parametrize("settings", KINDS)
-def test_the_single_view_passes_gymnasiums_check(settings: dict[str, Any]) -> None:
+def test_single_env_passes_the_gymnasium_checker(settings: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(GymMarketEnv(MARKET, dataclasses.replace(CONFIG, **settings)), skip_render_check=True)
 
 
 @pytest.mark.parametrize("settings", KINDS)
-def test_the_single_view_passes_stable_baselines3s_check(settings: dict[str, Any]) -> None:
+def test_single_env_passes_the_stable_baselines3_checker(settings: dict[str, Any]) -> None:
     from stable_baselines3.common.env_checker import check_env as check_for_sb3
 
     with warnings.catch_warnings():
@@ -48,7 +49,7 @@ def test_the_single_view_passes_stable_baselines3s_check(settings: dict[str, Any
         check_for_sb3(GymMarketEnv(MARKET, dataclasses.replace(CONFIG, **settings)))
 
 
-def test_an_episode_is_a_whole_window_and_then_requires_reset() -> None:
+def test_episode_is_one_window_and_then_requires_reset() -> None:
     env = GymMarketEnv(MARKET, CONFIG)
     with pytest.raises(InputError, match="call reset"):
         env.step(env.action_space.sample())
@@ -59,13 +60,13 @@ def test_an_episode_is_a_whole_window_and_then_requires_reset() -> None:
             observation, reward, terminated, truncated, info = env.step(np.ones(4, np.float32))
             assert (terminated, truncated) == (False, t == 8)
             assert isinstance(reward, float)
-            assert observation[0] < 1, "the last observation is that of the window that ended"
+            assert observation[0] < 1, "the last observation belongs to the ended window"
         assert set(info) == {"equity", "turnover", "cost", "time"}
         with pytest.raises(InputError, match="episode is over"):
             env.step(np.ones(4, np.float32))
 
 
-def test_seeds_repeat_the_episodes_of_the_single_view() -> None:
+def test_single_env_episodes_repeat_with_the_seed() -> None:
     env = GymMarketEnv(MARKET, CONFIG)
     runs = [np.stack([env.reset(seed=seed)[0]] + [env.reset()[0] for _ in range(5)]) for seed in (1, 1, 2)]
     assert np.array_equal(runs[0], runs[1])
@@ -73,37 +74,37 @@ def test_seeds_repeat_the_episodes_of_the_single_view() -> None:
     assert len(np.unique(runs[0], axis=0)) > 3
 
 
-def test_actions_are_scaled_scores_for_weights_and_plain_for_shares() -> None:
+def test_actions_are_scaled_to_scores_for_portfolios_only() -> None:
     for settings, scale in (({}, SCORE_SCALE), ({"kind": "stock_trading"}, 1.0)):
         config = dataclasses.replace(CONFIG, **settings)
-        view, inner = GymMarketEnv(MARKET, config), make_env(MARKET, config, envs=1, group=1)
-        view.reset(seed=3)
-        inner.reset(0)
-        inner.set_state(view._adapter.env.state)
-        action = np.linspace(-1, 1, inner.action_size, dtype=np.float32)
-        want = inner.step(torch.from_numpy(action * scale).reshape(1, 1, -1))
-        assert view.step(action)[1] == pytest.approx(want.reward.item(), abs=1e-9)
+        gym_env, market_env = GymMarketEnv(MARKET, config), make_env(MARKET, config, envs=1, group=1)
+        gym_env.reset(seed=3)
+        market_env.reset(0)
+        market_env.set_state(gym_env._adapter.env.state)
+        action = np.linspace(-1, 1, market_env.action_size, dtype=np.float32)
+        expected = market_env.step(torch.from_numpy(action * scale).reshape(1, 1, -1))
+        assert gym_env.step(action)[1] == pytest.approx(expected.reward.item(), abs=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
+    ("action", "message"),
     [
         (np.zeros(3), r"shape \(4,\), got \(3,\)"),
         (np.zeros((1, 4)), r"shape \(4,\), got \(1, 4\)"),
         (np.array([0, np.nan, 0, np.inf]), r"must be finite, got 2 values"),
     ],
 )
-def test_bad_actions_are_refused_and_leave_the_episode_as_it_is(action: Any, words: str) -> None:
-    env, untouched = GymMarketEnv(MARKET, CONFIG), GymMarketEnv(MARKET, CONFIG)
-    for view in (env, untouched):
-        view.reset(seed=0)
-    with pytest.raises(InputError, match=words):
+def test_invalid_actions_are_rejected_without_advancing_the_episode(action: Any, message: str) -> None:
+    env, reference = GymMarketEnv(MARKET, CONFIG), GymMarketEnv(MARKET, CONFIG)
+    for gym_env in (env, reference):
+        gym_env.reset(seed=0)
+    with pytest.raises(InputError, match=message):
         env.step(action)
-    good = np.ones(4, np.float32)
-    assert np.array_equal(env.step(good)[0], untouched.step(good)[0])
+    action_after = np.ones(4, np.float32)
+    assert np.array_equal(env.step(action_after)[0], reference.step(action_after)[0])
 
 
-def test_bad_actions_are_refused_by_the_vector_view() -> None:
+def test_vector_env_rejects_invalid_actions() -> None:
     env = GymVectorEnv(MARKET, CONFIG, envs=2)
     env.reset(seed=0)
     with pytest.raises(InputError, match=r"shape \(2, 4\), got \(4,\)"):
@@ -112,23 +113,21 @@ def test_bad_actions_are_refused_by_the_vector_view() -> None:
         env.step(np.array([[0, 0, 0, 0], [0, 0, np.nan, 0]]))
 
 
-def test_the_vector_view_equals_single_views() -> None:
-    """Its accounts, one by one, against a single view set to the same bar and account."""
+def test_vector_env_matches_single_envs() -> None:
+    """Each account against a single environment started from the same state."""
     vector, single = GymVectorEnv(MARKET, CONFIG, envs=3), GymMarketEnv(MARKET, CONFIG)
     observations, _ = vector.reset(seed=1)
     single.reset(seed=0)
     actions = np.random.default_rng(0).uniform(-1, 1, (7, 3, 4)).astype(np.float32)
-    before = vector._adapter.env.state
-    assert before is not None
+    initial_state = vector._adapter.env.state
+    assert initial_state is not None
     rewards, last = np.zeros((7, 3)), observations
     for t in range(7):
         last, rewards[t], *_ = vector.step(actions[t])
     for e in range(3):
         single.reset(seed=0)
         single._adapter.env.set_state(
-            before._replace(
-                **{name: getattr(before, name)[:, e : e + 1] for name in ("day", "left", "round", "cash", "shares")}
-            )
+            initial_state._replace(**{name: getattr(initial_state, name)[:, e : e + 1] for name in STATE_FIELDS})
         )
         for t in range(7):
             row, reward, *_ = single.step(actions[t, e])
@@ -136,8 +135,8 @@ def test_the_vector_view_equals_single_views() -> None:
         assert np.allclose(row, last[e], atol=1e-6)
 
 
-def test_the_vector_view_follows_gymnasiums_same_step_autoreset() -> None:
-    """Beside Gymnasium's own vector environment over the single view: same keys, shapes and dtypes in every step."""
+def test_vector_env_autoresets_like_gymnasiums_same_step_mode() -> None:
+    """Compared with SyncVectorEnv of the single environment: same keys, shapes and dtypes at every step."""
     ours = GymVectorEnv(MARKET, CONFIG, envs=2)
     theirs = gymnasium.vector.SyncVectorEnv(
         [lambda: GymMarketEnv(MARKET, CONFIG)] * 2, autoreset_mode=AutoresetMode.SAME_STEP
@@ -167,8 +166,8 @@ def test_the_vector_view_follows_gymnasiums_same_step_autoreset() -> None:
             assert all(row[0] < 1 for row in a[4]["final_obs"])
 
 
-def test_only_the_ruined_account_of_the_vector_view_gets_a_final_observation() -> None:
-    env = crashing()
+def test_only_the_ruined_account_has_a_final_observation() -> None:
+    env = crashing_vector_env()
     env.reset(seed=0)
     action = np.array([[-1, 1], [1, -1]], np.float32)
     for _ in range(3):
@@ -182,12 +181,12 @@ def test_only_the_ruined_account_of_the_vector_view_gets_a_final_observation() -
     assert observation[0, 0] == 1
 
 
-def test_observations_of_the_vector_view_are_new_arrays() -> None:
+def test_vector_env_returns_new_observation_arrays() -> None:
     env = GymVectorEnv(MARKET, CONFIG, envs=2)
     first, _ = env.reset(seed=0)
-    kept = first.copy()
+    first_copy = first.copy()
     second, *_ = env.step(np.ones((2, 4), np.float32))
-    again = second.copy()
+    second_copy = second.copy()
     env.step(np.ones((2, 4), np.float32))
-    assert np.array_equal(first, kept)
-    assert np.array_equal(second, again)
+    assert np.array_equal(first, first_copy)
+    assert np.array_equal(second, second_copy)

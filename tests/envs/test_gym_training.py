@@ -1,4 +1,4 @@
-"""Another library's agent learns on the Gymnasium view."""
+"""Stable-Baselines3's PPO learns on the Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CONFIG = EnvironmentConfig(window=32, cost_bps=5.0)
 
 
 @pytest.mark.slow
-def test_ppo_of_stable_baselines3_learns_a_leaked_future() -> None:
+def test_stable_baselines3_ppo_learns_from_a_leaked_future() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # what SB3 imports, not what is tested here
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by packages that SB3 imports
         from stable_baselines3 import PPO
         from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -49,5 +49,5 @@ def test_ppo_of_stable_baselines3_learns_a_leaked_future() -> None:
     before = mean_reward()
     agent.learn(3_000)
     after = mean_reward()
-    best = float(np.diff(np.log(market.fill.numpy()), axis=0).max(-1).clip(min=0).mean())
-    assert after > before + 0.3 * best, f"{before=} {after=} {best=}"
+    best_possible = float(np.diff(np.log(market.fill.numpy()), axis=0).max(-1).clip(min=0).mean())
+    assert after > before + 0.3 * best_possible, f"{before=} {after=} {best_possible=}"

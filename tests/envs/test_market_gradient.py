@@ -1,4 +1,4 @@
-"""The gradient kernel against `MarketEnv.transition` under autograd, which defines it."""
+"""The gradient kernel against autograd through `MarketEnv.transition`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_portfolio_env(
 
 
 def run_actions(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[list[EnvStep], list[EnvState]]:
-    """Results and states of the steps of an environment after a reset."""
+    """Reset, step through the actions and return the results and states of all steps."""
     env.reset(seed)
     steps, states = [], []
     for action in actions:
@@ -50,7 +50,7 @@ def run_actions(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[li
 
 
 def weighted_sum(steps: list[EnvStep], states: list[EnvState], stream: torch.Generator) -> torch.Tensor:
-    """A weighted sum of everything that is differentiable."""
+    """Random weighted sum of all differentiable outputs."""
     total = torch.zeros((), dtype=steps[0].reward.dtype)
     for step in steps:
         for x in (step.reward * 100, step.observation.account, step.final_observation.account):
@@ -73,40 +73,40 @@ def weighted_sum(steps: list[EnvStep], states: list[EnvState], stream: torch.Gen
 def test_values_and_gradients_match_autograd(
     seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
 ) -> None:
-    kernel, plain = (make_portfolio_env(seed, config, assets, members, dtype, gaps) for _ in range(2))
+    kernel, reference = (make_portfolio_env(seed, config, assets, members, dtype, gaps) for _ in range(2))
     assert kernel._gradient is not None
-    plain._gradient = None
+    reference._gradient = None
     stream = torch.Generator().manual_seed(seed)
     actions = torch.randn(STEPS, len(members), 30, assets + 1, generator=stream, dtype=dtype) * 2
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
-        for env in (kernel, plain):
+        for env in (kernel, reference):
             mine = actions.clone().requires_grad_()
             steps, states = run_actions(env, seed, mine)
             total = weighted_sum(steps, states, torch.Generator().manual_seed(1))
             results.append((steps, states, torch.autograd.grad(total, mine)[0]))
-    (steps, states, gradient), (steps_plain, states_plain, wanted) = results
-    exact = 1e-9 if dtype == torch.float64 else 3e-4
-    for one, other in zip(states, states_plain, strict=True):
+    (steps, states, gradient), (expected_steps, expected_states, expected) = results
+    tolerance = 1e-9 if dtype == torch.float64 else 3e-4
+    for one, other in zip(states, expected_states, strict=True):
         assert torch.equal(one.day, other.day)
         assert torch.equal(one.left, other.left)
         assert torch.equal(one.round, other.round)
-        torch.testing.assert_close(one.cash, other.cash, rtol=exact, atol=exact * 1e6)
-        torch.testing.assert_close(one.shares, other.shares, rtol=exact, atol=exact * 1e4)
-    for one, other in zip(steps, steps_plain, strict=True):
+        torch.testing.assert_close(one.cash, other.cash, rtol=tolerance, atol=tolerance * 1e6)
+        torch.testing.assert_close(one.shares, other.shares, rtol=tolerance, atol=tolerance * 1e4)
+    for one, other in zip(steps, expected_steps, strict=True):
         assert torch.equal(one.truncated, other.truncated)
         assert torch.equal(one.terminated, other.terminated)
         assert torch.equal(one.observation.day, other.observation.day)
         assert torch.equal(one.final_observation.day, other.final_observation.day)
         for mine, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=exact, atol=exact)
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
         assert not one.equity.requires_grad
         assert not other.cost.requires_grad
-    if dtype == torch.float64:  # in float32 rounding may decide whether an asset is bought or sold
-        torch.testing.assert_close(gradient, wanted, rtol=1e-7, atol=1e-9)
+    if dtype == torch.float64:  # in float32, rounding may decide whether an asset is bought or sold
+        torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-9)
     else:
-        assert float((gradient - wanted).norm()) <= 0.02 * float(wanted.norm()) + 1e-3
+        assert float((gradient - expected).norm()) <= 0.02 * float(expected.norm()) + 1e-3
     assert torch.isfinite(gradient).all()
 
 

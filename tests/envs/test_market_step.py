@@ -1,4 +1,4 @@
-"""The step kernel against `MarketEnv.transition`, which defines it: from the same state with the same action."""
+"""The step kernel against `MarketEnv.transition`, from the same state with the same action."""
 
 from __future__ import annotations
 
@@ -56,39 +56,41 @@ def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> lis
 def test_kernel_matches_transition(
     seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
 ) -> None:
-    if config.whole_shares:  # in float32 rounding may flip a share in either
+    if config.whole_shares:  # in float32, rounding may change either result by a share
         dtype = torch.float64
     market = turbulent_market(seed, BARS, assets, config.fill, gaps)
     env = make_env(market, config, members=members, dtype=dtype)
     env.reset(seed)
     stream = torch.Generator().manual_seed(seed)
-    exact = 1e-9 if dtype == torch.float64 else 2e-5
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             action = torch.randn(len(members), 30, env.action_size, generator=stream, dtype=dtype) * 2
             assert env.state is not None
             (state, plain), (native_state, native) = step_both_ways(env, env.state, action)
-            # Cash is the difference of sums that are a thousand times larger.
-            torch.testing.assert_close(native_state.cash, state.cash, rtol=0, atol=exact * config.cash)
-            # In float32 a sequential purchase that takes the remaining cash also takes its rounding.
+            # Cash is a difference of sums that are a thousand times larger.
+            torch.testing.assert_close(native_state.cash, state.cash, rtol=0, atol=tolerance * config.cash)
+            # In float32, a sequential purchase of the remaining cash also spends its rounding error.
             rounding = 5 if config.buy_allocation == "sequential" and dtype == torch.float32 else 1
-            torch.testing.assert_close(native_state.shares, state.shares, rtol=10 * exact, atol=100 * rounding * exact)
+            torch.testing.assert_close(
+                native_state.shares, state.shares, rtol=10 * tolerance, atol=100 * rounding * tolerance
+            )
             for name in ("day", "left", "round"):
                 assert torch.equal(getattr(native_state, name), getattr(state, name))
             for name in ("terminated", "truncated"):
                 assert torch.equal(getattr(native, name), getattr(plain, name))
             for name in ("reward", "turnover"):
-                torch.testing.assert_close(getattr(native, name), getattr(plain, name), rtol=0, atol=100 * exact)
+                torch.testing.assert_close(getattr(native, name), getattr(plain, name), rtol=0, atol=100 * tolerance)
             for name in ("equity", "cost"):
-                atol = exact * config.cash
+                atol = tolerance * config.cash
                 torch.testing.assert_close(getattr(native, name), getattr(plain, name), rtol=0, atol=atol)
             for one, other in (
                 (native.observation, plain.observation),
                 (native.final_observation, plain.final_observation),
             ):
                 assert torch.equal(one.day, other.day)
-                torch.testing.assert_close(one.account, other.account, rtol=0, atol=10 * exact)
+                torch.testing.assert_close(one.account, other.account, rtol=0, atol=10 * tolerance)
             env.set_state(state)
 
 
@@ -107,12 +109,12 @@ def test_step_does_not_change_its_input_state() -> None:
     env.reset(0)
     before = env.state
     assert before is not None
-    kept = [x.clone() for x in before[:5]]
+    copies = [x.clone() for x in before[:5]]
     env.step(torch.randn(1, 4, env.action_size, generator=torch.Generator().manual_seed(0)))
-    assert all(torch.equal(a, b) for a, b in zip(before[:5], kept, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before[:5], copies, strict=True))
 
 
-def test_unsupported_rules_use_torch() -> None:
+def test_unsupported_settings_use_torch() -> None:
     market = random_market(bars=BARS)
     config = EnvironmentConfig(envs=4, group=2, window=6)
     assert make_env(market, config)._native is not None
@@ -120,7 +122,7 @@ def test_unsupported_rules_use_torch() -> None:
         assert make_env(market, dataclasses.replace(config, **change))._native is None
 
     class Idle(PortfolioEnv):
-        """May define other trades."""
+        """A subclass could override how trades are computed."""
 
     assert Idle(market, config)._native is None
 
@@ -136,7 +138,7 @@ def test_step_with_gradients_uses_torch() -> None:
 
 @pytest.mark.parametrize(("envs", "group"), [(1, 1), (12, 4), (27, 9), (64, 32)])
 def test_flat_observations_match_torch(envs: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole blocks of rows and a remainder, into a new tensor and to an unaligned address."""
+    """Full blocks of rows and a remainder, into a new tensor and into unaligned memory."""
     market = random_market(assets=5, features=3, bars=BARS)
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3))
     first = env.reset(0)
@@ -154,7 +156,7 @@ def test_flat_observations_match_torch(envs: int, group: int, monkeypatch: pytes
     ("envs", "group", "dtype"), [(12, 4, None), (27, 9, None), (150, 75, None), (12, 4, torch.float64)]
 )
 def test_step_writes_flat_observations(envs: int, group: int, dtype: torch.dtype | None) -> None:
-    """Also after resets; in a dtype that the kernel does not write, through `flat`."""
+    """Also after resets, and through `flat` for a dtype that the kernel does not support."""
     market = random_market(assets=9, features=3, bars=BARS, volatility=0.03)
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3), dtype=dtype)
     env.reset(0)
@@ -170,32 +172,34 @@ def test_step_writes_flat_observations(envs: int, group: int, dtype: torch.dtype
     assert ended
 
 
-def test_reused_buffers_change_no_result_and_keep_the_last_one() -> None:
+def test_reused_buffers_give_equal_results_and_preserve_the_previous_one() -> None:
     market = random_market(assets=9, bars=BARS, volatility=0.03)
     fresh, reusing = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
     reusing.reuse_buffers(True)
     stream = torch.Generator().manual_seed(0)
     fresh.reset(0), reusing.reset(0)
     before: list[torch.Tensor] = []
-    seen: list[torch.Tensor] = []
-    ends = 0
+    last_reused: list[torch.Tensor] = []
+    ended = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             action = torch.randn(1, 12, fresh.action_size, generator=stream)
-            ours, theirs = (list(tensors_of(with_ended_accounts_only(env.step(action)))) for env in (fresh, reusing))
-            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-            assert all(torch.equal(a, b) for a, b in zip(before, seen, strict=True)), "the previous result is unchanged"
-            before, seen = ours, theirs
-            ends += int(ours[3].sum() + ours[4].sum())
+            expected, reused = (list(tensors_of(only_ended(env.step(action)))) for env in (fresh, reusing))
+            assert all(torch.equal(a, b) for a, b in zip(expected, reused, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(before, last_reused, strict=True)), (
+                "the previous result must not change"
+            )
+            before, last_reused = expected, reused
+            ended += int(expected[3].sum() + expected[4].sum())
             assert reusing.state is not None
             assert fresh.state is not None
             assert all(torch.equal(a, b) for a, b in zip(reusing.state[:5], fresh.state[:5], strict=True))
-    assert ends
+    assert ended
 
 
-def with_ended_accounts_only(outcome: EnvStep) -> EnvStep:
-    """Of the final accounts those whose episode ended: with reused buffers the others are left as they were."""
+def only_ended(outcome: EnvStep) -> EnvStep:
+    """Zero the final accounts of running episodes, which are undefined with reused buffers."""
     over = (outcome.terminated | outcome.truncated).unsqueeze(-1)
     final = outcome.final_observation
     return outcome._replace(final_observation=final._replace(account=torch.where(over, final.account, 0.0)))

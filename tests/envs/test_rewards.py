@@ -15,7 +15,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
 
-def test_log_returns_of_an_episode_add_up_to_the_growth_of_the_account() -> None:
+def test_log_returns_sum_to_the_log_growth_of_the_account() -> None:
     market = random_market(2, bars=60, opens=True)
     env = PortfolioEnv(market, EnvironmentConfig(window=40, envs=4, group=2), dtype=torch.float64)
     env.reset(0, stagger=False)
@@ -29,13 +29,13 @@ def test_log_returns_of_an_episode_add_up_to_the_growth_of_the_account() -> None
     assert torch.allclose(total, (end / start).log(), rtol=1e-12, atol=1e-12)
 
 
-def test_change_is_the_change_of_total_assets_scaled() -> None:
+def test_change_reward_is_the_scaled_change_of_total_assets() -> None:
     gain, _ = reward("change")(torch.tensor(1_000_000.0), torch.tensor(1_012_000.0), None)
     assert gain.item() == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, -5.0), (-1.0, 5.0), (-1.0, -5.0), (0.0, 1.0), (1.0, 0.0)])
-def test_an_account_at_or_below_zero_never_looks_like_growth(before: float, after: float) -> None:
+def test_log_return_is_clamped_for_accounts_at_or_below_zero(before: float, after: float) -> None:
     start = torch.tensor(before, requires_grad=True)
     gain, _ = log_return(start, torch.tensor(after), None)
     assert gain.item() == pytest.approx(math.log(1e-6))
@@ -44,26 +44,26 @@ def test_an_account_at_or_below_zero_never_looks_like_growth(before: float, afte
     assert torch.isfinite(start.grad)
 
 
-def test_differential_sharpe_follows_moody_and_saffell() -> None:
-    """D = dS/d eta at eta = 0 of the moving Sharpe ratio, here by a difference quotient."""
+def test_differential_sharpe_matches_moody_and_saffell() -> None:
+    """D = dS/d eta at eta = 0 of the moving Sharpe ratio, here by finite differences."""
     rng = np.random.default_rng(0)
     returns = rng.normal(1e-3, 0.01, 400)
     memory = torch.zeros(2, dtype=torch.float64)
     a = b = 0.0
     eta, step = 1 / 252, 1e-7
     for i, r in enumerate(returns):
-        got, memory_next = differential_sharpe(
+        value, memory_next = differential_sharpe(
             torch.tensor(100.0, dtype=torch.float64), torch.tensor(100.0 * (1 + r), dtype=torch.float64), memory
         )
         assert memory_next is not None
         if i > 1:
 
-            def sharpe(speed: float, a: float = a, b: float = b, r: float = r) -> float:
-                first, second = a + speed * (r - a), b + speed * (r * r - b)
+            def sharpe(rate: float, a: float = a, b: float = b, r: float = r) -> float:
+                first, second = a + rate * (r - a), b + rate * (r * r - b)
                 return first / math.sqrt(second - first * first)
 
-            want = (sharpe(step) - sharpe(-step)) / (2 * step)
-            assert got.item() == pytest.approx(want, rel=1e-4, abs=1e-6)
+            expected = (sharpe(step) - sharpe(-step)) / (2 * step)
+            assert value.item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
         a, b = a + eta * (r - a), b + eta * (r * r - b)
         assert memory_next.tolist() == pytest.approx([a, b], rel=1e-9)
         memory = memory_next
@@ -83,6 +83,6 @@ def test_differential_sharpe_starts_at_zero_in_every_episode() -> None:
     assert not env.state.memory.any()
 
 
-def test_an_unknown_reward_is_refused() -> None:
-    with pytest.raises(ConfigError, match="log_return, change, differential_sharpe, got 'luck'"):
-        reward("luck")
+def test_unknown_reward_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="log_return, change, differential_sharpe, got 'profit'"):
+        reward("profit")

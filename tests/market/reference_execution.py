@@ -1,4 +1,4 @@
-"""The rules of execution once more, as a plain Python loop over floats: the oracle for the batched function."""
+"""Reference implementation of `execute` as a plain Python loop over floats, for one account."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ReferenceFills:
     shares: list[float]
     cost: float
     traded: float
-    # The smallest distance, relative to its size, of a rounded number of shares from a whole number: where it is
-    # tiny, rounding of the inputs may flip one share.
+    # Smallest relative distance of a share count from a whole number before truncation. If it is tiny, rounding of the
+    # inputs may change the result by one share.
     margin: float
 
 
@@ -27,7 +27,7 @@ def reference_execute(
     rules: ExecutionRules,
     priority: list[float] | None = None,
 ) -> ReferenceFills:
-    """One account. Sells, then buys; see ExecutionRules."""
+    """Execute sells, then buys, for one account; see ExecutionRules."""
     margin, traded, rate = math.inf, 0.0, rules.cost_rate
     shares, trades = list(shares), list(trades)
 
@@ -45,30 +45,30 @@ def reference_execute(
             shares[i] -= sold
             cash += sold * prices[i] * (1 - rate)
             traded += sold * prices[i]
-    worth = cash + sum(s * p for s, p in zip(shares, prices, strict=True))
-    funds = cash + rules.borrow * max(worth, 0.0)
+    equity = cash + sum(s * p for s, p in zip(shares, prices, strict=True))
+    budget = cash + rules.borrow * max(equity, 0.0)
     buys = [max(x, 0.0) for x in trades]
-    for i, bought in enumerate(buys if rules.short else ()):  # what is owed is bought back first, on credit if need be
+    for i, bought in enumerate(buys if rules.short else ()):  # shorts are covered first, on credit if necessary
         cover = min(bought, max(-shares[i], 0.0))
         buys[i] -= cover
         shares[i] += cover
         cash -= cover * prices[i] * (1 + rate)
         traded += cover * prices[i]
-        funds -= cover * prices[i] * (1 + rate)
-    funds = max(funds, 0.0)
+        budget -= cover * prices[i] * (1 + rate)
+    budget = max(budget, 0.0)
     if rules.buy_allocation == "proportional":
         need = sum(b * p for b, p in zip(buys, prices, strict=True)) * (1 + rate)
-        scale = min(1.0, funds / need) if need > 0 else 1.0
+        scale = min(1.0, budget / need) if need > 0 else 1.0
         buys = [b * scale if scale < 1 else b for b in buys]
         if rules.whole_shares and scale < 1:
             buys = [whole(b) for b in buys]
     else:
         for i in sorted(range(len(buys)), key=lambda i: (-priority[i], i)):
             unit = prices[i] * (1 + rate)
-            if buys[i] * unit > funds * (1 - 1e-5):
-                can = funds / unit
-                buys[i] = min(whole(can) if rules.whole_shares else can, buys[i])
-            funds = max(funds - buys[i] * unit, 0.0)
+            if buys[i] * unit > budget * (1 - 1e-5):
+                affordable = budget / unit
+                buys[i] = min(whole(affordable) if rules.whole_shares else affordable, buys[i])
+            budget = max(budget - buys[i] * unit, 0.0)
     for i, bought in enumerate(buys):
         shares[i] += bought
         cash -= bought * prices[i] * (1 + rate)

@@ -1,16 +1,16 @@
-"""The rules of settlement as a plain Python loop over floats: one account, costs by hand, the factor by bisection."""
+"""Reference implementation of `execute_with_frictions` for one account: plain loops, explicit costs, bisection."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-DUST = 1e-6
+MIN_ORDER_FRACTION = 1e-6
 
 
 @dataclass(frozen=True)
-class PlainCosts:
-    """The numbers of every model at once; zero turns one off."""
+class ReferenceCosts:
+    """Parameters of all cost models; zero turns a model off."""
 
     rate: float = 0.0
     spread: float = 0.0
@@ -39,12 +39,12 @@ class ReferenceFills:
     limited: bool
 
 
-def plain_settle(
+def reference_execute_with_frictions(
     cash: float,
     shares: list[float],
     trades: list[float],
     prices: list[float],
-    costs: PlainCosts,
+    costs: ReferenceCosts,
     volumes: list[float],
     volatilities: list[float],
     *,
@@ -53,44 +53,46 @@ def plain_settle(
     short: bool = False,
     borrow: float = 0.0,
 ) -> ReferenceFills:
-    """Cut to the volume, sell, then find by bisection how much of the purchases the cash can bear."""
-    places = range(len(shares))
-    worth = abs(cash + sum(s * p for s, p in zip(shares, prices, strict=True)))
-    shares, wanted = list(shares), []
-    for i in places:
+    """Limit trades to the volume, sell, then find by bisection the fraction of the buys that the cash can pay for."""
+    assets = range(len(shares))
+    equity = abs(cash + sum(s * p for s, p in zip(shares, prices, strict=True)))
+    shares, requested = list(shares), []
+    for i in assets:
         trade = trades[i]
         if participation:
-            most = participation * volumes[i]
-            trade = max(-most, min(most, trade))
-        if costs.minimum and abs(trade) * prices[i] < DUST * worth and trade != -shares[i]:
+            limit = participation * volumes[i]
+            trade = max(-limit, min(limit, trade))
+        if costs.minimum and abs(trade) * prices[i] < MIN_ORDER_FRACTION * equity and trade != -shares[i]:
             trade = 0.0
-        wanted.append(float(math.trunc(trade)) if whole else trade)
+        requested.append(float(math.trunc(trade)) if whole else trade)
     paid = traded = 0.0
-    for i in places:
-        if wanted[i] < 0:
-            sold = -wanted[i] if short else min(-wanted[i], shares[i])
-            brought = sold * prices[i]
-            cost = min(costs.of(sold, prices[i], volumes[i], volatilities[i]), brought)
-            cash, shares[i] = cash + brought - cost, shares[i] - sold
-            paid, traded = paid + cost, traded + brought
+    for i in assets:
+        if requested[i] < 0:
+            sold = -requested[i] if short else min(-requested[i], shares[i])
+            proceeds = sold * prices[i]
+            cost = min(costs.of(sold, prices[i], volumes[i], volatilities[i]), proceeds)
+            cash, shares[i] = cash + proceeds - cost, shares[i] - sold
+            paid, traded = paid + cost, traded + proceeds
     floor = -borrow * max(cash + sum(s * p for s, p in zip(shares, prices, strict=True)), 0.0)
     funds = max(cash - floor, 0.0)
 
-    cover = [min(max(wanted[i], 0.0), max(-shares[i], 0.0)) if short else 0.0 for i in places]  # paid for in any case
-    opening = [max(wanted[i], 0.0) - cover[i] for i in places]
+    cover = [
+        min(max(requested[i], 0.0), max(-shares[i], 0.0)) if short else 0.0 for i in assets
+    ]  # shorts are always covered in full
+    opening = [max(requested[i], 0.0) - cover[i] for i in assets]
 
-    def bill(factor: float) -> float:
-        amounts = [cover[i] + opening[i] * factor for i in places]
+    def total_cost(factor: float) -> float:
+        amounts = [cover[i] + opening[i] * factor for i in assets]
         return sum(a * prices[i] + costs.of(a, prices[i], volumes[i], volatilities[i]) for i, a in enumerate(amounts))
 
     factor = 1.0
-    if bill(1.0) > funds:
+    if total_cost(1.0) > funds:
         low, high = 0.0, 1.0
         for _ in range(200):
             middle = (low + high) / 2
-            low, high = (middle, high) if bill(middle) <= funds else (low, middle)
+            low, high = (middle, high) if total_cost(middle) <= funds else (low, middle)
         factor = low
-    for i in places:
+    for i in assets:
         bought = opening[i] * factor
         bought = cover[i] + (float(math.floor(bought)) if whole else bought)
         cost = costs.of(bought, prices[i], volumes[i], volatilities[i])

@@ -1,4 +1,4 @@
-"""The one accounting: float32 and float64 against a plain loop, and what must hold for every market."""
+"""`execute` in float32 and float64 against a reference implementation, and invariants of every execution."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALL_RULES = [
     for order in ("proportional", "sequential")
     for leverage in (1.0, 1.5)
 ]
-rules_of_all_kinds = st.sampled_from(ALL_RULES)
+execution_rules = st.sampled_from(ALL_RULES)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def draw_case(seed: int, rules: ExecutionRules, batch: int = 16, assets: int = 4) -> dict[str, np.ndarray]:
-    """Accounts from all-cash to fully invested, trades from small to far beyond what the cash can pay."""
+def random_case(seed: int, rules: ExecutionRules, batch: int = 16, assets: int = 4) -> dict[str, np.ndarray]:
+    """Accounts from all cash to fully invested, trades from small to far more than the cash can pay for."""
     rng = np.random.default_rng(seed)
     prices = np.exp(rng.uniform(np.log(0.5), np.log(2000), (batch, assets)))
     shares = rng.uniform(0, 2e5, (batch, assets)) / prices * (rng.random((batch, assets)) < 0.7)
@@ -38,7 +38,7 @@ def draw_case(seed: int, rules: ExecutionRules, batch: int = 16, assets: int = 4
     trades = rng.normal(0, 1, shares.shape) * rng.choice([1e3, 1e5, 1e6], (batch, 1)) / prices
     trades *= rng.random(shares.shape) < 0.8
     case = {"cash": cash, "shares": shares, "trades": trades, "prices": prices}
-    return {k: v.astype(np.float32).astype(np.float64) for k, v in case.items()}  # the same numbers in both dtypes
+    return {k: v.astype(np.float32).astype(np.float64) for k, v in case.items()}  # exact in float32
 
 
 def run(case: dict[str, np.ndarray], rules: ExecutionRules, dtype: torch.dtype, **kwargs: Any) -> Fills:
@@ -48,57 +48,57 @@ def run(case: dict[str, np.ndarray], rules: ExecutionRules, dtype: torch.dtype, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, rules=rules_of_all_kinds)
-def test_both_dtypes_agree_with_a_plain_loop(seed: int, rules: ExecutionRules) -> None:
-    case = draw_case(seed, rules)
+@given(seed=seeds, rules=execution_rules)
+def test_both_dtypes_match_the_reference(seed: int, rules: ExecutionRules) -> None:
+    case = random_case(seed, rules)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
-        got = run(case, rules, dtype)
+        fills = run(case, rules, dtype)
         for b in range(len(case["cash"])):
-            want = reference_execute(
+            expected = reference_execute(
                 case["cash"][b], *(case[k][b].tolist() for k in ("shares", "trades", "prices")), rules
             )
-            off = np.abs(got.shares[b].numpy() - want.shares)
-            size = abs(case["cash"][b]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + want.traded
-            if rules.whole_shares and want.margin < 1e-5:
-                # On the edge of a whole number: the first flip is of one share, what it frees may buy cheaper ones.
-                assert off.max() <= 1 or rules.buy_allocation == "sequential"
-                slack = case["prices"][b].max() * (1 + rules.cost_rate) * len(off)
+            difference = np.abs(fills.shares[b].numpy() - expected.shares)
+            scale = abs(case["cash"][b]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + expected.traded
+            if rules.whole_shares and expected.margin < 1e-5:
+                # A share count close to a whole number may differ by one, and its value may buy several cheaper shares.
+                assert difference.max() <= 1 or rules.buy_allocation == "sequential"
+                slack = case["prices"][b].max() * (1 + rules.cost_rate) * len(difference)
             else:
-                assert (off * case["prices"][b]).max() <= tolerance * size
+                assert (difference * case["prices"][b]).max() <= tolerance * scale
                 slack = 0.0
-            assert abs(got.cash[b] - want.cash) <= tolerance * size + slack
-            assert abs(got.traded[b] - want.traded) <= tolerance * size + slack
-            assert abs(got.cost[b] - want.cost) <= rules.cost_rate * (tolerance * size + slack) + 1e-12
+            assert abs(fills.cash[b] - expected.cash) <= tolerance * scale + slack
+            assert abs(fills.traded[b] - expected.traded) <= tolerance * scale + slack
+            assert abs(fills.cost[b] - expected.cost) <= rules.cost_rate * (tolerance * scale + slack) + 1e-12
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, rules=rules_of_all_kinds, double=st.booleans())
-def test_what_holds_for_every_execution(seed: int, rules: ExecutionRules, double: bool) -> None:
+@given(seed=seeds, rules=execution_rules, double=st.booleans())
+def test_invariants_hold_for_every_execution(seed: int, rules: ExecutionRules, double: bool) -> None:
     dtype, eps = (torch.float64, 1e-12) if double else (torch.float32, 2e-6)
-    case = draw_case(seed, rules)
-    got = run(case, rules, dtype)
+    case = random_case(seed, rules)
+    fills = run(case, rules, dtype)
     cash, shares, trades, prices = (torch.from_numpy(case[k]) for k in ("cash", "shares", "trades", "prices"))
-    size = cash.abs() + (shares.abs() * prices).sum(-1) + got.traded
-    before, after = equity(cash, shares, prices), equity(got.cash, got.shares, prices)
-    assert torch.all((before - after - got.cost).abs() <= eps * size)  # value is conserved up to costs
-    assert torch.allclose(got.cost, rules.cost_rate * got.traded, rtol=1e-6)
-    moved = ((got.shares - shares).abs() * prices).sum(-1)
-    assert torch.all((moved - got.traded).abs() <= eps * size)
-    # Below what may be borrowed the cash falls only by what closes shorts.
-    floor = -rules.borrow * before.clamp(min=0) - ((eps * size) if rules.borrow or rules.short else 0.0)
-    opened = (got.shares.clamp(min=0) > shares.clamp(min=0)).any(-1)
-    assert torch.all((got.cash >= floor) | ~opened if rules.short else got.cash >= floor)
+    scale = cash.abs() + (shares.abs() * prices).sum(-1) + fills.traded
+    before, after = equity(cash, shares, prices), equity(fills.cash, fills.shares, prices)
+    assert torch.all((before - after - fills.cost).abs() <= eps * scale)  # value is conserved up to costs
+    assert torch.allclose(fills.cost, rules.cost_rate * fills.traded, rtol=1e-6)
+    traded_value = ((fills.shares - shares).abs() * prices).sum(-1)
+    assert torch.all((traded_value - fills.traded).abs() <= eps * scale)
+    # Only covering shorts may take the cash below the borrowing limit.
+    floor = -rules.borrow * before.clamp(min=0) - ((eps * scale) if rules.borrow or rules.short else 0.0)
+    opened = (fills.shares.clamp(min=0) > shares.clamp(min=0)).any(-1)
+    assert torch.all((fills.cash >= floor) | ~opened if rules.short else fills.cash >= floor)
     if not rules.short:
-        assert torch.all(got.shares >= 0)
-    change = got.shares - shares
-    assert torch.all(change * trades >= 0)  # nothing trades against its order
-    assert torch.all(change.abs() * prices <= trades.abs() * prices + eps * size.unsqueeze(-1))
+        assert torch.all(fills.shares >= 0)
+    change = fills.shares - shares
+    assert torch.all(change * trades >= 0)  # no trade opposes its order
+    assert torch.all(change.abs() * prices <= trades.abs() * prices + eps * scale.unsqueeze(-1))
     if rules.whole_shares:
-        assert torch.equal(got.shares, got.shares.round())
+        assert torch.equal(fills.shares, fills.shares.round())
 
 
 @pytest.mark.parametrize("order", ["proportional", "sequential"])
-def test_buys_use_the_proceeds_of_sells_fees_included(order: Any) -> None:
+def test_buys_use_the_proceeds_of_sells_after_fees(order: Any) -> None:
     rules = ExecutionRules(cost_rate=0.01, buy_allocation=order)
     fills = execute(
         torch.tensor(0.0, dtype=torch.float64),
@@ -112,23 +112,23 @@ def test_buys_use_the_proceeds_of_sells_fees_included(order: Any) -> None:
     assert fills.cost.item() == pytest.approx(10 + 0.01 * 1000 * 0.99 / 1.01)
 
 
-def test_proportional_scales_all_buys_by_one_factor() -> None:
+def test_proportional_allocation_scales_all_buys_by_one_factor() -> None:
     fills = execute(
         torch.tensor(300.0), torch.zeros(2), torch.tensor([4.0, 2.0]), torch.tensor([100.0, 100.0]), ExecutionRules(0.0)
     )
     assert fills.shares.tolist() == pytest.approx([2.0, 1.0])
 
 
-def test_sequential_buys_by_priority_and_ties_by_asset_index() -> None:
+def test_sequential_allocation_buys_by_priority_then_asset_index() -> None:
     rules = ExecutionRules(0.0, whole_shares=True, buy_allocation="sequential")
-    cash, prices, wish = torch.tensor(350.0), torch.full((3,), 100.0), torch.tensor([2.0, 2.0, 2.0])
-    none_preferred = execute(cash, torch.zeros(3), wish, prices, rules)
-    assert none_preferred.shares.tolist() == [2, 1, 0]
-    last_preferred = execute(cash, torch.zeros(3), wish, prices, rules, torch.tensor([0.1, 0.2, 0.3]))
-    assert last_preferred.shares.tolist() == [0, 1, 2]
+    cash, prices, trades = torch.tensor(350.0), torch.full((3,), 100.0), torch.tensor([2.0, 2.0, 2.0])
+    without_priority = execute(cash, torch.zeros(3), trades, prices, rules)
+    assert without_priority.shares.tolist() == [2, 1, 0]
+    with_priority = execute(cash, torch.zeros(3), trades, prices, rules, torch.tensor([0.1, 0.2, 0.3]))
+    assert with_priority.shares.tolist() == [0, 1, 2]
 
 
-def test_trades_to_weights_reach_the_weights_when_trading_is_free() -> None:
+def test_trades_to_weights_reach_the_weights_without_costs() -> None:
     cash, shares = torch.tensor(500.0), torch.tensor([1.0, 4.0])
     prices, weights = torch.tensor([100.0, 100.0]), torch.tensor([0.25, 0.5])
     fills = execute(cash, shares, trades_to_weights(weights, cash, shares, prices), prices, ExecutionRules(0.0))
@@ -139,7 +139,7 @@ def test_trades_to_weights_reach_the_weights_when_trading_is_free() -> None:
 @pytest.mark.parametrize("leverage", [1.0, 1.5])
 def test_gradients_match_finite_differences(leverage: float) -> None:
     rules = ExecutionRules(0.003, leverage=leverage)
-    for seed in range(6):  # away from the kinks with probability one; cash-limited and not
+    for seed in range(6):  # with and without enough cash; random points are not at kinks
         rng = np.random.default_rng(seed)
         inputs = [
             torch.tensor(x, requires_grad=True)
@@ -151,12 +151,15 @@ def test_gradients_match_finite_differences(leverage: float) -> None:
         )
 
 
-@pytest.mark.parametrize("wanted", [0.0, 1e-36, 1e-30, 1e-20, 1.0, 1e9])
+@pytest.mark.parametrize("quantity", [0.0, 1e-36, 1e-30, 1e-20, 1.0, 1e9])
 @pytest.mark.parametrize("cash", [0.0, 1.0, 1e6])
-def test_gradients_stay_finite_on_every_edge(wanted: float, cash: float) -> None:
-    money, trades = torch.tensor(cash, requires_grad=True), torch.tensor([wanted, 0.0, -wanted], requires_grad=True)
+def test_gradients_are_finite_at_extreme_quantities(quantity: float, cash: float) -> None:
+    cash_tensor, trades = (
+        torch.tensor(cash, requires_grad=True),
+        torch.tensor([quantity, 0.0, -quantity], requires_grad=True),
+    )
     shares = torch.tensor([0.0, 0.0, 1.0], requires_grad=True)
-    fills = execute(money, shares, trades, torch.tensor([1.0, 2.0, 3.0]), ExecutionRules())
+    fills = execute(cash_tensor, shares, trades, torch.tensor([1.0, 2.0, 3.0]), ExecutionRules())
     for output in (fills.cash, fills.shares.sum(), fills.cost):
-        for gradient in torch.autograd.grad(output, (money, shares, trades), retain_graph=True):
+        for gradient in torch.autograd.grad(output, (cash_tensor, shares, trades), retain_graph=True):
             assert torch.isfinite(gradient).all()

@@ -1,4 +1,4 @@
-"""Every cost model and their mixtures: against a plain loop, and what must hold whatever is charged."""
+"""All cost models and combinations of them against a reference implementation, and invariants of the fills."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions
-from tests.market.reference_frictions import PlainCosts, plain_settle
+from tests.market.reference_frictions import ReferenceCosts, reference_execute_with_frictions
 
 BATCH, ASSETS = 8, 4
-plain_costs = st.builds(
-    PlainCosts,
+cost_settings = st.builds(
+    ReferenceCosts,
     rate=st.sampled_from([0.0, 0.001, 0.02]),
     spread=st.sampled_from([0.0, 0.0005]),
     per_share=st.sampled_from([0.0, 0.005, 0.5]),
@@ -29,19 +29,19 @@ participations = st.sampled_from([0.05, 1.0])
 seeds = st.integers(0, 2**32 - 1)
 
 
-def models(costs: PlainCosts) -> tuple[CostModel, ...]:
-    made: list[CostModel] = []
+def models(costs: ReferenceCosts) -> tuple[CostModel, ...]:
+    cost_models: list[CostModel] = []
     if costs.spread:
-        made.append(HalfSpread(costs.spread))
+        cost_models.append(HalfSpread(costs.spread))
     if costs.per_share or costs.minimum:
-        made.append(PerShare(costs.per_share, costs.minimum))
+        cost_models.append(PerShare(costs.per_share, costs.minimum))
     if costs.impact:
-        made.append(SquareRootImpact(costs.impact))
-    return tuple(made)
+        cost_models.append(SquareRootImpact(costs.impact))
+    return tuple(cost_models)
 
 
-def draw(seed: int, rules: ExecutionRules) -> dict[str, np.ndarray]:
-    """Accounts from penniless to rich, trades from dust to far beyond the cash, volumes from none to plenty."""
+def random_case(seed: int, rules: ExecutionRules) -> dict[str, np.ndarray]:
+    """Accounts with and without cash, trades from tiny to far beyond the cash, volumes from zero to unlimited."""
     rng = np.random.default_rng(seed)
     prices = np.exp(rng.uniform(np.log(0.5), np.log(2000), (BATCH, ASSETS)))
     shares = rng.uniform(0, 2e5, prices.shape) / prices * (rng.random(prices.shape) < 0.7)
@@ -66,26 +66,26 @@ def draw(seed: int, rules: ExecutionRules) -> dict[str, np.ndarray]:
 
 
 def run(case: dict[str, np.ndarray], rules: ExecutionRules, frictions: Frictions, dtype: torch.dtype) -> Fills:
-    given = {name: torch.from_numpy(values).to(dtype) for name, values in case.items()}
-    liquidity = BarLiquidity(given.pop("volumes"), given.pop("volatility"))
-    return execute_with_frictions(**given, rules=rules, frictions=frictions, liquidity=liquidity)
+    tensors = {name: torch.from_numpy(values).to(dtype) for name, values in case.items()}
+    liquidity = BarLiquidity(tensors.pop("volumes"), tensors.pop("volatility"))
+    return execute_with_frictions(**tensors, rules=rules, frictions=frictions, liquidity=liquidity)
 
 
-def rules_with(rules: ExecutionRules, costs: PlainCosts) -> ExecutionRules:
+def rules_with(rules: ExecutionRules, costs: ReferenceCosts) -> ExecutionRules:
     return ExecutionRules(costs.rate, rules.whole_shares, rules.short, "proportional", rules.leverage)
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, rules=rule_sets, costs=plain_costs, participation=participations)
-def test_every_mixture_agrees_with_a_plain_loop(
-    seed: int, rules: ExecutionRules, costs: PlainCosts, participation: float
+@given(seed=seeds, rules=rule_sets, costs=cost_settings, participation=participations)
+def test_combined_costs_match_the_reference(
+    seed: int, rules: ExecutionRules, costs: ReferenceCosts, participation: float
 ) -> None:
     rules = rules_with(rules, costs)
-    case = draw(seed, rules)
-    got = run(case, rules, Frictions(models(costs), participation), torch.float64)
+    case = random_case(seed, rules)
+    fills = run(case, rules, Frictions(models(costs), participation), torch.float64)
     for b in range(BATCH):
         row = {name: values[b].tolist() for name, values in case.items()}
-        want = plain_settle(
+        expected = reference_execute_with_frictions(
             *(row[name] for name in ("cash", "shares", "trades", "prices")),
             costs,
             row["volumes"],
@@ -95,92 +95,94 @@ def test_every_mixture_agrees_with_a_plain_loop(
             short=rules.short,
             borrow=rules.borrow,
         )
-        size = abs(row["cash"]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + want.traded + 1
-        off = np.abs(got.shares[b].numpy() - want.shares) * case["prices"][b]
-        # Where buys were scaled and then cut to whole shares, the last digit of the factor may decide over one share.
-        slack = case["prices"][b].max() if rules.whole_shares and want.limited else 1e-7 * size
-        assert off.max() <= slack
-        assert abs(got.cash[b].item() - want.cash) <= slack * (ASSETS if rules.whole_shares and want.limited else 1)
-        if not (rules.whole_shares and want.limited):
-            assert abs(got.cost[b].item() - want.cost) <= 1e-7 * size
-            assert abs(got.traded[b].item() - want.traded) <= 1e-7 * size
+        scale = abs(row["cash"]) + (np.abs(case["shares"][b]) * case["prices"][b]).sum() + expected.traded + 1
+        value_difference = np.abs(fills.shares[b].numpy() - expected.shares) * case["prices"][b]
+        # If buys were scaled and then truncated to whole shares, rounding of the factor may change one share.
+        slack = case["prices"][b].max() if rules.whole_shares and expected.limited else 1e-7 * scale
+        assert value_difference.max() <= slack
+        assert abs(fills.cash[b].item() - expected.cash) <= slack * (
+            ASSETS if rules.whole_shares and expected.limited else 1
+        )
+        if not (rules.whole_shares and expected.limited):
+            assert abs(fills.cost[b].item() - expected.cost) <= 1e-7 * scale
+            assert abs(fills.traded[b].item() - expected.traded) <= 1e-7 * scale
 
 
 @settings(max_examples=80, deadline=None)
-@given(seed=seeds, rules=rule_sets, costs=plain_costs, participation=participations, double=st.booleans())
-def test_what_holds_for_every_model(
-    seed: int, rules: ExecutionRules, costs: PlainCosts, participation: float, double: bool
+@given(seed=seeds, rules=rule_sets, costs=cost_settings, participation=participations, double=st.booleans())
+def test_invariants_hold_for_every_cost_model(
+    seed: int, rules: ExecutionRules, costs: ReferenceCosts, participation: float, double: bool
 ) -> None:
     dtype, eps = (torch.float64, 1e-12) if double else (torch.float32, 2e-6)
     rules = rules_with(rules, costs)
-    case = draw(seed, rules)
-    got = Fills(*(x.double() for x in run(case, rules, Frictions(models(costs), participation), dtype)))
+    case = random_case(seed, rules)
+    fills = Fills(*(x.double() for x in run(case, rules, Frictions(models(costs), participation), dtype)))
     cash, shares, trades, prices, volumes = (
         torch.from_numpy(case[k]).to(dtype).double() for k in ("cash", "shares", "trades", "prices", "volumes")
     )
-    size = cash.abs() + (shares.abs() * prices).sum(-1) + got.traded
-    before, after = equity(cash, shares, prices), equity(got.cash, got.shares, prices)
-    assert torch.all((before - after - got.cost).abs() <= eps * size)  # value is conserved up to costs
-    assert torch.all(got.cost >= 0)
+    scale = cash.abs() + (shares.abs() * prices).sum(-1) + fills.traded
+    before, after = equity(cash, shares, prices), equity(fills.cash, fills.shares, prices)
+    assert torch.all((before - after - fills.cost).abs() <= eps * scale)  # value is conserved up to costs
+    assert torch.all(fills.cost >= 0)
     assert torch.all(
-        got.cost >= (rules.cost_rate + costs.spread) * got.traded * (1 - 1e-5) - eps * size - case_cut(got)
+        fills.cost >= (rules.cost_rate + costs.spread) * fills.traded * (1 - 1e-5) - eps * scale - capped_costs(fills)
     )
-    # Below what may be borrowed the cash falls only by what closes shorts.
-    floor = -rules.borrow * before.clamp(min=0) - ((10 * eps * size) if rules.borrow or rules.short else 0.0)
-    opened = (got.shares.clamp(min=0) > shares.clamp(min=0)).any(-1)
-    assert torch.all((got.cash >= floor) | ~opened if rules.short else got.cash >= floor)
+    # Only covering shorts may take the cash below the borrowing limit.
+    floor = -rules.borrow * before.clamp(min=0) - ((10 * eps * scale) if rules.borrow or rules.short else 0.0)
+    opened = (fills.shares.clamp(min=0) > shares.clamp(min=0)).any(-1)
+    assert torch.all((fills.cash >= floor) | ~opened if rules.short else fills.cash >= floor)
     if not rules.short:
-        assert torch.all(got.shares >= 0)
-    change = got.shares - shares
-    near = eps * size.unsqueeze(-1) / prices
-    assert torch.all((change * trades >= 0) | (change.abs() <= near))  # nothing trades against its order
-    assert torch.all(change.abs() <= trades.abs() * (1 + eps) + near)
-    assert torch.all(change.abs() <= participation * volumes * (1 + eps) + near)  # no more than the market had
+        assert torch.all(fills.shares >= 0)
+    change = fills.shares - shares
+    tolerance = eps * scale.unsqueeze(-1) / prices
+    assert torch.all((change * trades >= 0) | (change.abs() <= tolerance))  # no trade opposes its order
+    assert torch.all(change.abs() <= trades.abs() * (1 + eps) + tolerance)
+    assert torch.all(change.abs() <= participation * volumes * (1 + eps) + tolerance)  # volume limit
     if rules.whole_shares:
-        assert torch.equal(got.shares, got.shares.round())
+        assert torch.equal(fills.shares, fills.shares.round())
 
 
-def case_cut(got: Fills) -> torch.Tensor:
-    """A sale's costs are cut to its proceeds: at most all that was traded."""
-    return torch.where(got.cost >= 0.999 * got.traded, got.traded, torch.zeros_like(got.traded))
+def capped_costs(fills: Fills) -> torch.Tensor:
+    """Allowance for sales whose costs are capped at their proceeds."""
+    return torch.where(fills.cost >= 0.999 * fills.traded, fills.traded, torch.zeros_like(fills.traded))
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, rules=rule_sets, rate=st.sampled_from([0.0, 0.001, 0.02]))
-def test_with_proportional_costs_alone_it_is_execute(seed: int, rules: ExecutionRules, rate: float) -> None:
-    rules = rules_with(rules, PlainCosts(rate=rate))
-    case = {name: torch.from_numpy(values) for name, values in draw(seed, rules).items()}
+def test_proportional_costs_only_equal_execute(seed: int, rules: ExecutionRules, rate: float) -> None:
+    rules = rules_with(rules, ReferenceCosts(rate=rate))
+    case = {name: torch.from_numpy(values) for name, values in random_case(seed, rules).items()}
     del case["volumes"], case["volatility"]
-    got = execute_with_frictions(**case, rules=rules, frictions=Frictions(), liquidity=BarLiquidity())
-    want = execute(**case, rules=rules)
-    size = case["cash"].abs() + (case["shares"].abs() * case["prices"]).sum(-1) + want.traded
-    close = (got.shares - want.shares).abs() * case["prices"]
-    slack = case["prices"].max(-1).values if rules.whole_shares else 1e-9 * size
-    assert torch.all(close <= slack.unsqueeze(-1))
+    fills = execute_with_frictions(**case, rules=rules, frictions=Frictions(), liquidity=BarLiquidity())
+    expected = execute(**case, rules=rules)
+    scale = case["cash"].abs() + (case["shares"].abs() * case["prices"]).sum(-1) + expected.traded
+    difference = (fills.shares - expected.shares).abs() * case["prices"]
+    slack = case["prices"].max(-1).values if rules.whole_shares else 1e-9 * scale
+    assert torch.all(difference <= slack.unsqueeze(-1))
     if not rules.whole_shares:
-        assert torch.all((got.cash - want.cash).abs() <= 1e-9 * size)
-        assert torch.all((got.cost - want.cost).abs() <= 1e-9 * size)
+        assert torch.all((fills.cash - expected.cash).abs() <= 1e-9 * scale)
+        assert torch.all((fills.cost - expected.cost).abs() <= 1e-9 * scale)
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=seeds, rules=rule_sets, costs=plain_costs)
-def test_the_parts_of_the_costs_add_up(seed: int, rules: ExecutionRules, costs: PlainCosts) -> None:
+@given(seed=seeds, rules=rule_sets, costs=cost_settings)
+def test_costs_by_model_sum_to_the_total_costs(seed: int, rules: ExecutionRules, costs: ReferenceCosts) -> None:
     rules = rules_with(rules, costs)
-    case = draw(seed, rules)
-    got = run(case, rules, Frictions(models(costs), 1.0), torch.float64)
+    case = random_case(seed, rules)
+    fills = run(case, rules, Frictions(models(costs), 1.0), torch.float64)
     tensors = {name: torch.from_numpy(values) for name, values in case.items()}
     liquidity = BarLiquidity(tensors["volumes"], tensors["volatility"])
     parts = costs_by_model(
-        got.shares - tensors["shares"], tensors["prices"], all_cost_models(rules.cost_rate, models(costs)), liquidity
+        fills.shares - tensors["shares"], tensors["prices"], all_cost_models(rules.cost_rate, models(costs)), liquidity
     )
     assert set(parts) == {"commission", *(model.name for model in models(costs))}
-    size = tensors["cash"].abs() + (tensors["shares"].abs() * tensors["prices"]).sum(-1) + got.traded
-    # A rounding of the holdings below a millionth of a share counts as no order; its minimum fee is the tolerance.
-    assert torch.all((sum(parts.values()) - got.cost).abs() <= 1e-7 * size + 1e-9)
+    scale = tensors["cash"].abs() + (tensors["shares"].abs() * tensors["prices"]).sum(-1) + fills.traded
+    # Rounding differences of the holdings are not orders and must not add minimum fees.
+    assert torch.all((sum(parts.values()) - fills.cost).abs() <= 1e-7 * scale + 1e-9)
 
 
-def test_known_bills() -> None:
-    """Ten bp, five of spread, half a cent a share with a dollar at least, impact of one: by hand."""
+def test_costs_of_two_orders_computed_by_hand() -> None:
+    """10 bp commission, 5 bp half spread, $0.005 per share with a minimum of $1, and impact coefficient 1."""
     volume, volatility = torch.tensor([10_000.0, 10_000.0]), torch.tensor([0.02, 0.02])
     frictions = Frictions((HalfSpread(0.0005), PerShare(0.005, 1.0), SquareRootImpact(1.0)), participation=1.0)
     fills = execute_with_frictions(
@@ -193,7 +195,7 @@ def test_known_bills() -> None:
     assert fills.cash.item() == pytest.approx(100_000 - 13_000 - first - second, rel=1e-6)
 
 
-def test_a_large_order_fills_in_part_and_the_rest_is_cancelled() -> None:
+def test_order_above_the_volume_limit_fills_partially() -> None:
     liquidity = BarLiquidity(torch.tensor([1000.0]), torch.tensor([0.02]))
     fills = execute_with_frictions(
         *(torch.tensor(1e6), torch.zeros(1), torch.tensor([500.0]), torch.tensor([10.0])),
@@ -202,13 +204,13 @@ def test_a_large_order_fills_in_part_and_the_rest_is_cancelled() -> None:
     assert fills.shares.tolist() == [100.0]
 
 
-def test_nothing_is_bought_below_the_minimum_fees_and_sales_cost_at_most_their_proceeds() -> None:
+def test_minimum_fees_prevent_small_buys_and_never_exceed_sale_proceeds() -> None:
     frictions = Frictions((PerShare(0.0, 10.0),))
-    poor = execute_with_frictions(
+    too_little_cash = execute_with_frictions(
         *(torch.tensor(15.0), torch.zeros(2), torch.tensor([1.0, 1.0]), torch.tensor([3.0, 3.0])),
         *(ExecutionRules(0.0), frictions, BarLiquidity()),
     )
-    assert (poor.cash.item(), poor.shares.tolist()) == (15.0, [0.0, 0.0])
+    assert (too_little_cash.cash.item(), too_little_cash.shares.tolist()) == (15.0, [0.0, 0.0])
     sold = execute_with_frictions(
         *(torch.tensor(0.0), torch.tensor([2.0]), torch.tensor([-2.0]), torch.tensor([3.0])),
         *(ExecutionRules(0.0), frictions, BarLiquidity()),
@@ -216,7 +218,7 @@ def test_nothing_is_bought_below_the_minimum_fees_and_sales_cost_at_most_their_p
     assert (sold.cash.item(), sold.cost.item(), sold.shares.tolist()) == (0.0, 6.0, [0.0])
 
 
-def test_the_rounding_of_targets_pays_no_minimum_fee() -> None:
+def test_rounding_differences_of_targets_pay_no_minimum_fee() -> None:
     fills = execute_with_frictions(
         *(torch.tensor(100.0), torch.tensor([1e4]), torch.tensor([1e-4]), torch.tensor([10.0])),
         *(ExecutionRules(0.0), Frictions((PerShare(0.0, 1.0),)), BarLiquidity()),

@@ -30,7 +30,7 @@ def test_valid_weights(weights: Any, rules: dict[str, Any], dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize(
-    ("weights", "rules", "parts"),
+    ("weights", "rules", "fragments"),
     [
         ([0.5, float("nan"), 0.2], {}, ("finite", "nan", "for B")),
         ([0.5, 0.1, float("inf")], {"short": True}, ("finite", "inf", "for C")),
@@ -43,7 +43,7 @@ def test_valid_weights(weights: Any, rules: dict[str, Any], dtype: torch.dtype) 
         ([[0.5, 0.5, 0.0], [0.5, -0.25, 0.0]], {}, ("negative", "got -0.25", "for B")),
     ],
 )
-def test_invalid_weights_give_the_value_and_the_symbol(weights: Any, rules: dict[str, Any], parts: Any) -> None:
+def test_errors_of_weights_name_value_and_symbol(weights: Any, rules: dict[str, Any], fragments: Any) -> None:
     error = weights_error(torch.tensor(weights, dtype=torch.float64), SYMBOLS, **rules)
     assert error is not None
-    assert all(part in error for part in parts), error
+    assert all(fragment in error for fragment in fragments), error

@@ -1,4 +1,4 @@
-"""Who forms the champion, and with what share."""
+"""Selection and shares of the champion's members."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.tournament.leaderboard import Leaderboard, choose
 from finrl_pod.types import Score
-from tests.tournament.scores import rows, score
+from tests.tournament.sample_scores import score, score_lists
 
 
 def board(*values: float) -> Leaderboard:
     return Leaderboard(16).insert([score(f"g00s{i:02d}", value) for i, value in enumerate(values)])
 
 
-def test_the_best_few_with_equal_shares() -> None:
+def test_best_agents_have_equal_shares() -> None:
     members = choose(board(0.1, 0.4, 0.3, 0.2), TournamentConfig(champion=3))
     assert members.ids == ("g00s01", "g00s02", "g00s03")
     assert members.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3))
 
 
-def test_shares_by_validation_sharpe() -> None:
+def test_shares_are_proportional_to_validation_sharpe() -> None:
     members = choose(board(1.0, 3.0), TournamentConfig(champion=2, ensemble="sharpe"))
     assert members.ids == ("g00s01", "g00s00")
     assert members.shares == pytest.approx((0.75, 0.25))
 
 
-def test_a_negative_score_has_no_share() -> None:
+def test_negative_score_has_no_share() -> None:
     members = choose(board(2.0, -1.0), TournamentConfig(champion=2, ensemble="sharpe"))
     assert members.shares == pytest.approx((1.0, 0.0))
 
@@ -43,12 +43,12 @@ def test_fewer_agents_than_champion_members() -> None:
     assert choose(board(0.1), TournamentConfig(champion=4)).shares == (1.0,)
 
 
-@given(rows(), st.integers(1, 5), st.sampled_from(["mean", "sharpe"]))
-def test_shares_are_a_convex_combination_in_the_order_of_the_board(entries: list[Score], count: int, how: str) -> None:
+@given(score_lists(), st.integers(1, 5), st.sampled_from(["mean", "sharpe"]))
+def test_shares_sum_to_one_in_leaderboard_order(entries: list[Score], count: int, ensemble: str) -> None:
     leaderboard = Leaderboard(16).insert(entries)
     if not leaderboard.scores:
         return
-    members = choose(leaderboard, TournamentConfig(champion=count, ensemble=how))  # type: ignore[arg-type]
+    members = choose(leaderboard, TournamentConfig(champion=count, ensemble=ensemble))  # type: ignore[arg-type]
     assert members.ids == tuple(entry.id for entry in leaderboard.scores)[:count]
     assert np.isclose(sum(members.shares), 1)
     assert min(members.shares) >= 0

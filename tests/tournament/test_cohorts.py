@@ -1,4 +1,4 @@
-"""Pods of several algorithms on one leaderboard, and what their slots keep: replays on disk, interrupted or not."""
+"""Tournaments of several algorithms: cohorts, one leaderboard, and replay buffers saved between generations."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Positions, Window
-from tests.tournament.tiny import SAMPLES, tiny_config, tiny_market, tournament
+from tests.tournament.small_tournament import SAMPLES, small_config, small_market, tournament
 
-# 64 samples an iteration of PPO, 128 a generation: 16 steps of 8 environments. The replay holds two generations.
-OFF: dict[str, Any] = {"hidden": (4, 4), "batch_size": 16, "learning_starts": 32, "buffer_size": 256}
-SAC, DDPG = SACConfig(**OFF), DDPGConfig(**{**OFF, "buffer_size": 40})
+# PPO: 64 samples per iteration, 128 per generation, i.e. 16 steps of 8 environments. The replay buffer holds two
+# generations.
+OFF_POLICY: dict[str, Any] = {"hidden": (4, 4), "batch_size": 16, "learning_starts": 32, "buffer_size": 256}
+SAC, DDPG = SACConfig(**OFF_POLICY), DDPGConfig(**{**OFF_POLICY, "buffer_size": 40})
 
 
-def mixed(**changes: Any) -> RunConfig:
-    return tiny_config(pods=5, cohorts=(SAC, DDPG), leaderboard=6, **changes)
+def mixed_config(**changes: Any) -> RunConfig:
+    return small_config(pods=5, cohorts=(SAC, DDPG), leaderboard=6, **changes)
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -38,11 +39,11 @@ def state(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cohorts") / "run"
-    tournament(mixed(), folder).run()
+    tournament(mixed_config(), folder).run()
     return folder
 
 
-def test_pods_are_dealt_out_and_ranked_on_one_leaderboard(finished: Path) -> None:
+def test_pods_are_assigned_to_cohorts_and_share_one_leaderboard(finished: Path) -> None:
     saved, run = state(finished), RunDirectory.open(finished)
     assert [score["slot"] for score in saved["current"]] == [0, 1, 2, 3, 4]
     algorithms = [run.snapshot(score["id"]).spec["algorithm"] for score in saved["current"]]
@@ -53,66 +54,66 @@ def test_pods_are_dealt_out_and_ranked_on_one_leaderboard(finished: Path) -> Non
     assert saved["samples"] == 5 * 3 * 2 * SAMPLES
 
 
-def test_agents_inherit_from_their_own_cohort(finished: Path) -> None:
+def test_parents_are_from_the_same_cohort(finished: Path) -> None:
     slot = {agent: int(agent.split("s")[1]) for agent in state(finished)["parents"]}
-    born = [(a, b) for a, b in state(finished)["parents"].items() if b is not None]
-    assert any(slot[a] != slot[b] for a, b in born), "somebody should have inherited"
-    assert all(slot[a] % 3 == slot[b] % 3 for a, b in born)
+    parents = [(a, b) for a, b in state(finished)["parents"].items() if b is not None]
+    assert any(slot[a] != slot[b] for a, b in parents), "at least one agent must have a parent in another slot"
+    assert all(slot[a] % 3 == slot[b] % 3 for a, b in parents)
 
 
-def test_learning_curves_keep_each_cohorts_own_figures(finished: Path) -> None:
+def test_learning_curves_have_the_metrics_of_each_cohort(finished: Path) -> None:
     curves = json.loads((finished / "metrics" / "0001.json").read_text())
     assert curves["slots"] == [0, 3, 1, 4, 2]
     for row in curves["rows"]:
         assert all(len(column) == 5 for column in row.values())
-        there = [i for i, samples in enumerate(row["samples"]) if samples is not None]
-        assert there in ([0, 1], [2, 3], [4])
-        assert ("clip_fraction" in row) is (there == [0, 1])
-        assert ("temperature" in row) is (there == [2, 3])
+        slots_in_row = [i for i, samples in enumerate(row["samples"]) if samples is not None]
+        assert slots_in_row in ([0, 1], [2, 3], [4])
+        assert ("clip_fraction" in row) is (slots_in_row == [0, 1])
+        assert ("temperature" in row) is (slots_in_row == [2, 3])
 
 
-def test_a_champion_may_mix_algorithms(finished: Path) -> None:
-    run, market = RunDirectory.open(finished), tiny_market()
+def test_champion_may_combine_algorithms(finished: Path) -> None:
+    run, market = RunDirectory.open(finished), small_market()
     agents = [run.snapshot(score["id"]) for score in state(finished)["current"]]
     champion = PolicyStrategy(agents)
     assert [family.members for family in champion.groups] == [[0, 3], [1, 4], [2]]
     features = market.raw_features[120].double().numpy()
     close = market.close[120:121].numpy()
     window = Window(market.times[120:121], market.symbols, close, np.ones((1, 3), bool), features=features)
-    held = Positions(np.array([0.2, 0.1, 0.3]), 0.4, 1e6)
-    each = np.array([PolicyStrategy([agent]).target_weights(window, held) for agent in agents])
-    np.testing.assert_allclose(champion.target_weights(window, held), each.mean(0), rtol=1e-5)
+    positions = Positions(np.array([0.2, 0.1, 0.3]), 0.4, 1e6)
+    each = np.array([PolicyStrategy([agent]).target_weights(window, positions) for agent in agents])
+    np.testing.assert_allclose(champion.target_weights(window, positions), each.mean(0), rtol=1e-5)
     assert np.ptp(each, axis=0).max() > 1e-3
 
 
-def test_slots_keep_their_replay_from_generation_to_generation(finished: Path) -> None:
+def test_replay_buffers_persist_between_generations(finished: Path) -> None:
     run = RunDirectory.open(finished)
-    found = run_directory.load_slot_state(run, 1, 2, 256 // 4)
-    assert found is not None
-    kept, first = found
-    assert first == 1, "two generations fill the replay"
+    slot_state = run_directory.load_slot_state(run, 1, 2, 256 // 4)
+    assert slot_state is not None
+    kept, first = slot_state
+    assert first == 1, "two generations fill the replay buffer"
     assert kept["day"].shape == (2, 64)
-    assert int(kept["counts"][0]) == 3 * 32, "items of groups of four accounts"
+    assert int(kept["counts"][0]) == 3 * 32, "an item holds a group of four accounts"
     one, two = (run.replay(generation, 1) for generation in (1, 2))
     assert one is not None
     assert two is not None
     assert torch.equal(kept["reward"], torch.cat([one["reward"], two["reward"]], 1))
-    assert run.replay(0, 2) is None, "the small replay had forgotten it before the last generation began"
+    assert run.replay(0, 2) is None, "the small buffer no longer contains generation 0"
     assert run.replay(1, 2) is not None
-    assert run.replay(2, 0) is None, "PPO keeps nothing"
+    assert run.replay(2, 0) is None, "PPO has no replay buffer"
 
 
 class Crash(BaseException):
-    """The machine goes off."""
+    """Simulated power loss."""
 
 
 @pytest.mark.parametrize("point", [9, 26, 45])
-def test_a_run_cut_off_anywhere_ends_as_one_that_was_not(
+def test_interrupted_run_ends_like_an_uninterrupted_one(
     point: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace, count = os.replace, 0
 
-    def deadly(source: Any, target: Any) -> None:
+    def crashing_replace(source: Any, target: Any) -> None:
         nonlocal count
         count += 1
         if count == point:
@@ -121,14 +122,14 @@ def test_a_run_cut_off_anywhere_ends_as_one_that_was_not(
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", deadly)
+        patch.setattr(os, "replace", crashing_replace)
         try:
-            tournament(mixed(), folder).run()
+            tournament(mixed_config(), folder).run()
         except Crash:
             pass
         else:
-            raise AssertionError("the run should have been cut off")
-    tournament(mixed(), folder, resume=(folder / "config.json").exists()).run()
+            raise AssertionError("the run must be interrupted")
+    tournament(mixed_config(), folder, resume=(folder / "config.json").exists()).run()
     assert state(folder) == state(finished)
     ours, theirs = RunDirectory.open(folder), RunDirectory.open(finished)
     for score in state(folder)["current"]:
@@ -141,9 +142,9 @@ def test_a_run_cut_off_anywhere_ends_as_one_that_was_not(
     assert all(torch.equal(x, other[name]) for name, x in last.items())
 
 
-def test_a_lost_replay_is_named(finished: Path, tmp_path: Path) -> None:
+def test_missing_or_damaged_replay_file_is_reported(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tournament(mixed(generations=2), folder).run()
+    tournament(mixed_config(generations=2), folder).run()
     (folder / "replay" / "0000-1.safetensors").unlink()
     run = RunDirectory.open(folder)
     with pytest.raises(RunError, match="lacks the replay items of generation 0"):
@@ -153,12 +154,12 @@ def test_a_lost_replay_is_named(finished: Path, tmp_path: Path) -> None:
         run_directory.load_slot_state(run, 1, 1, 64)
 
 
-def test_fewer_pods_than_cohorts_are_refused(tmp_path: Path) -> None:
+def test_fewer_pods_than_cohorts_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tournament.pods must be at least 3, one per cohort .*, got 2"):
-        tournament(tiny_config(pods=2, cohorts=(SAC, DDPG)), tmp_path)
+        tournament(small_config(pods=2, cohorts=(SAC, DDPG)), tmp_path)
 
 
-def test_a_config_names_cohorts() -> None:
+def test_slots_are_assigned_to_configured_cohorts() -> None:
     config = parse(
         {"agent": {"clip_range": 0.1}, "cohorts": [{"algorithm": "sac", "critics": 3}, {"algorithm": "td3"}]}
     )
@@ -183,7 +184,7 @@ def test_a_config_names_cohorts() -> None:
         ({"agent": 3}, "agent must be a table of settings, got 3"),
     ],
 )
-def test_a_setting_that_an_algorithm_does_not_have_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_settings_of_other_algorithms_are_rejected(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         parse(values)
-    assert message in str(refused.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Where the agents of a generation come from."""
+"""Initialisation of the slots of a generation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from finrl_pod.settings.run import PPOConfig, TournamentConfig
 from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots, searched
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.types import Score
-from tests.tournament.scores import score
+from tests.tournament.sample_scores import score
 
 AGENT = PPOConfig()
 
 
-def slots(values: Sequence[float], generation: int = 0) -> list[Score]:
+def slot_scores(values: Sequence[float], generation: int = 0) -> list[Score]:
     return [score(f"g{generation:02d}s{i:02d}", value, slot=i, generation=generation) for i, value in enumerate(values)]
 
 
 def next_inits(
     values: Sequence[float], *, seed: int = 3, generation: int = 1, board: Leaderboard | None = None, **settings: float
 ) -> list[SlotInit]:
-    """The generation after one whose slots scored `values`."""
+    """Slot initialisations of the generation that follows one with the scores `values`."""
     tournament = TournamentConfig(pods=len(values), **settings)  # type: ignore[arg-type]
-    current = slots(values, generation - 1)
+    current = slot_scores(values, generation - 1)
     board = Leaderboard(16).insert(current) if board is None else board
     return next_slots(AGENT, tournament, seed, generation, board, current)
 
@@ -37,8 +37,8 @@ def test_first_generation_reinitialises_all_slots_and_slot_0_uses_the_config() -
     slot_inits = initial_slots(AGENT, range(4), seed=0)
     assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "reinit", None) for i in range(4)]
     assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
-    drawn = [tuple(s.hyperparameters.values()) for s in slot_inits]
-    assert len(set(drawn)) == 4
+    samples = [tuple(s.hyperparameters.values()) for s in slot_inits]
+    assert len(set(samples)) == 4
 
 
 def test_worst_slots_are_replaced_and_best_continue() -> None:
@@ -52,13 +52,13 @@ def test_worst_slots_are_replaced_and_best_continue() -> None:
             assert s.parent == f"g00s{s.slot:02d}"
             assert s.hyperparameters == score().hyperparameters
         if s.kind == "exploit":
-            assert s.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # the board's upper half
+            assert s.parent in {"g00s01", "g00s04", "g00s06", "g00s02"}  # upper half of the leaderboard
         if s.kind == "reinit":
             assert s.parent is None
 
 
-def test_parents_come_from_the_leaderboard_of_older_generations() -> None:
-    board = Leaderboard(4).insert(slots([9.0, 8.0, 7.0, 6.0]))
+def test_parents_come_from_the_leaderboard_also_if_older() -> None:
+    board = Leaderboard(4).insert(slot_scores([9.0, 8.0, 7.0, 6.0]))
     slot_inits = next_inits([0.1, 0.2, 0.3, 0.4], generation=5, board=board, exploit_fraction=1.0, reinit_fraction=0.0)
     assert {s.parent for s in slot_inits} <= {"g00s00", "g00s01"}
 
@@ -66,16 +66,16 @@ def test_parents_come_from_the_leaderboard_of_older_generations() -> None:
 @pytest.mark.parametrize(("pods", "reinit", "exploit", "expected"), [
     (1, 0.125, 0.5, {"continue": 1}),
     (10, 0.3, 0.7, {"reinit": 3, "exploit": 7}),
-    (100, 0.29, 0.57, {"reinit": 29, "exploit": 57, "continue": 14}),  # 0.29 x 100 is 28.999… in binary
+    (100, 0.29, 0.57, {"reinit": 29, "exploit": 57, "continue": 14}),  # 0.29 * 100 is 28.999… in floating point
     (3, 0.0, 0.0, {"continue": 3}),
     (3, 1.0, 0.0, {"reinit": 3}),
 ])  # fmt: skip
-def test_shares_become_whole_slots(pods: int, reinit: float, exploit: float, expected: dict[str, int]) -> None:
+def test_fractions_become_whole_slots(pods: int, reinit: float, exploit: float, expected: dict[str, int]) -> None:
     slot_inits = next_inits([float(i) for i in range(pods)], reinit_fraction=reinit, exploit_fraction=exploit)
     assert Counter(s.kind for s in slot_inits) == expected
 
 
-def test_a_slot_without_a_score_is_always_replaced() -> None:
+def test_slot_without_a_score_is_always_replaced() -> None:
     slot_inits = next_inits([math.nan, 0.5, math.nan, 0.1], exploit_fraction=0.0, reinit_fraction=0.0)
     assert [s.kind for s in slot_inits] == ["exploit", "continue", "exploit", "continue"]
     assert {slot_inits[0].parent, slot_inits[2].parent} == {"g00s01"}
@@ -111,12 +111,12 @@ def test_every_slot_is_initialised_once_and_reproducibly(
 
 
 def test_samples_depend_on_seed_slot_and_generation_only() -> None:
-    def fresh(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
+    def samples_of(pods: int, seed: int, generation: int) -> list[tuple[float, ...]]:
         slot_inits = next_inits(
             [1.0] * pods, seed=seed, generation=generation, reinit_fraction=1.0, exploit_fraction=0.0
         )
         return [tuple(s.hyperparameters.values()) for s in slot_inits]
 
-    few, many = fresh(3, 5, 2), fresh(6, 5, 2)
-    assert many[:3] == few  # more pods shift nobody's numbers
-    assert len({*many, *fresh(3, 6, 2), *fresh(3, 5, 3)}) == 12
+    three_pods, six_pods = samples_of(3, 5, 2), samples_of(6, 5, 2)
+    assert six_pods[:3] == three_pods  # more pods do not change the samples of the others
+    assert len({*six_pods, *samples_of(3, 6, 2), *samples_of(3, 5, 3)}) == 12

@@ -1,4 +1,4 @@
-"""A run on disk: what is refused, and that a failure leaves the last whole generation."""
+"""Run directories: mismatches, damaged files and failed writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.run_directory import RunDirectory
-from tests.tournament.agents import snapshot
+from tests.tournament.sample_snapshots import snapshot
 
 CONFIG, DATA = RunConfig(seed=3, tournament=TournamentConfig(pods=2)), "d" * 64
 METRICS: dict[str, Any] = {
@@ -51,7 +51,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_new_run_records_config_and_data(run: RunDirectory) -> None:
+def test_new_run_records_config_and_data_hash(run: RunDirectory) -> None:
     assert run.config == CONFIG
     assert run.config.sha256 == CONFIG.sha256
     assert run.data_sha256 == DATA
@@ -59,20 +59,20 @@ def test_a_new_run_records_config_and_data(run: RunDirectory) -> None:
     assert names(run.path) == ["config.json"]
 
 
-def test_a_run_is_resumed_with_its_own_config_and_data(run: RunDirectory) -> None:
+def test_resume_accepts_the_recorded_config_and_data(run: RunDirectory) -> None:
     assert RunDirectory.resume(run.path, CONFIG, DATA).path == run.path
 
 
-def test_a_generation_comes_back(run: RunDirectory) -> None:
+def test_saved_generation_is_loaded(run: RunDirectory) -> None:
     save(run, 0)
-    again = RunDirectory.open(run.path)
-    assert again.state() == state(0)
-    assert again.snapshot("g00s01").samples == snapshot().samples
+    reopened = RunDirectory.open(run.path)
+    assert reopened.state() == state(0)
+    assert reopened.snapshot("g00s01").samples == snapshot().samples
     assert json.loads((run.path / "metrics" / "0000.json").read_text()) == METRICS
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
+    ("action", "message"),
     [
         (lambda path: RunDirectory.create(path, CONFIG, DATA), "already holds a run; add --resume"),
         (
@@ -92,18 +92,18 @@ def test_a_generation_comes_back(run: RunDirectory) -> None:
         (lambda path: RunDirectory.create(path / "config.json", CONFIG, DATA), "cannot write"),
     ],
 )
-def test_mismatches_are_refused_without_changes(run: RunDirectory, action: Callable[[Path], Any], words: str) -> None:
+def test_mismatches_raise_and_change_nothing(run: RunDirectory, action: Callable[[Path], Any], message: str) -> None:
     before = (run.path / "config.json").read_bytes()
     with pytest.raises(RunError) as caught:
         action(run.path)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert names(run.path) == ["config.json"]
     assert (run.path / "config.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{", "is not JSON"),
         ("[]", "not a JSON object"),
@@ -111,55 +111,55 @@ def test_mismatches_are_refused_without_changes(run: RunDirectory, action: Calla
         ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "config is missing"),
     ],
 )
-def test_a_damaged_config_is_reported_in_one_line(run: RunDirectory, text: str, words: str) -> None:
+def test_damaged_config_is_reported(run: RunDirectory, text: str, message: str) -> None:
     (run.path / "config.json").write_text(text)
     for action in (lambda: run.config, lambda: RunDirectory.resume(run.path, CONFIG, DATA)):
         with pytest.raises(RunError) as caught:
             action()
-        assert words in str(caught.value)
+        assert message in str(caught.value)
 
 
-def test_a_config_of_another_version_is_reported_in_one_line(run: RunDirectory) -> None:
-    facts = json.loads((run.path / "config.json").read_text())
-    facts["config"]["tournament"]["mood"] = "good"
-    (run.path / "config.json").write_text(json.dumps(facts))
-    with pytest.raises(ConfigError, match=r"tournament\.mood"):
+def test_config_with_an_unknown_setting_is_reported(run: RunDirectory) -> None:
+    data = json.loads((run.path / "config.json").read_text())
+    data["config"]["tournament"]["unknown"] = 1
+    (run.path / "config.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"tournament\.unknown"):
         _ = run.config
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"generation": 3}', '{"generation": 1, "leaderboard": []'])
-def test_a_damaged_state_is_reported_in_one_line(run: RunDirectory, text: str) -> None:
+def test_damaged_state_is_reported(run: RunDirectory, text: str) -> None:
     (run.path / "state.json").write_text(text)
     with pytest.raises(RunError, match=r"state\.json is damaged"):
         run.state()
 
 
-def test_unused_snapshots_are_removed_and_foreign_files_kept(run: RunDirectory) -> None:
+def test_unused_snapshots_are_removed_and_other_files_kept(run: RunDirectory) -> None:
     save(run, 0)
     folder = run.path / "snapshots"
-    (folder / "notes.txt").write_text("mine")
+    (folder / "notes.txt").write_text("notes")
     (folder / "models").mkdir()
-    (folder / ".g00s00.json.k1ll3d").write_text("half")  # its writer was killed
+    (folder / ".g00s00.json.x1y2z3").write_text("{")  # left by a killed process
     save(run, 1, keep={"g00s01", "g01s00", "g01s01"})
-    kept = [f"{agent}.{kind}" for agent in ("g00s01", "g01s00", "g01s01") for kind in ("json", "safetensors")]
-    assert names(folder) == sorted([*kept, "models", "notes.txt"])
+    expected = [f"{agent}.{kind}" for agent in ("g00s01", "g01s00", "g01s01") for kind in ("json", "safetensors")]
+    assert names(folder) == sorted([*expected, "models", "notes.txt"])
 
 
 @pytest.mark.parametrize("failing", range(8))
-def test_when_a_write_fails_the_last_generation_stays_whole(
+def test_failed_write_leaves_the_last_generation_intact(
     run: RunDirectory, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(run, 0)
     before, replace, count = state(0), os.replace, 0
 
-    def broken(source: Any, target: Any) -> None:
+    def failing_replace(source: Any, target: Any) -> None:
         nonlocal count
         count += 1
         if count > failing:
             raise OSError(28, "No space left on device", str(target))
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", broken)
+    monkeypatch.setattr(os, "replace", failing_replace)
     with pytest.raises(RunError, match=r"cannot write .*: No space left on device"):
         save(run, 1)
     monkeypatch.undo()
@@ -167,17 +167,17 @@ def test_when_a_write_fails_the_last_generation_stays_whole(
     assert RunDirectory.open(run.path).state() == before
     for agent in ("g00s00", "g00s01"):
         assert run.snapshot(agent).id == agent
-    assert not [file for file in run.path.rglob(".*") if file.is_file()], "temporary files are left"
+    assert not [file for file in run.path.rglob(".*") if file.is_file()], "no temporary files may remain"
     save(run, 1)
     assert RunDirectory.open(run.path).state() == state(1)
 
 
-def test_tensorboard_reads_the_log(run: RunDirectory) -> None:
+def test_tensorboard_reads_the_event_files(run: RunDirectory) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     save(run, 0)
     save(run, 1)
-    save(run, 1)  # as after a kill: written again, counted once
+    save(run, 1)  # repeated as after a kill: written once
     log = EventAccumulator(str(run.path / "tensorboard" / "slot-01"))
     log.Reload()
     assert log.Tags()["scalars"] == ["entropy", "reward"]

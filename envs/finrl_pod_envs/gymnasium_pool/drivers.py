@@ -250,7 +250,7 @@ class PoolDriver:
             raise RunError(
                 f"worker {index} of {self._plan.name} {reason}"
                 + ("" if starting else f", {failures} times in a row")
-                + "; check that the environment runs by itself"
+                + "; check that the environment works without --workers"
             )
         self.worker_restarts += 1
         _log.warning(

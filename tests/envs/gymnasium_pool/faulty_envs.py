@@ -19,13 +19,13 @@ NAME = "gym:tests.envs.gymnasium_pool.faulty_envs:{}-v0"
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """trouble: file with a failure (die, hang or raise), which the third step of the next episode consumes."""
+    """failure_file: file that holds die, hang or raise; the third step of the next episode reads and removes it."""
 
     observation_space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
     action_space = gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10]), (2,), np.float32)
 
-    def __init__(self, trouble: str = "", shape: int = 3) -> None:
-        self.trouble = os.environ.get("ODD_TROUBLE", trouble)
+    def __init__(self, failure_file: str = "", shape: int = 3) -> None:
+        self.failure_file = os.environ.get("ODD_FAILURE_FILE", failure_file)
         self.shape = shape
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -36,19 +36,19 @@ class Odd(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.count += 1
-        if self.count == 3 and self.trouble and (failure := self._take_failure()):
+        if self.count == 3 and self.failure_file and (failure := self._take_failure()):
             if failure == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             if failure == "hang":
                 time.sleep(600)
-            raise ValueError("the simulator lost its mind")
+            raise ValueError("the simulator is in an invalid state")
         return self._observation(action), float(os.getpid()), self.count >= 6, self.odd and self.count >= 4, {}
 
     def _take_failure(self) -> str:
-        """Read the failure and remove the file, so that one process only fails; empty if there is none."""
-        taken = Path(f"{self.trouble}.{os.getpid()}")
+        """Read the failure and remove the file, so that only one process fails; empty if there is no file."""
+        taken = Path(f"{self.failure_file}.{os.getpid()}")
         try:
-            Path(self.trouble).rename(taken)
+            Path(self.failure_file).rename(taken)
         except FileNotFoundError:
             return ""
         return taken.read_text()
@@ -62,7 +62,7 @@ gymnasium.register("Short-v0", Odd, kwargs={"shape": 2})
 
 
 class Reward(Odd):
-    """reward: reward of the third step, or exception that it raises."""
+    """reward: reward of the third step, or an exception to raise there."""
 
     def __init__(self, reward: Any) -> None:
         super().__init__()
@@ -101,10 +101,10 @@ gymnasium.register("Idle-v0", Spaces, kwargs={"actions": Box(0, 1, (0,), np.floa
 gymnasium.register("Blind-v0", Spaces, kwargs={"observations": Box(0, 1, (0,), np.float32)})
 
 
-def unmakable() -> Odd:
+def failing_factory() -> Odd:
     raise OSError("no such simulator")
 
 
-gymnasium.register("Unmakable-v0", unmakable)
+gymnasium.register("Unmakable-v0", failing_factory)
 gymnasium.register("Free-v0", lambda: gymnasium.wrappers.TransformAction(Odd(), lambda x: x, FREE))
 FREE = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -41,16 +41,16 @@ def test_implements_vec_env_with_correct_shapes(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=2, members=(0, 3))
     assert isinstance(env, VecEnv)
     assert env.reset(1).shape == (2, 2, env.observation_size)
-    for out in play(env, 1, 8):
-        for x in (out.observation, out.final_observation):
+    for outcome in play(env, 1, 8):
+        for x in (outcome.observation, outcome.final_observation):
             assert x.shape == (2, 2, env.observation_size)
             assert x.dtype == torch.float32
-        for x in (out.reward, out.terminated, out.truncated):
+        for x in (outcome.reward, outcome.terminated, outcome.truncated):
             assert x.shape == (2, 2)
-        assert not (out.terminated & out.truncated).any()
+        assert not (outcome.terminated & outcome.truncated).any()
 
 
-def test_lane_equals_a_gymnasium_environment_with_the_episode_seeds() -> None:
+def test_each_lane_matches_a_gymnasium_environment_with_the_same_seeds() -> None:
     env = GymnasiumVecEnv(PENDULUM, envs=2, members=(4,))
     obs = env.reset(9)
     plain = gymnasium.make("Pendulum-v1")
@@ -58,29 +58,29 @@ def test_lane_equals_a_gymnasium_environment_with_the_episode_seeds() -> None:
     row, _ = plain.reset(seed=episode_seed(stream, 0))
     assert np.array_equal(obs[0, 1], row)
     for t, action in enumerate(actions(env, 205)):
-        out = env.step(action)
-        row, reward, _, over, _ = plain.step(2 * action[0, 1].numpy())  # its bounds are +-2
-        assert out.reward[0, 1] == pytest.approx(reward, rel=1e-6)
-        assert np.allclose(out.final_observation[0, 1], row, atol=1e-6)
-        assert bool(out.truncated[0, 1]) == over == (t == 199)
-        assert not out.terminated.any()
+        outcome = env.step(action)
+        row, reward, _, over, _ = plain.step(2 * action[0, 1].numpy())  # Pendulum's bounds are +-2
+        assert outcome.reward[0, 1] == pytest.approx(reward, rel=1e-6)
+        assert np.allclose(outcome.final_observation[0, 1], row, atol=1e-6)
+        assert bool(outcome.truncated[0, 1]) == over == (t == 199)
+        assert not outcome.terminated.any()
         if over:
             row, _ = plain.reset(seed=episode_seed(stream, 1))
-        assert np.allclose(out.observation[0, 1], row, atol=1e-6)
+        assert np.allclose(outcome.observation[0, 1], row, atol=1e-6)
 
 
 def test_termination_and_truncation_are_distinguished() -> None:
     env = GymnasiumVecEnv(ODD, envs=8)
     terminations, truncations = 0, 0
-    for out in play(env, 3, 12):
-        over = out.terminated | out.truncated
-        assert torch.equal(out.observation[~over], out.final_observation[~over])
+    for outcome in play(env, 3, 12):
+        over = outcome.terminated | outcome.truncated
+        assert torch.equal(outcome.observation[~over], outcome.final_observation[~over])
         # The final observation belongs to the ended episode, the observation to the next one.
-        assert (out.final_observation[out.terminated][:, 0].floor() == 6).all()
-        assert (out.final_observation[out.truncated][:, 0].floor() == 4).all()
-        assert (out.observation[over][:, 0] < 1).all()
-        terminations += int(out.terminated.sum())
-        truncations += int(out.truncated.sum())
+        assert (outcome.final_observation[outcome.terminated][:, 0].floor() == 6).all()
+        assert (outcome.final_observation[outcome.truncated][:, 0].floor() == 4).all()
+        assert (outcome.observation[over][:, 0] < 1).all()
+        terminations += int(outcome.terminated.sum())
+        truncations += int(outcome.truncated.sum())
     assert terminations > 0
     assert truncations > 0
 
@@ -88,27 +88,27 @@ def test_termination_and_truncation_are_distinguished() -> None:
 def test_actions_are_rescaled_to_the_bounds_and_clipped() -> None:
     env = GymnasiumVecEnv(ODD)
     env.reset(0)
-    out = env.step(torch.tensor([[[-1.0, 0.0]]]))
-    assert out.final_observation[0, 0, 1:].tolist() == [-2.0, 5.0]
-    out = env.step(torch.tensor([[[7.0, -7.0]]]))
-    assert out.final_observation[0, 0, 1:].tolist() == [2.0, 0.0]
+    outcome = env.step(torch.tensor([[[-1.0, 0.0]]]))
+    assert outcome.final_observation[0, 0, 1:].tolist() == [-2.0, 5.0]
+    outcome = env.step(torch.tensor([[[7.0, -7.0]]]))
+    assert outcome.final_observation[0, 0, 1:].tolist() == [2.0, 0.0]
 
 
-def test_equal_seeds_repeat_and_a_single_member_has_the_same_episodes() -> None:
+def test_equal_seeds_repeat_and_a_member_does_not_depend_on_the_others() -> None:
     both = GymnasiumVecEnv(CARTPOLE, envs=2, members=(0, 1))
-    one, again, other = play(both, 5, 30), play(both, 5, 30), play(both, 6, 30)
-    assert same(one, again)
+    one, repeated, other = play(both, 5, 30), play(both, 5, 30), play(both, 6, 30)
+    assert same(one, repeated)
     assert not same(one, other)
     single_env = GymnasiumVecEnv(CARTPOLE, envs=2, members=(1,))
     single_env.reset(5)
-    for action, out in zip(actions(both, 30), one, strict=True):
+    for action, outcome in zip(actions(both, 30), one, strict=True):
         single = single_env.step(action[1:])
-        assert torch.equal(single.observation[0], out.observation[1])
+        assert torch.equal(single.observation[0], outcome.observation[1])
 
 
 def test_finished_episodes_are_returned_once() -> None:
     env = GymnasiumVecEnv(CARTPOLE, envs=3, members=(0, 1))
-    total = sum(float(out.reward.sum()) for out in play(env, 0, 60))
+    total = sum(float(outcome.reward.sum()) for outcome in play(env, 0, 60))
     running = float(env._total.sum())
     episodes = env.episodes()
     assert {episode.member for episode in episodes} == {0, 1}
@@ -118,18 +118,18 @@ def test_finished_episodes_are_returned_once() -> None:
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, ODD, "gym:FrozenLake-v1"])
-def test_continues_exactly_from_a_checkpoint(name: str) -> None:
+def test_resumes_exactly_from_a_checkpoint(name: str) -> None:
     env = GymnasiumVecEnv(name, envs=3)
     play(env, 2, 17)
     saved = env.checkpoint()
-    rest = actions(env, 25, seed=1)
-    after = [env.step(action) for action in rest]
+    later_actions = actions(env, 25, seed=1)
+    expected = [env.step(action) for action in later_actions]
     other = GymnasiumVecEnv(name, envs=3)
     other.reset(0)
     obs = other.resume(saved)
-    again = [other.step(action) for action in rest]
-    assert same(after, again)
-    assert obs.shape == after[0].observation.shape
+    repeated = [other.step(action) for action in later_actions]
+    assert same(expected, repeated)
+    assert obs.shape == expected[0].observation.shape
     finished = other.episodes()
     assert finished
     assert finished == env.episodes()[-len(finished) :]
@@ -167,7 +167,7 @@ def test_actions_have_the_space_dtype_and_bounds() -> None:
         env.step(torch.full((1, 1, 2), value))
 
 
-def test_invalid_rewards_and_exceptions_raise_with_location() -> None:
+def test_invalid_rewards_and_exceptions_are_reported_with_their_location() -> None:
     idle = torch.zeros(1, 1, 2)
     for name, error, message in (
         ("NoReward", ConfigError, "returned a reward of None, a reward must be one number"),

@@ -1,4 +1,4 @@
-"""Worker processes: the same steps as without them, losses that are made good, and nothing left behind."""
+"""Worker processes: same results as in-process, failed workers are replaced, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -29,80 +29,80 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "trouble"
-    monkeypatch.setenv("ODD_TROUBLE", str(path))
+def failure_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "failure"
+    monkeypatch.setenv("ODD_FAILURE_FILE", str(path))
     return path
 
 
-def test_workers_step_as_this_process_does() -> None:
-    here = play(GymnasiumVecEnv(ODD, envs=4, members=(0, 2)), 1, 15)
+def test_pooled_steps_equal_in_process_steps() -> None:
+    local = play(GymnasiumVecEnv(ODD, envs=4, members=(0, 2)), 1, 15)
     with closing(GymnasiumVecEnv(ODD, envs=4, members=(0, 2), workers=4)) as env:
-        there = play(env, 1, 15)
-        assert same(here, there, reward=False)  # the reward tells the process
+        pooled = play(env, 1, 15)
+        assert same(local, pooled, reward=False)  # the reward is the process id
         pids = env.pids
-    assert [int(x) for x in there[0].reward.flatten()[::2]] == pids
+    assert [int(x) for x in pooled[0].reward.flatten()[::2]] == pids
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_pool_continues_exactly_from_a_local_checkpoint() -> None:
+def test_pool_resumes_exactly_from_an_in_process_checkpoint() -> None:
     env = GymnasiumVecEnv(ODD, envs=2)
     play(env, 2, 9)
-    saved, rest = env.checkpoint(), actions(env, 10, seed=1)
-    after = [env.step(action) for action in rest]
+    saved, later_actions = env.checkpoint(), actions(env, 10, seed=1)
+    expected = [env.step(action) for action in later_actions]
     with closing(GymnasiumVecEnv(ODD, envs=2, workers=1)) as other:
         other.reset(0)
         other.resume(saved)
-        assert same(after, [other.step(action) for action in rest], reward=False)
+        assert same(expected, [other.step(action) for action in later_actions], reward=False)
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("die", "signal 9"), ("hang", "did not respond for 1 s"), ("raise", "lost its mind")]
+    ("failure", "message"), [("die", "signal 9"), ("hang", "did not respond for 1 s"), ("raise", "in an invalid state")]
 )
-def test_a_lost_worker_is_replaced_and_the_others_continue(
-    trouble: Path, caplog: pytest.LogCaptureFixture, what: str, said: str
+def test_failed_worker_is_replaced_and_the_others_continue(
+    failure_file: Path, caplog: pytest.LogCaptureFixture, failure: str, message: str
 ) -> None:
     plain = play(GymnasiumVecEnv(ODD, envs=4), 1, 12)
     with caplog.at_level(logging.WARNING), closing(GymnasiumVecEnv(ODD, envs=4, workers=2, seconds=1.0)) as env:
         env.reset(1)
-        first = env.pids
-        trouble.write_text(what)
-        outs = [env.step(action) for action in actions(env, 12)]
+        pids_before = env.pids
+        failure_file.write_text(failure)
+        outcomes = [env.step(action) for action in actions(env, 12)]
         assert env.worker_restarts == 1
-        later = env.pids
-    assert said in caplog.text
+        pids_after = env.pids
+    assert message in caplog.text
     assert "replaced" in caplog.text
-    kept = 0 if first[0] == later[0] else 1
-    assert first[kept] == later[kept]
-    assert first[1 - kept] != later[1 - kept]
-    assert not psutil.pid_exists(first[1 - kept])
-    lost, well = [slice(0, 2), slice(2, 4)] if kept == 1 else [slice(2, 4), slice(0, 2)]
-    out, before = outs[2], outs[1]
-    # Two lanes of one worker: their step counts as cut off, worth nothing, where they stood, and they begin anew.
-    assert out.truncated[0, lost].all()
-    assert not out.terminated[0, lost].any()
-    assert not out.reward[0, lost].any()
-    assert torch.equal(out.final_observation[0, lost], before.observation[0, lost])
-    assert (out.observation[0, lost, 0] < 1).all()
-    for a, b in zip(plain, outs, strict=True):
-        assert torch.equal(a.observation[0, well], b.observation[0, well])
-        assert torch.equal(a.truncated[0, well], b.truncated[0, well])
+    unaffected_worker = 0 if pids_before[0] == pids_after[0] else 1
+    assert pids_before[unaffected_worker] == pids_after[unaffected_worker]
+    assert pids_before[1 - unaffected_worker] != pids_after[1 - unaffected_worker]
+    assert not psutil.pid_exists(pids_before[1 - unaffected_worker])
+    replaced, unaffected = [slice(0, 2), slice(2, 4)] if unaffected_worker == 1 else [slice(2, 4), slice(0, 2)]
+    outcome, before = outcomes[2], outcomes[1]
+    # Both lanes of the failed worker are truncated at their last observation with zero reward and then reset.
+    assert outcome.truncated[0, replaced].all()
+    assert not outcome.terminated[0, replaced].any()
+    assert not outcome.reward[0, replaced].any()
+    assert torch.equal(outcome.final_observation[0, replaced], before.observation[0, replaced])
+    assert (outcome.observation[0, replaced, 0] < 1).all()
+    for a, b in zip(plain, outcomes, strict=True):
+        assert torch.equal(a.observation[0, unaffected], b.observation[0, unaffected])
+        assert torch.equal(a.truncated[0, unaffected], b.truncated[0, unaffected])
 
 
-def test_an_environment_that_never_works_ends_the_run() -> None:
-    still = torch.zeros(1, 1, 2)
+def test_three_consecutive_worker_failures_end_the_run() -> None:
+    action = torch.zeros(1, 1, 2)
     with closing(GymnasiumVecEnv(ODD, envs=1, workers=1)) as env:
         env.reset(0)
         for killed in (True, True, False, True, True):
             if killed:
                 os.kill(env.pids[0], signal.SIGKILL)
-            env.step(still)  # the third one does a step, and is forgiven the two before it
+            env.step(action)  # the third step succeeds, which resets the count of failures
         os.kill(env.pids[0], signal.SIGKILL)
-        with pytest.raises(RunError, match=r"3 times in a row; check that the environment runs by itself"):
-            env.step(still)
+        with pytest.raises(RunError, match=r"3 times in a row; check that the environment works without --workers"):
+            env.step(action)
 
 
-def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
+def test_wrong_observation_shape_in_a_worker_raises_with_both_shapes() -> None:
     with (
         closing(GymnasiumVecEnv(NAME.format("Short"), workers=1)) as env,
         pytest.raises(ConfigError, match=r"shape \(2,\), its observation_space has \(3,\)"),
@@ -111,7 +111,7 @@ def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "message"),
+    ("options", "message"),
     [
         ({"workers": 0}, "--workers must be 1 or more, got 0"),
         ({"workers": 3}, "--workers must divide the 4 environments, got 3"),
@@ -119,9 +119,9 @@ def test_a_wrong_shape_in_a_worker_is_named_too() -> None:
         ({"workers": 2, "seconds": float("inf")}, "--worker-timeout must be more than 0 and at most 86400 s, got inf"),
     ],
 )
-def test_invalid_pools_are_rejected(terms: dict[str, float], message: str) -> None:
+def test_invalid_pool_options_are_rejected(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        GymnasiumVecEnv(ODD, envs=4, **terms)  # type: ignore[arg-type]
+        GymnasiumVecEnv(ODD, envs=4, **options)  # type: ignore[arg-type]
 
 
 def test_workers_outlive_the_thread_that_started_them() -> None:
@@ -134,8 +134,8 @@ def test_workers_outlive_the_thread_that_started_them() -> None:
         assert env.worker_restarts == 0
 
 
-def test_workers_leave_sigterm_to_their_parent() -> None:
-    """As a service manager sends it: to every process at once."""
+def test_workers_ignore_sigterm() -> None:
+    """Service managers send SIGTERM to all processes of a service; the parent closes the workers."""
     with closing(GymnasiumVecEnv(ODD, envs=2, workers=2)) as env:
         env.reset(0)
         for pid in env.pids:
@@ -144,17 +144,17 @@ def test_workers_leave_sigterm_to_their_parent() -> None:
         assert env.worker_restarts == 0
 
 
-def test_a_worker_that_repeats_episodes_reports_busy_and_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_reports_busy_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.worker.BUSY_SECONDS", 0.05)
-    ours, theirs = multiprocessing.Pipe()
-    worker = _Worker(range(1), psutil.Popen(["true"]), ours)
+    parent_end, child_end = multiprocessing.Pipe()
+    worker = _Worker(range(1), psutil.Popen(["true"]), parent_end)
 
     def work() -> None:
-        busy = _BusySignal(theirs)
+        busy = _BusySignal(child_end)
         for _ in range(20):
             time.sleep(0.06)
             busy()
-        theirs.send_bytes(DONE)
+        child_end.send_bytes(DONE)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -174,37 +174,36 @@ while True:
     env.step(torch.zeros(1, 2, 2))
 """
 
-
 IN_A_THREAD = "import threading; t = threading.Thread(target=env.reset, args=(0,)); t.start(); t.join()"
 THREADED = PARENT.replace("env.reset(0)", IN_A_THREAD)
 
 
 @pytest.mark.parametrize("program", [PARENT, THREADED])
-def test_workers_exit_with_a_killed_parent(trouble: Path, program: str) -> None:
-    """Also one that hangs in its environment and never looks at its pipe again."""
+def test_workers_exit_when_the_parent_is_killed(failure_file: Path, program: str) -> None:
+    """Also a worker whose environment hangs, so that it never reads its pipe again."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program, ODD], **pipes, text=True) as parent:  # type: ignore[call-overload]
         pids = [int(x) for x in parent.stdout.readline().split()]
         assert len(pids) == 2
-        trouble.write_text("hang")
+        failure_file.write_text("hang")
         parent.stdin.write("\n")
         parent.stdin.flush()
-        assert _within(20, lambda: not trouble.exists())  # it has been met
-        assert all(_runs(pid) for pid in pids)
+        assert _becomes_true(20, lambda: not failure_file.exists())  # a worker has started to hang
+        assert all(_is_running(pid) for pid in pids)
         parent.kill()
-    assert _within(20, lambda: not any(_runs(pid) for pid in pids))
+    assert _becomes_true(20, lambda: not any(_is_running(pid) for pid in pids))
 
 
-def _within(seconds: float, what: Callable[[], bool]) -> bool:
-    until = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > until:
+def _becomes_true(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

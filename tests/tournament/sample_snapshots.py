@@ -1,4 +1,4 @@
-"""Made-up agents."""
+"""Agent snapshots for tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from finrl_pod.types import AgentSnapshot, Normaliser
 
 
 def snapshot(id: str = "g00s00", seed: int = 0, **changes: Any) -> AgentSnapshot:
-    """Tensors of several shapes and types, among them numbers that text would lose."""
-    stream = torch.Generator().manual_seed(seed)
-    odd = torch.tensor([float("nan"), -0.0, float("inf"), 1e-42, 1 / 3])
+    """A snapshot with tensors of several shapes and dtypes, including NaN, -0.0, infinity and denormals."""
+    generator = torch.Generator().manual_seed(seed)
+    special_values = torch.tensor([float("nan"), -0.0, float("inf"), 1e-42, 1 / 3])
     values: dict[str, Any] = {
         "id": id,
         "parent": None,
@@ -24,8 +24,8 @@ def snapshot(id: str = "g00s00", seed: int = 0, **changes: Any) -> AgentSnapshot
             "algorithm": "ppo",
             "environment": dataclasses.asdict(EnvironmentConfig()),
         },
-        "weights": {"encode_w": torch.randn(2, 3, generator=stream), "odd": odd},
-        "optimiser": {"first": torch.randn(11, generator=stream, dtype=torch.float64), "steps": torch.tensor(7.0)},
+        "weights": {"encode_w": torch.randn(2, 3, generator=generator), "special": special_values},
+        "optimiser": {"first": torch.randn(11, generator=generator, dtype=torch.float64), "steps": torch.tensor(7.0)},
         "normaliser": Normaliser(("return_1", "return_5"), (0.1 + 0.2, -1e-17), (1 / 3, 2.5), 10.0),
         "hyperparameters": {"learning_rate": 0.1 + 0.2, "clip_range": 0.2},
         "samples": 2**40,

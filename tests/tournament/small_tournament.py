@@ -1,4 +1,4 @@
-"""A tournament that takes half a second: three assets, two pods, three generations."""
+"""A small tournament: three assets, two pods, three generations; takes half a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENT: dict[str, Any] = {"hidden": (4, 4), "horizon": 8, "minibatches": 2}
 SAMPLES = 8 * 8  # one iteration: horizon x environments
 
 
-def tiny_config(
+def small_config(
     *, seed: int = 5, agent: dict[str, Any] | None = None, cohorts: tuple[AgentConfig, ...] = (), **tournament: Any
 ) -> RunConfig:
     settings = {
@@ -41,15 +41,15 @@ def tiny_config(
     )
 
 
-def tiny_market() -> MarketTensor:
+def small_market() -> MarketTensor:
     return random_market(1, bars=140, leak=True)
 
 
 def tournament(
     config: RunConfig, folder: Path, *, resume: bool = False, report: Any = lambda _: None, market: Any = None
 ) -> Tournament:
-    """A tournament on disk, new or gone on with."""
-    market = market or tiny_market()
+    """A tournament in `folder`, new or resumed."""
+    market = market or small_market()
     opener = RunDirectory.resume if resume else RunDirectory.create
     first, last = TRAIN
 
