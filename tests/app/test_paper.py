@@ -23,7 +23,7 @@ from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.settings.run import parse
-from tests.paper.trained_run import damage, judged, train
+from tests.paper.trained_run import damage, update_report, train
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_unpromoted_champion_does_not_trade(run: Path) -> None:
-    judged(run, verdict={"promoted": False, "reasons": []})
+    update_report(run, verdict={"promoted": False, "reasons": []})
     with pytest.raises(RunError, match="was not promoted"):
         load_promoted(run, SYMBOLS)
     assert load_promoted(run, SYMBOLS, allow_unpromoted=True).strategy.name == "champion"
@@ -191,7 +191,7 @@ def test_unpromoted_champion_does_not_trade(run: Path) -> None:
     ],
 )
 def test_damaged_missing_or_forged_verdict_does_not_trade(run: Path, change: dict[str, Any] | None, words: str) -> None:
-    judged(run, verdict={"promoted": False, "reasons": []})
+    update_report(run, verdict={"promoted": False, "reasons": []})
     verdict = run / "verdict.json"
     if change is None:
         verdict.unlink()
@@ -202,7 +202,7 @@ def test_damaged_missing_or_forged_verdict_does_not_trade(run: Path, change: dic
 
 
 def test_report_and_verdict_must_agree(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     report = json.loads((run / "report.json").read_text())
     (run / "report.json").write_text(json.dumps({**report, "verdict": {"promoted": False}}))
     with pytest.raises(RunError, match=r"report and verdict of .* disagree"):
@@ -210,20 +210,20 @@ def test_report_and_verdict_must_agree(run: Path) -> None:
 
 
 def test_voting_ensemble_trades_by_the_rule_it_was_tested_with(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     file = run / "config.json"
     saved = json.loads(file.read_text())
     assert load_promoted(run, SYMBOLS).strategy.rule == "mean"  # type: ignore[attr-defined]
     saved["config"]["tournament"]["ensemble"] = "vote"
     config = parse(saved["config"])
     file.write_text(json.dumps({**saved, "config_sha256": config.sha256}))
-    judged(run, config_sha256=config.sha256)
+    update_report(run, config_sha256=config.sha256)
     traded, tested = load_promoted(run, SYMBOLS).strategy, prepare(run).strategy
     assert traded.rule == tested.rule == "vote"  # type: ignore[attr-defined]
 
 
 def test_weights_changed_while_the_daemon_runs_are_detected(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run, SYMBOLS)
     source.current()
     damage(next((run / "snapshots").glob("*.safetensors")))
@@ -232,7 +232,7 @@ def test_weights_changed_while_the_daemon_runs_are_detected(run: Path) -> None:
 
 
 def test_damaged_weights_do_not_trade(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     load_promoted(run, SYMBOLS)
     damage(next((run / "snapshots").glob("*.safetensors")))
     with pytest.raises(RunError, match="is damaged"):
@@ -240,16 +240,16 @@ def test_damaged_weights_do_not_trade(run: Path) -> None:
 
 
 def test_report_of_another_config_or_other_agents_does_not_trade(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []}, champion={"members": ["g0009s00"]})
+    update_report(run, verdict={"promoted": True, "reasons": []}, champion={"members": ["g0009s00"]})
     with pytest.raises(RunError, match="tested the agents"):
         load_promoted(run, SYMBOLS)
-    judged(run, config_sha256="0" * 64)
+    update_report(run, config_sha256="0" * 64)
     with pytest.raises(RunError, match="another config"):
         load_promoted(run, SYMBOLS)
 
 
 def test_wrong_number_of_features_does_not_trade(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     for file in (run / "snapshots").glob("*.json"):
         saved = json.loads(file.read_text())
         saved["spec"]["features"] = 3
@@ -259,15 +259,15 @@ def test_wrong_number_of_features_does_not_trade(run: Path) -> None:
 
 
 def test_newest_promoted_run_replaces_the_current_one(run: Path) -> None:
-    judged(run, verdict={"promoted": True, "reasons": []})
+    update_report(run, verdict={"promoted": True, "reasons": []})
     source = PromotedRun(run.parent, SYMBOLS)
     first = source.current()
     assert source.current() is first
     newer = run.parent / "two"
     shutil.copytree(run, newer)
-    judged(newer, verdict={"promoted": False, "reasons": []})
+    update_report(newer, verdict={"promoted": False, "reasons": []})
     assert source.current() is first
-    judged(newer, verdict={"promoted": True, "reasons": ["again"]})
+    update_report(newer, verdict={"promoted": True, "reasons": ["again"]})
     os.utime(newer / "report.json", ns=(2**62, 2**62))
     second = source.current()
     assert second.sha256 != first.sha256

@@ -1,4 +1,4 @@
-"""Prices, settings, strategies and a broker that can be made to misbehave, for the tests of paper trading."""
+"""Synthetic prices, configs, strategies and faulty brokers for the paper trading tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ START, END = date(2024, 1, 2), date(2024, 3, 28)
 
 
 def prices(start: date = START, end: date = END, seed: int = 0, symbols: Sequence[str] = SYMBOLS) -> Panel:
-    """A random walk with opening prices on the exchange's sessions, to the cent."""
+    """Random-walk bars on the exchange's sessions, with prices rounded to cents."""
     days = [s.date for s in Calendar().sessions(start, end)]
     draw = np.random.default_rng(seed)
     returns = draw.normal(0.0005, 0.015, (len(days), len(symbols)))
@@ -50,14 +50,16 @@ def prices(start: date = START, end: date = END, seed: int = 0, symbols: Sequenc
         "close": close,
         "volume": np.full(close.shape, 1e6),
     }
-    return make_panel(np.array(days, dtype="datetime64[ns]"), list(symbols), columns, name="made", source="made")
+    return make_panel(
+        np.array(days, dtype="datetime64[ns]"), list(symbols), columns, name="synthetic", source="synthetic"
+    )
 
 
 def config(**changes: Any) -> PaperConfig:
-    """Loose limits, a simulated broker without costs, the opening auction."""
+    """A config with loose risk limits, a simulated broker without costs and opening auctions."""
     base = PaperConfig(
         name="test",
-        strategy="made",
+        strategy="synthetic",
         symbols=SYMBOLS,
         broker=BrokerSettings(kind="simulated"),
         schedule=ScheduleSettings("open"),
@@ -71,7 +73,7 @@ def config(**changes: Any) -> PaperConfig:
 
 @dataclasses.dataclass
 class RotatingStrategy:
-    """Holds another pair of the three symbols each day: sales and purchases at every decision."""
+    """Holds a different pair of the three symbols each day, so every decision buys and sells."""
 
     name: str = "rotating"
     feature_names: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class RotatingStrategy:
 
 @dataclasses.dataclass
 class SwappingStrategy:
-    """Two symbols, 60 and 40 percent, the other way round the next day."""
+    """Returns weights (0.6, 0.4) without positions and (0.2, 0.7) otherwise."""
 
     name: str = "swapping"
     feature_names: tuple[str, ...] = ()
@@ -98,22 +100,22 @@ class SwappingStrategy:
 
 @dataclasses.dataclass
 class FunctionStrategy:
-    """Returns what a function says."""
+    """Delegates target_weights to a function of the window."""
 
-    answer: Callable[[Window], Any]
-    name: str = "told"
+    function: Callable[[Window], Any]
+    name: str = "function"
     feature_names: tuple[str, ...] = ()
     lookback: int = 2
 
     def target_weights(self, window: Window, positions: Positions) -> Any:
-        return self.answer(window)
+        return self.function(window)
 
 
 class FixedSource:
-    """A strategy that is simply there."""
+    """A strategy source that always returns the same strategy."""
 
     def __init__(self, strategy: Any) -> None:
-        self.loaded = LoadedStrategy(strategy, "made", "made for a test")
+        self.loaded = LoadedStrategy(strategy, "synthetic", "synthetic strategy for tests")
 
     def current(self) -> LoadedStrategy:
         return self.loaded
@@ -125,41 +127,41 @@ class NoHeartbeat:
 
 
 class HostClock:
-    """The clock of a machine: it can be set wrong (`step`), and suspended, which `monotonic` does not count.
+    """A host clock whose wall time can be stepped; suspended time is not counted by `monotonic`.
 
-    max_sleep: simulated seconds after which a sleep returns, so that the daemon polls for commands meanwhile.
+    max_sleep: longest sleep in simulated seconds, so that the daemon keeps polling for commands.
     """
 
-    def __init__(self, true: ManualClock, max_sleep: float = 600.0) -> None:
+    def __init__(self, clock: ManualClock, max_sleep: float = 600.0) -> None:
         self.max_sleep = max_sleep
-        self._true = true
+        self._clock = clock
         self._asleep = 0.0
         self.step = timedelta(0)
-        self.steps: list[tuple[datetime, timedelta]] = []  # when the clock is set, and its new deviation
-        self.sleeps: list[tuple[datetime, float]] = []  # when the machine is suspended, and for how many seconds
+        self.steps: list[tuple[datetime, timedelta]] = []  # (time of the step, new offset)
+        self.sleeps: list[tuple[datetime, float]] = []  # (time of the suspension, seconds)
 
     def now(self) -> datetime:
-        return self._true.now() + self.step
+        return self._clock.now() + self.step
 
     def monotonic(self) -> float:
-        return self._true.monotonic() - self._asleep
+        return self._clock.monotonic() - self._asleep
 
     def sleep(self, seconds: float, max_real_seconds: float = float("inf")) -> None:
         """Sleep for `max_sleep` simulated seconds at most."""
         seconds = min(seconds, self.max_sleep)
-        while self.sleeps and self._true.now() + timedelta(seconds=seconds) >= self.sleeps[0][0]:
+        while self.sleeps and self._clock.now() + timedelta(seconds=seconds) >= self.sleeps[0][0]:
             self._asleep += self.sleeps[0][1]
-            self._true.sleep(self.sleeps.pop(0)[1])
-        self._true.sleep(seconds)
-        while self.steps and self._true.now() >= self.steps[0][0]:
+            self._clock.sleep(self.sleeps.pop(0)[1])
+        self._clock.sleep(seconds)
+        while self.steps and self._clock.now() >= self.steps[0][0]:
             self.step = self.steps.pop(0)[1]
 
     def real_seconds(self, seconds: float) -> float:
-        return self._true.real_seconds(seconds)
+        return self._clock.real_seconds(seconds)
 
 
 class PartialFillBroker(SimulatedBroker):
-    """Fills two fifths of each DAY order at the open; the rest stays live until it is cancelled or the day ends."""
+    """Fills two fifths of each DAY order at the open; the rest stays live until cancelled or expired."""
 
     def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
         if order.time_in_force is TimeInForce.DAY:
@@ -168,23 +170,26 @@ class PartialFillBroker(SimulatedBroker):
 
 
 class FaultyBroker:
-    """A simulated broker whose methods can be replaced: `odd.overrides["submit"] = f`; f gets the true method first."""
+    """A simulated broker with replaceable methods; an override receives the original method as its first argument.
+
+    Example: `broker.overrides["submit"] = lambda original, request: Ambiguous("timeout")`.
+    """
 
     def __init__(self, broker: SimulatedBroker) -> None:
-        self.true = broker
+        self.broker = broker
         self.overrides: dict[str, Callable[..., Any]] = {}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        true = getattr(self.true, name)
-        if not callable(true):
-            return true
+        original = getattr(self.broker, name)
+        if not callable(original):
+            return original
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append((name, arguments))
             if name in self.overrides:
-                return self.overrides[name](true, *arguments, **named)
-            return true(*arguments, **named)
+                return self.overrides[name](original, *arguments, **named)
+            return original(*arguments, **named)
 
         return call
 
@@ -193,7 +198,7 @@ class FaultyBroker:
 
 
 class SimulatedDaemon:
-    """A daemon on a simulated market, which can be started again on the same journal and broker."""
+    """A daemon on a simulated market that can be restarted with the same journal and broker."""
 
     def __init__(
         self, folder: Path, settings: PaperConfig | None = None, strategy: Any = None, panel: Panel | None = None,
@@ -225,10 +230,10 @@ class SimulatedDaemon:
         return self.daemon
 
     def day(self, day: date, hour: int = 22) -> Daemon:
-        """Run to that hour (UTC) of a day; 22 is after the close in winter."""
+        """Run until `hour` (UTC) of the day; the default is after the close in winter."""
         return self.run_to(datetime(day.year, day.month, day.day, hour, tzinfo=UTC))
 
-    # ------------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------------ queries and checks
 
     def alert_kinds(self) -> set[str]:
         return {kind for _, kind, _ in self.alerts}
@@ -236,12 +241,12 @@ class SimulatedDaemon:
     def intents(self) -> list[Any]:
         return list(self.store.rows(schema.intents))
 
-    def state_of(self, intent: Any) -> str:
+    def intent_state(self, intent: Any) -> str:
         events = schema.intent_events
         return str(self.store.last(events, events.c.intent_id == intent.id).state)
 
-    def check_agreement(self) -> None:
-        """The journal's orders, fills and positions are the broker's; nothing was filled beyond its intent."""
+    def assert_journal_matches_broker(self) -> None:
+        """Assert that the journal's orders, fills and positions match the broker's and no intent is overfilled."""
         at_broker = {o.client_order_id: o for o in self.account.orders("all") if o.client_order_id.startswith("fp1.")}
         rows = {row.id: row for row in self.store.rows(schema.orders)}
         booked: dict[str, Decimal] = dict.fromkeys(at_broker, Decimal(0))
@@ -268,17 +273,17 @@ class SimulatedDaemon:
         }
 
 
-def first(times: int, otherwise: Any) -> Any:
-    """Do something odd at the first calls, then what the broker does."""
-    left = [times]
+def for_first_calls(times: int, replacement: Any) -> Any:
+    """Override that calls `replacement` for the first `times` calls and the original method afterwards."""
+    remaining = [times]
 
-    def odd(true: Any, *arguments: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            return otherwise(true, *arguments)
-        return true(*arguments)
+    def override(original: Any, *arguments: Any) -> Any:
+        if remaining[0]:
+            remaining[0] -= 1
+            return replacement(original, *arguments)
+        return original(*arguments)
 
-    return odd
+    return override
 
 
 def own_orders(sim: SimulatedDaemon) -> list[Any]:

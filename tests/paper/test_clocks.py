@@ -1,4 +1,4 @@
-"""The broker's clock against ours, when the answer takes its time."""
+"""Estimating the broker's clock from delayed responses."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from tests.paper.factories import HostClock
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 
 
-def asked(time: BrokerTime, clock: ManualClock, off: float, there: float, back: float) -> float:
-    """Ask a broker whose clock is `off` seconds ahead; the ways take `there` and `back` seconds. Returns our error."""
+def query_time(time: BrokerTime, clock: ManualClock, offset: float, outbound: float, inbound: float) -> float:
+    """Query a broker clock that is `offset` seconds ahead; return the estimated host clock error in seconds.
+
+    outbound, inbound: seconds that the request and the response take.
+    """
     sent = time.reading()
-    clock.sleep(there)
-    told = clock.now() + timedelta(seconds=off)
-    clock.sleep(back)
-    return time.set(told, sent).total_seconds()
+    clock.sleep(outbound)
+    broker_time = clock.now() + timedelta(seconds=offset)
+    clock.sleep(inbound)
+    return time.set(broker_time, sent).total_seconds()
 
 
-def test_a_slow_answer_is_no_wrong_clock() -> None:
+def test_slow_response_does_not_shift_the_clock() -> None:
     clock = ManualClock(START)
     time = BrokerTime(clock)
-    for there, back in ((0.0, 30.0), (30.0, 0.0), (15.0, 15.0)):
-        assert asked(time, clock, 0.0, there, back) == 0.0
+    for outbound, inbound in ((0.0, 30.0), (30.0, 0.0), (15.0, 15.0)):
+        assert query_time(time, clock, 0.0, outbound, inbound) == 0.0
         assert time.now() == clock.now()
 
 
-def test_a_clock_that_is_wrong_is_found_to_be_so_within_the_time_that_the_answer_took() -> None:
-    for off in (300.0, -300.0):
+def test_clock_offset_is_estimated_within_the_round_trip_time() -> None:
+    for offset in (300.0, -300.0):
         clock = ManualClock(START)
         time = BrokerTime(clock)
-        assert abs(asked(time, clock, off, 1.0, 2.0) + off) <= 3.0
-        # A quicker answer narrows it, a slower one does not widen it again.
-        assert abs(asked(time, clock, off, 0.1, 0.1) + off) <= 0.2
-        assert abs(asked(time, clock, off, 20.0, 5.0) + off) <= 0.2
-        assert abs((time.now() - clock.now()).total_seconds() - off) <= 0.2
+        assert abs(query_time(time, clock, offset, 1.0, 2.0) + offset) <= 3.0
+        # A faster response narrows the estimate; a slower one does not widen it.
+        assert abs(query_time(time, clock, offset, 0.1, 0.1) + offset) <= 0.2
+        assert abs(query_time(time, clock, offset, 20.0, 5.0) + offset) <= 0.2
+        assert abs((time.now() - clock.now()).total_seconds() - offset) <= 0.2
 
 
-def test_a_clock_that_was_set_has_slipped_until_the_broker_is_asked_again() -> None:
+def test_clock_step_is_reported_until_the_next_broker_reading() -> None:
     clock = ManualClock(START)
     host = HostClock(clock)
     time = BrokerTime(host)
@@ -52,11 +55,11 @@ def test_a_clock_that_was_set_has_slipped_until_the_broker_is_asked_again() -> N
         assert time.now() == clock.now()
 
 
-def test_a_clock_that_was_set_while_the_broker_answered_is_asked_for_again() -> None:
+def test_clock_step_during_a_reading_is_reported() -> None:
     clock = ManualClock(START)
     host = HostClock(clock)
     time = BrokerTime(host)
-    asked = time.reading()
+    reading = time.reading()
     host.step = timedelta(minutes=10)
-    time.set(clock.now(), asked)
+    time.set(clock.now(), reading)
     assert time.slipped == 600.0

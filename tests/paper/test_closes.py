@@ -1,4 +1,4 @@
-"""What is held is worth its last known close: without a bar, over restarts, and when its symbol left the config."""
+"""Positions are valued at their last known close: without a bar, after restarts, and after a symbol was removed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ NOW = datetime(2024, 1, 9, 14, tzinfo=UTC)
 TIGHT = config(risk=replace(config().risk, daily_loss=0.1, drawdown=0.1))
 
 
-def even(window: Window) -> Floats:
+def equal_weights(window: Window) -> Floats:
     return np.full(len(window.symbols), 0.9 / len(window.symbols))
 
 
-def without(panel: Panel, symbol: int, *days: str) -> Panel:
-    """The panel with gaps."""
+def with_gaps(panel: Panel, symbol: int, *days: str) -> Panel:
+    """Set the bars of one symbol to NaN on the given days."""
     gaps = np.isin(panel.times.astype("datetime64[D]"), np.array(days, dtype="datetime64[D]"))
     columns = {name: getattr(panel, name).copy() for name in ("open", "high", "low", "close", "volume")}
     for values in columns.values():
         values[gaps, symbol] = np.nan
-    return make_panel(panel.times, list(panel.symbols), columns, name="made", source="made", allow_gaps=True)
+    return make_panel(panel.times, list(panel.symbols), columns, name="synthetic", source="synthetic", allow_gaps=True)
 
 
 def close_of(symbol: int, day: str) -> Decimal:
@@ -47,77 +47,79 @@ def close_of(symbol: int, day: str) -> Decimal:
     return Decimal(repr(float(panel.close[row, symbol])))
 
 
-def worth(sim: SimulatedDaemon, *days: str) -> Decimal:
-    """Own equity with AA, BB and CC at their closes of those days."""
+def equity_at_closes(sim: SimulatedDaemon, *days: str) -> Decimal:
+    """Own equity with AA, BB and CC valued at their closes of the given days."""
     held = zip(("AA", "BB", "CC"), range(3), days, strict=True)
     return sim.daemon.trader.cash + sum(sim.daemon.trader.positions[s] * close_of(n, day) for s, n, day in held)
 
 
-def mark(sim: SimulatedDaemon, session: str) -> Decimal:
+def recorded_equity(sim: SimulatedDaemon, session: str) -> Decimal:
     return Decimal(sim.store.last(schema.equity, schema.equity.c.session == session).equity)
 
 
-def test_two_days_without_a_bar_and_a_restart_are_no_loss_and_sell_nothing(tmp_path: Path) -> None:
-    sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even), without(prices(), 0, "2024-01-10", "2024-01-11"))
+def test_missing_bars_and_restarts_cause_no_loss_and_no_sales(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(
+        tmp_path, TIGHT, FunctionStrategy(equal_weights), with_gaps(prices(), 0, "2024-01-10", "2024-01-11")
+    )
     sim.day(date(2024, 1, 10))
     assert sim.daemon.trader.positions["AA"] > 0
     for day, bar in (("2024-01-11", "2024-01-10"), ("2024-01-12", "2024-01-11")):
-        expected = worth(sim, "2024-01-09", bar, bar)
+        expected = equity_at_closes(sim, "2024-01-09", bar, bar)
         sim.restart()
         sim.run_to(datetime.fromisoformat(f"{day}T14:10+00:00"))
-        assert mark(sim, bar) == expected
+        assert recorded_equity(sim, bar) == expected
         intents = [i for i in sim.intents() if i.bar == bar]
         assert "AA" not in {i.symbol for i in intents}
         assert all(Decimal(i.quantity) * Decimal(i.reference_price) < expected / 50 for i in intents)
         sim.day(date.fromisoformat(day))
     assert sim.daemon._c.risk.state is RiskState.ACTIVE
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> None:
-    panel = without(prices(), 0, "2024-01-11", "2024-01-12", "2024-01-18", "2024-01-25")
+    panel = with_gaps(prices(), 0, "2024-01-11", "2024-01-12", "2024-01-18", "2024-01-25")
     first, last = date(2024, 1, 8), date(2024, 2, 2)
-    played = replay(config(), panel, FixedSource(RotatingStrategy()), first, last, tmp_path / "j.sqlite")
+    replayed = replay(config(), panel, FixedSource(RotatingStrategy()), first, last, tmp_path / "j.sqlite")
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     market = build_market(panel, (), (0, 10))
     terms = (days.index(str(first)), days.index(str(last)), sizing_rules(config()), config().capital)
-    tested = backtest_paper(RotatingStrategy(), panel, market, *terms, "open")
-    assert [equity for _, equity in played.equity] == list(tested.equity)
+    backtested = backtest_paper(RotatingStrategy(), panel, market, *terms, "open")
+    assert [equity for _, equity in replayed.equity] == list(backtested.equity)
 
 
-def test_shares_of_a_symbol_removed_from_the_config_are_alerted_once_and_valued(tmp_path: Path) -> None:
-    sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(even))
+def test_shares_of_a_removed_symbol_are_alerted_once_and_valued(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path, TIGHT, FunctionStrategy(equal_weights))
     sim.day(date(2024, 1, 9))
     held = sim.daemon.trader.positions["CC"]
     assert held > 0
     sim.config = replace(TIGHT, symbols=("AA", "BB"))
-    asked: list[Any] = []
-    sim.broker.overrides["corporate_actions"] = lambda true, symbols, *days: asked.append(symbols) or ()
+    requests: list[Any] = []
+    sim.broker.overrides["corporate_actions"] = lambda original, symbols, *days: requests.append(symbols) or ()
     sim.restart()
-    expected = worth(sim, "2024-01-09", "2024-01-09", "2024-01-08")
+    expected = equity_at_closes(sim, "2024-01-09", "2024-01-09", "2024-01-08")
     sim.day(date(2024, 1, 11))
-    told = [message for _, kind, message in sim.alerts if kind == "left_out"]
-    assert len(told) == 1
-    assert told[0].startswith(f"{held} own shares of CC are held")
-    assert "paper flatten" in told[0]
-    assert mark(sim, "2024-01-09") == expected
+    alerts = [message for _, kind, message in sim.alerts if kind == "left_out"]
+    assert len(alerts) == 1
+    assert alerts[0].startswith(f"{held} own shares of CC are held")
+    assert "paper flatten" in alerts[0]
+    assert recorded_equity(sim, "2024-01-09") == expected
     bought = [i for i in sim.intents() if i.bar == "2024-01-09" and i.side == "buy"]
-    assert {i.symbol for i in bought} == {"AA", "BB"}  # what was CC's share of what is traded is theirs now
-    assert {sim.state_of(i) for i in bought} == {"done"}
+    assert {i.symbol for i in bought} == {"AA", "BB"}  # the traded capital is divided among the remaining symbols
+    assert {sim.intent_state(i) for i in bought} == {"done"}
     assert sim.daemon.trader.positions["CC"] == held
-    assert set(asked[-1]) == {"AA", "BB", "CC"}  # a split would change these shares as well
+    assert set(requests[-1]) == {"AA", "BB", "CC"}  # corporate actions of CC still change its shares
     assert sim.daemon._c.risk.state is RiskState.ACTIVE
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    made = Store.create_or_open(tmp_path / "journal.sqlite")
-    yield made
-    made.close()
+    store = Store.create_or_open(tmp_path / "journal.sqlite")
+    yield store
+    store.close()
 
 
-def test_closes_are_written_once_and_survive(store: Store) -> None:
+def test_closes_are_written_once_and_read_after_reopening(store: Store) -> None:
     closes = Closes(store)
     for _ in range(2):
         closes.record("2024-01-08", {"A": Decimal("10.50"), "B": Decimal(7)}, NOW)
@@ -127,7 +129,7 @@ def test_closes_are_written_once_and_survive(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("ex_date", "price"), [("2024-01-09", "5"), ("2024-01-08", "10")])
-def test_a_split_divides_a_close_from_before_it_alone(store: Store, ex_date: str, price: str) -> None:
+def test_split_adjusts_only_closes_before_the_ex_date(store: Store, ex_date: str, price: str) -> None:
     closes = Closes(store)
     closes.record("2024-01-08", {"A": Decimal(10), "B": Decimal(7)}, NOW)
     split = CorporateAction("s", ActionKind.SPLIT, "A", date.fromisoformat(ex_date), new=Decimal(2))
@@ -138,7 +140,7 @@ def test_a_split_divides_a_close_from_before_it_alone(store: Store, ex_date: str
     assert Closes(store).prices == closes.prices == {"A": Decimal(price), "B": Decimal(7)}
 
 
-def test_a_dividend_in_cash_leaves_a_close_as_it_is(store: Store) -> None:
+def test_cash_dividend_does_not_change_closes(store: Store) -> None:
     closes = Closes(store)
     closes.record("2024-01-08", {"A": Decimal(10)}, NOW)
     paid = CorporateAction("d", ActionKind.CASH_DIVIDEND, "A", date(2024, 1, 9), cash=Decimal(1))

@@ -1,4 +1,4 @@
-"""A machine whose clock is set, or which sleeps. The daemon's own loop runs, on a simulated market."""
+"""Host clock steps and suspends: the daemon loop on a simulated market."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from finrl_pod.paper.journal import schema
 from tests.paper.factories import SimulatedDaemon, own_orders
 
 DAY = date(2024, 1, 9)  # the first orders fill here
-OPENS = datetime(2024, 1, 9, 14, 0, tzinfo=UTC)  # half an hour before the exchange
+DECISION_TIME = datetime(2024, 1, 9, 14, 0, tzinfo=UTC)  # 30 minutes before the exchange opens
 
 
-def test_a_machine_that_slept_decides_in_time_after_it_woke(tmp_path: Path) -> None:
+def test_suspended_host_decides_on_time_after_resuming(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.host.sleeps.append((OPENS - timedelta(hours=10), 9.5 * 3600))
+    sim.host.sleeps.append((DECISION_TIME - timedelta(hours=10), 9.5 * 3600))
     sim.day(DAY)
-    decided = sim.store.rows(schema.decisions)[0]
-    assert (decided.bar, decided.outcome) == ("2024-01-08", "orders")
-    assert abs(datetime.fromisoformat(decided.at) - OPENS) < timedelta(minutes=11)
+    decision = sim.store.rows(schema.decisions)[0]
+    assert (decision.bar, decision.outcome) == ("2024-01-08", "orders")
+    assert abs(datetime.fromisoformat(decision.at) - DECISION_TIME) < timedelta(minutes=11)
     assert len(own_orders(sim)) == 2
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 @pytest.mark.parametrize("minutes", [-120, 20, 120])
-def test_a_clock_that_was_set_while_waiting_is_not_believed(tmp_path: Path, minutes: int) -> None:
+def test_clock_step_while_waiting_does_not_move_the_decision(tmp_path: Path, minutes: int) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.clock.sleep((OPENS - timedelta(hours=3) - sim.clock.now()).total_seconds())
-    sim.host.steps.append((OPENS - timedelta(hours=2), timedelta(minutes=minutes)))
+    sim.clock.sleep((DECISION_TIME - timedelta(hours=3) - sim.clock.now()).total_seconds())
+    sim.host.steps.append((DECISION_TIME - timedelta(hours=2), timedelta(minutes=minutes)))
     sim.day(DAY)
-    decided = sim.store.rows(schema.decisions)[0]
-    assert (decided.bar, decided.outcome) == ("2024-01-08", "orders")
-    assert abs(datetime.fromisoformat(decided.at) - OPENS) < timedelta(minutes=11)
-    assert OPENS <= min(o.submitted_at for o in own_orders(sim)) < OPENS + timedelta(minutes=11)
-    told = [message for _, kind, message in sim.alerts if kind == "clock"]
-    assert len(told) == 1
-    sim.check_agreement()
+    decision = sim.store.rows(schema.decisions)[0]
+    assert (decision.bar, decision.outcome) == ("2024-01-08", "orders")
+    assert abs(datetime.fromisoformat(decision.at) - DECISION_TIME) < timedelta(minutes=11)
+    assert DECISION_TIME <= min(o.submitted_at for o in own_orders(sim)) < DECISION_TIME + timedelta(minutes=11)
+    alerts = [message for _, kind, message in sim.alerts if kind == "clock"]
+    assert len(alerts) == 1
+    sim.assert_journal_matches_broker()
 
 
-def test_the_brokers_clock_is_asked_for_before_each_round(tmp_path: Path) -> None:
+def test_broker_clock_is_queried_before_each_cycle(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.clock.sleep((OPENS - timedelta(hours=1) - sim.clock.now()).total_seconds())
-    sim.run_to(OPENS + timedelta(minutes=5))
+    sim.clock.sleep((DECISION_TIME - timedelta(hours=1) - sim.clock.now()).total_seconds())
+    sim.run_to(DECISION_TIME + timedelta(minutes=5))
     assert sim.store.count(schema.decisions) == 1
-    assert sim.broker.called("clock") == 2  # at its start and before the round
+    assert sim.broker.called("clock") == 2  # at startup and before the cycle

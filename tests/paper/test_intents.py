@@ -1,4 +1,4 @@
-"""Names of orders."""
+"""Client order ids."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ parts = st.tuples(
 )  # fmt: skip
 
 
-def test_a_name_can_be_read() -> None:
+def test_client_order_id_round_trip() -> None:
     assert client_order_id("demo", "2024-01-05", "AAPL", Side.BUY, 0) == "fp1.demo.20240105.AAPL.b0"
 
 
 @given(parts)
-def test_names_fit_every_broker(part: tuple[str, str, str, Side, int]) -> None:
+def test_client_order_ids_satisfy_broker_limits(part: tuple[str, str, str, Side, int]) -> None:
     name = client_order_id(*part)
     assert len(name) <= CLIENT_ORDER_ID_MAX
     assert re.fullmatch(r"[A-Za-z0-9.]+", name)
@@ -30,18 +30,18 @@ def test_names_fit_every_broker(part: tuple[str, str, str, Side, int]) -> None:
 
 
 @given(parts, parts)
-def test_different_parts_have_different_names(
+def test_different_parts_give_different_ids(
     a: tuple[str, str, str, Side, int], b: tuple[str, str, str, Side, int]
 ) -> None:
     assert (client_order_id(*a) == client_order_id(*b)) == (a == b)
 
 
-def test_a_name_is_the_same_on_every_machine() -> None:
+def test_client_order_id_is_the_same_on_every_machine() -> None:
     name = client_order_id("my paper run", "2024-01-05", "BRK.B", Side.SELL, 3)
-    assert name == "fp1.5b3b00ca48.20240105.0907abf5bc.s3"  # as sha256sum has it
+    assert name == "fp1.5b3b00ca48.20240105.0907abf5bc.s3"  # checked with sha256sum
 
 
-def test_orders_of_others_are_not_ours() -> None:
+def test_external_order_ids_are_not_recognised() -> None:
     assert not is_run_order_id("fp1.demo2.20240105.A.b0", "demo")
     assert not is_run_order_id("8c7ddc0e-1f60-4f4c-a4c8-f0ef6a2b40ab", "demo")
 

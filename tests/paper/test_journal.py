@@ -1,4 +1,4 @@
-"""The journal's file: only added to, of one account, of a known version, held by one daemon."""
+"""The journal file: append-only, bound to one account, versioned, and locked by one daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-def test_it_survives_a_power_cut_by_its_settings(path: Path) -> None:
+def test_durability_settings(path: Path) -> None:
     store = Store.create_or_open(path)
     with store.read() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
@@ -42,7 +42,7 @@ def test_it_survives_a_power_cut_by_its_settings(path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", sorted(schema.metadata.tables))
-def test_no_row_is_ever_changed_or_removed(path: Path, table: str) -> None:
+def test_rows_cannot_be_updated_or_deleted(path: Path, table: str) -> None:
     Store.create_or_open(path).close()
     with sqlite3.connect(path) as connection:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
@@ -52,7 +52,7 @@ def test_no_row_is_ever_changed_or_removed(path: Path, table: str) -> None:
                 connection.execute(change)
 
 
-def test_a_journal_of_another_account_is_refused(path: Path) -> None:
+def test_journal_of_another_account_is_refused(path: Path) -> None:
     store = Store.create_or_open(path)
     store.bind("account", "PA1")
     store.bind("account", "PA1")
@@ -61,7 +61,7 @@ def test_a_journal_of_another_account_is_refused(path: Path) -> None:
     store.close()
 
 
-def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
+def test_newer_journal_version_is_refused_and_unchanged(path: Path) -> None:
     Store.create_or_open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -69,7 +69,7 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
         Store.create_or_open(path)
 
 
-def test_an_older_journal_is_brought_up_to_date_with_its_rows(path: Path) -> None:
+def test_older_journal_is_migrated_with_its_rows(path: Path) -> None:
     def second(connection: Connection) -> None:
         connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
 
@@ -83,7 +83,7 @@ def test_an_older_journal_is_brought_up_to_date_with_its_rows(path: Path) -> Non
     store.close()
 
 
-def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its_rows(path: Path) -> None:
+def test_migration_from_version_1_adds_the_command_source_and_keeps_rows(path: Path) -> None:
     first = text("CREATE TABLE commands (id INTEGER PRIMARY KEY, at TEXT NOT NULL, name TEXT, arguments TEXT)")
     Store.create_or_open(path, (lambda connection: connection.execute(first),)).close()  # type: ignore[arg-type, return-value]
     with sqlite3.connect(path) as connection:
@@ -100,7 +100,7 @@ def test_a_journal_of_the_first_version_learns_who_gives_a_command_and_keeps_its
     store.close()
 
 
-def test_a_journal_of_the_second_version_learns_the_last_closes_from_its_decisions(path: Path) -> None:
+def test_migration_from_version_2_fills_closes_from_decisions(path: Path) -> None:
     Store.create_or_open(path).close()
     seen = [("01-02", {"closes": {"A": "10.5", "B": "7"}}), ("01-03", {"closes": {"A": "11.25"}}), ("01-04", {})]
     with sqlite3.connect(path) as connection:
@@ -119,7 +119,7 @@ def test_a_journal_of_the_second_version_learns_the_last_closes_from_its_decisio
     store.close()
 
 
-def test_a_journal_of_version_4_is_migrated_with_its_rows(path: Path) -> None:
+def test_migration_from_version_4_keeps_rows(path: Path) -> None:
     """The dump was written by the release before version 5."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript((Path(__file__).parent / "data" / "journal_v4.sql").read_text())
@@ -148,14 +148,14 @@ def schema_tables(tables: set[str]) -> list[str]:
     return sorted(name for name in tables if not name.startswith("sqlite_"))
 
 
-def test_the_version_is_the_number_of_migrations() -> None:
+def test_version_equals_the_number_of_migrations() -> None:
     assert len(schema.MIGRATIONS) == VERSION
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
+def test_failed_migration_changes_nothing(path: Path) -> None:
     def broken(connection: Connection) -> None:
         connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
-        connection.execute(text("this is no SQL"))
+        connection.execute(text("this is not SQL"))
 
     Store.create_or_open(path).close()
     with pytest.raises(JournalError):
@@ -165,21 +165,21 @@ def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 100, None], ids=["text", "another database"])
-def test_a_file_of_something_else_is_refused(path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [b"not a database" * 100, None], ids=["text", "another database"])
+def test_file_of_another_format_is_refused(path: Path, content: bytes | None) -> None:
     if content is not None:
         path.write_bytes(content)
     else:
         with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE cakes (name TEXT)")
+            connection.execute("CREATE TABLE other_table (name TEXT)")
     with pytest.raises(JournalError):
         Store.create_or_open(path)
 
 
 @pytest.mark.parametrize("version", [0, 1, 4])
-def test_somebody_s_database_is_not_touched(path: Path, version: int) -> None:
+def test_database_of_another_program_is_unchanged(path: Path, version: int) -> None:
     with contextlib.closing(sqlite3.connect(path)) as other:
-        other.executescript(f"CREATE TABLE cakes (name TEXT); PRAGMA user_version = {version};")
+        other.executescript(f"CREATE TABLE other_table (name TEXT); PRAGMA user_version = {version};")
     before = path.read_bytes()
     for opened in (Store.open, Store.create_or_open):
         with pytest.raises(JournalError, match="SQLite file of another program"):
@@ -188,14 +188,14 @@ def test_somebody_s_database_is_not_touched(path: Path, version: int) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_an_empty_file_is_no_journal_to_look_at(path: Path) -> None:
+def test_empty_file_is_refused(path: Path) -> None:
     path.touch()
     with pytest.raises(JournalError, match="is an empty file"):
         Store.open(path)
     assert path.stat().st_size == 0
 
 
-def test_a_transaction_is_there_as_a_whole_or_not_at_all(path: Path) -> None:
+def test_transactions_are_atomic(path: Path) -> None:
     store = Store.create_or_open(path)
 
     def half() -> None:
@@ -209,7 +209,7 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all(path: Path) -> None:
     store.close()
 
 
-def test_a_locked_journal_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_journal_raises_journal_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod.paper.journal.store.BUSY_SECONDS", 0.1)
     store = Store.create_or_open(path)
     with sqlite3.connect(path, isolation_level=None) as other:
@@ -219,7 +219,7 @@ def test_a_locked_journal_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -
     store.close()
 
 
-def test_a_full_disk_says_so_and_keeps_what_was_there(path: Path) -> None:
+def test_full_disk_raises_journal_error_and_keeps_rows(path: Path) -> None:
     store = Store.create_or_open(path)
     store.add(schema.alerts, NOW, level="info", kind="test", message="kept")
     with store.read() as connection:
@@ -240,14 +240,14 @@ def test_a_full_disk_says_so_and_keeps_what_was_there(path: Path) -> None:
     store.close()
 
 
-def test_a_time_without_a_zone_is_refused(path: Path) -> None:
+def test_naive_datetime_is_refused(path: Path) -> None:
     store = Store.create_or_open(path)
     with pytest.raises(ValueError, match="need a time zone"):
-        store.add(schema.alerts, NOW.replace(tzinfo=None), level="info", kind="test", message="when?")
+        store.add(schema.alerts, NOW.replace(tzinfo=None), level="info", kind="test", message="test")
     store.close()
 
 
-def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path) -> None:
+def test_journal_lock_is_exclusive_and_released_by_a_kill(path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom finrl_pod.paper.journal.store import JournalLock\n"
         "with JournalLock(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
@@ -265,12 +265,12 @@ def test_two_daemons_do_not_share_a_journal_and_a_killed_one_lets_go(path: Path)
         pass
 
 
-def test_without_a_journal_there_is_nothing_to_show(path: Path) -> None:
+def test_missing_journal_is_refused(path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
         Store.open(path)
 
 
-def test_a_row_that_must_not_be_written_is_no_fault_of_the_file(tmp_path: Path) -> None:
+def test_constraint_violation_is_not_reported_as_a_damaged_file(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     store.add(schema.cursors, NOW, name="fills", value="1")
     with pytest.raises(JournalError, match=r"constraint failed.*file is intact.*report"):

@@ -1,4 +1,4 @@
-"""Limits that are met, commands that are given, and ends. The daemon's own loop runs, on a simulated market."""
+"""Risk limits, commands and shutdown: the daemon loop on a simulated market."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from finrl_pod.paper.records import (
     TimeInForce,
 )
 from finrl_pod.paper.settings import RiskSettings
-from tests.paper.factories import SimulatedDaemon, config, first, own_orders
+from tests.paper.factories import SimulatedDaemon, config, for_first_calls, own_orders
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 
 
-def test_a_loss_beyond_the_limit_leaves_reducing_orders_only_until_resumed(tmp_path: Path) -> None:
+def test_loss_beyond_the_limit_allows_only_reducing_orders_until_resume(tmp_path: Path) -> None:
     limits = RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.001, drawdown=0.9)
     sim = SimulatedDaemon(tmp_path, config(risk=limits))
     sim.day(date(2024, 1, 25))
     assert sim.daemon._c.risk.state is RiskState.REDUCING
     since = next(row.at for row in sim.store.rows(schema.risk_states))
     later = [i for i in sim.intents() if i.at > since]
-    assert {sim.state_of(i) for i in later if i.side == "buy"} == {"withheld"}
-    assert {sim.state_of(i) for i in later if i.side == "sell"} <= {"done"}
+    assert {sim.intent_state(i) for i in later if i.side == "buy"} == {"withheld"}
+    assert {sim.intent_state(i) for i in later if i.side == "sell"} <= {"done"}
     sim.restart()
     assert sim.daemon._c.risk.state is RiskState.REDUCING
     enqueue(sim.store, CommandName.RESUME, sim.clock.now())
     sim.clock.sleep(3600)
     sim.daemon.step()
     assert sim.daemon._c.risk.state is RiskState.ACTIVE
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_a_halt_given_while_down_holds_at_the_next_start_and_survives_it(tmp_path: Path) -> None:
+def test_halt_issued_while_stopped_applies_after_restarts(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
     sent = sim.broker.called("submit")
@@ -60,21 +60,21 @@ def test_a_halt_given_while_down_holds_at_the_next_start_and_survives_it(tmp_pat
     assert sim.broker.called("submit") == sent
 
 
-def test_a_halt_works_while_the_loop_waits_in_the_middle_of_sending(tmp_path: Path) -> None:
+def test_halt_applies_while_orders_are_being_sent(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
-    def slow(true: Any, request: Any) -> Any:
+    def halt_and_time_out(original: Any, request: Any) -> Any:
         enqueue(sim.store, CommandName.HALT, sim.clock.now())
         return Ambiguous("timeout")
 
-    sim.broker.overrides["submit"] = first(1, slow)
+    sim.broker.overrides["submit"] = for_first_calls(1, halt_and_time_out)
     sim.day(DAY)
     assert sim.daemon._c.risk.state is RiskState.HALTED
     assert sim.broker.called("submit") == 1
     assert not own_orders(sim)
 
 
-def test_flatten_sells_own_shares_alone_and_nothing_is_bought_after(tmp_path: Path) -> None:
+def test_flatten_sells_only_own_shares_and_stops_buying(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.account._shares["BB"] = Decimal(7)
     sim.day(DAY, hour=15)
@@ -85,26 +85,26 @@ def test_flatten_sells_own_shares_alone_and_nothing_is_bought_after(tmp_path: Pa
     assert not any(sim.daemon.trader.positions.values())
     sim.day(date(2024, 1, 12))
     assert {p.symbol: p.quantity for p in sim.account.positions()} == {"BB": Decimal(7)}
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_stopping_cancels_own_orders_and_leaves_foreign_ones(tmp_path: Path) -> None:
+def test_stop_cancels_only_own_orders(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
-    sim.account.submit(OrderRequest("by-hand", "CC", Side.BUY, Decimal(1), TimeInForce.CLS))
+    sim.account.submit(OrderRequest("external", "CC", Side.BUY, Decimal(1), TimeInForce.CLS))
     sim.daemon.stop()
     sim.daemon.run()
     assert {o.status for o in own_orders(sim)} == {OrderStatus.CANCELED}
-    assert sim.account.order_by_client_id("by-hand").live  # type: ignore[union-attr]
-    sim.check_agreement()
+    assert sim.account.order_by_client_id("external").live  # type: ignore[union-attr]
+    sim.assert_journal_matches_broker()
 
 
-def test_a_stop_while_orders_are_sent_keeps_back_the_rest(tmp_path: Path) -> None:
+def test_stop_while_sending_withholds_the_remaining_orders(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
-    def stop(true: Any, request: Any) -> Any:
+    def stop(original: Any, request: Any) -> Any:
         sim.daemon.stop()
-        return true(request)
+        return original(request)
 
     sim.broker.overrides["submit"] = stop
     sim.day(DAY)
@@ -112,14 +112,16 @@ def test_a_stop_while_orders_are_sent_keeps_back_the_rest(tmp_path: Path) -> Non
     assert [o.status for o in own_orders(sim)] == [OrderStatus.CANCELED]
 
 
-@pytest.mark.parametrize("times", [1, 1000], ids=["once", "in the cancelling too"])
-def test_an_unexpected_error_ends_the_daemon_and_cancels_own_orders(
+@pytest.mark.parametrize("times", [1, 1000], ids=["once", "during cancellation too"])
+def test_unexpected_error_stops_the_daemon_and_cancels_own_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     orders = sim.daemon._c.orders
-    monkeypatch.setattr(orders, "read_stream", functools.partial(first(times, lambda true: 1 // 0), orders.read_stream))
+    monkeypatch.setattr(
+        orders, "read_stream", functools.partial(for_first_calls(times, lambda original: 1 // 0), orders.read_stream)
+    )
     with pytest.raises(DaemonError, match="ZeroDivisionError") as failed:
         sim.day(DAY)
     assert failed.value.exit_code == 1
@@ -128,21 +130,19 @@ def test_an_unexpected_error_ends_the_daemon_and_cancels_own_orders(
     assert "failed" in sim.alert_kinds()
 
 
-def test_a_folder_of_runs_that_cannot_be_read_just_now_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporarily_unreadable_runs_folder_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedDaemon(tmp_path)
 
-    def locked(true: Any) -> Any:
-        raise PermissionError(13, "Permission denied", "runs/mine")
+    def locked(original: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "runs/example")
 
-    monkeypatch.setattr(sim.source, "current", functools.partial(first(3, locked), sim.source.current))
+    monkeypatch.setattr(sim.source, "current", functools.partial(for_first_calls(3, locked), sim.source.current))
     sim.day(DAY)
     assert any("Permission denied" in message for _, kind, message in sim.alerts if kind == "unavailable")
     assert len(own_orders(sim)) == 2
 
 
-def test_a_stop_by_command_is_answered_and_does_not_stop_the_next_start(tmp_path: Path) -> None:
+def test_stop_command_is_acknowledged_and_does_not_affect_the_next_start(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     number = enqueue(sim.store, CommandName.STOP, sim.clock.now())
@@ -154,7 +154,7 @@ def test_a_stop_by_command_is_answered_and_does_not_stop_the_next_start(tmp_path
     assert len(own_orders(sim)) > 2
 
 
-def test_a_journal_that_cannot_be_written_stops_everything_and_cancels_what_is_live(
+def test_unwritable_journal_stops_the_daemon_and_cancels_live_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = SimulatedDaemon(tmp_path)
@@ -167,7 +167,7 @@ def test_a_journal_that_cannot_be_written_stops_everything_and_cancels_what_is_l
     monkeypatch.setattr(Store, "write", full)
     number = len([name for name, _ in sim.broker.calls if name == "cancel"])
     with pytest.raises(JournalError):
-        sim.daemon._c.alert("warning", "test", "something to write")
+        sim.daemon._c.alert("warning", "test", "test alert")
     monkeypatch.setattr(sim.daemon._c.orders, "read_stream", lambda: full(sim.store))
     with pytest.raises(JournalError):
         sim.daemon.run()
@@ -176,7 +176,7 @@ def test_a_journal_that_cannot_be_written_stops_everything_and_cancels_what_is_l
     assert sim.broker.called("submit") == sent
 
 
-def test_an_order_that_vanishes_halts(tmp_path: Path) -> None:
+def test_vanished_order_halts(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
     sim.account._orders.clear()
@@ -190,20 +190,22 @@ def test_an_order_that_vanishes_halts(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.open
 
 
-def test_a_wrong_host_clock_is_alerted_and_the_brokers_is_used(tmp_path: Path) -> None:
+def test_wrong_host_clock_is_alerted_and_the_broker_clock_is_used(tmp_path: Path) -> None:
     import dataclasses
 
     sim = SimulatedDaemon(tmp_path)
-    sim.broker.overrides["clock"] = lambda true: dataclasses.replace(true(), now=sim.clock.now() + timedelta(minutes=5))
+    sim.broker.overrides["clock"] = lambda original: dataclasses.replace(
+        original(), now=sim.clock.now() + timedelta(minutes=5)
+    )
     sim.day(DAY)
     assert "clock" in sim.alert_kinds()
-    decided = sim.store.rows(schema.decisions)[0]
-    assert datetime.fromisoformat(decided.at) - timedelta(minutes=5) < datetime(2024, 1, 9, 14, 0, tzinfo=UTC)
+    decision = sim.store.rows(schema.decisions)[0]
+    assert datetime.fromisoformat(decision.at) - timedelta(minutes=5) < datetime(2024, 1, 9, 14, 0, tzinfo=UTC)
 
 
-def test_confirmed_without_an_order_is_settled_by_asking(tmp_path: Path) -> None:
+def test_confirmation_without_an_order_is_resolved_by_a_query(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.broker.overrides["submit"] = lambda true, request: (true(request), Confirmed())[1]
+    sim.broker.overrides["submit"] = lambda original, request: (original(request), Confirmed())[1]
     sim.day(DAY)
-    assert all(sim.state_of(i) == "done" for i in sim.intents())
-    sim.check_agreement()
+    assert all(sim.intent_state(i) == "done" for i in sim.intents())
+    sim.assert_journal_matches_broker()

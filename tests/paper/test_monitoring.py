@@ -1,4 +1,4 @@
-"""What is seen from outside: masked logs, signed alerts, a heartbeat that goes stale, health and metrics."""
+"""Monitoring: masked logs, signed alerts, heartbeat, health and metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRETS = {
 }
 
 
-def test_no_secret_is_logged_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_masked_anywhere_in_a_log_record(capsys: pytest.CaptureFixture[str]) -> None:
     log = open_log(SECRETS)
     log.warning("refused with s3cr3tvalue", url="https://x/?k=PKABCDEF", more={"a": ["hush-hush", 1]})
     line = capsys.readouterr().err
@@ -39,7 +39,7 @@ def test_no_secret_is_logged_wherever_it_stands(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
-def test_a_log_that_nobody_takes_any_more_raises_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_closed_log_stream_raises_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
             raise error
@@ -48,15 +48,15 @@ def test_a_log_that_nobody_takes_any_more_raises_nothing(monkeypatch: pytest.Mon
     open_log({}).critical("alert", kind="test")
 
 
-def test_a_webhook_gets_a_signed_alert_without_secrets(httpserver: HTTPServer) -> None:
+def test_webhook_receives_signed_alerts_without_secrets(httpserver: HTTPServer) -> None:
     seen: list[Request] = []
 
-    def take(request: Request) -> Response:
+    def receive(request: Request) -> Response:
         request.get_data()
         seen.append(request)
         return Response(status=204)
 
-    httpserver.expect_request("/alerts", method="POST").respond_with_handler(take)
+    httpserver.expect_request("/alerts", method="POST").respond_with_handler(receive)
     alerts = Alerts(httpserver.url_for("/alerts"), open_log(SECRETS), SECRETS)
     alerts.send("critical", "keys", "the key PKABCDEF was refused")
     alerts.close()
@@ -68,7 +68,7 @@ def test_a_webhook_gets_a_signed_alert_without_secrets(httpserver: HTTPServer) -
     assert seen[0].headers["X-Finrl-Pod-Signature"] == f"sha256={expected}"
 
 
-def test_a_webhook_that_redirects_is_not_followed(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_webhook_redirects_are_not_followed(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     httpserver.expect_request("/a").respond_with_response(Response(status=302, headers={"Location": "/b"}))
     alerts = Alerts(httpserver.url_for("/a"), open_log(SECRETS), SECRETS)
     alerts.send("info", "test", "hello")
@@ -77,27 +77,27 @@ def test_a_webhook_that_redirects_is_not_followed(httpserver: HTTPServer, capsys
     assert "alert not delivered" in capsys.readouterr().err
 
 
-def test_an_undeliverable_alert_does_not_block(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        alerts = Alerts(f"http://127.0.0.1:{taken.getsockname()[1]}/", open_log(SECRETS), SECRETS)
-        began = time.monotonic()
+def test_undeliverable_alert_does_not_block(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as unused:  # bound, but not listening
+        unused.bind(("127.0.0.1", 0))
+        alerts = Alerts(f"http://127.0.0.1:{unused.getsockname()[1]}/", open_log(SECRETS), SECRETS)
+        start = time.monotonic()
         alerts.send("warning", "test", "hello")
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - start < 1.0
         alerts.close()
     assert "alert not delivered" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("url", "environment", "words"),
+    ("url", "environment", "expected_message"),
     [("http://example.org/x", SECRETS, "must be"), ("https://example.org/x", {}, "FINRL_POD_WEBHOOK_SECRET")],
 )
-def test_a_webhook_that_could_leak_or_cannot_sign_is_refused(url: str, environment: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_insecure_or_unsigned_webhook_is_refused(url: str, environment: dict[str, str], expected_message: str) -> None:
+    with pytest.raises(ConfigError, match=expected_message):
         Alerts(url, open_log({}), environment)
 
 
-def test_a_loop_that_stalls_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_loop_is_reported_as_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "deep" / "heartbeat.json"
     heart = Heartbeat(file)
     assert not heart.alive
@@ -121,7 +121,7 @@ def test_a_loop_that_stalls_is_seen_from_outside(tmp_path: Path, monkeypatch: py
         server.close()
 
 
-def test_systemd_hears_every_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified_of_every_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)

@@ -1,4 +1,4 @@
-"""The state of an order, driven by random histories of a broker that are told late, twice and out of order."""
+"""Order state under random broker histories reported late, twice and out of order."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def fill(quantity: int, cumulative: int, price: str = "10", name: str = "") -> F
 
 @dataclass(frozen=True)
 class History:
-    """What really happened at the broker: fills in order and how it ended, and everything it could tell of it."""
+    """Fills of an order at the broker in order, and every state that the broker may report."""
 
     fills: tuple[Fill, ...]
     orders: tuple[Order, ...]
 
     @property
-    def truth(self) -> Order:
+    def final(self) -> Order:
         return self.orders[-1]
 
 
@@ -82,27 +82,27 @@ def histories(draw: st.DrawFn) -> History:
     return History(tuple(fills), tuple(orders))
 
 
-def applied(changes: list[Change]) -> tuple[OrderView, Decimal, Decimal]:
-    """The last view, and quantity and value of everything that was booked on the way."""
+def booked_totals(changes: list[Change]) -> tuple[OrderView, Decimal, Decimal]:
+    """Return the last view, and the total quantity and value of the fills booked by `changes`."""
     quantity = sum((b.quantity for c in changes for b in c.fills), Decimal(0))
     value = sum((b.quantity * b.price for c in changes for b in c.fills), Decimal(0))
     return changes[-1].view, quantity, value
 
 
 @given(histories(), st.data())
-def test_reports_in_any_order_and_number_book_the_brokers_fills(history: History, data: st.DataObject) -> None:
+def test_reports_in_any_order_book_exactly_the_broker_fills(history: History, data: st.DataObject) -> None:
     messages: list[Fill | Order] = [*history.fills, *history.orders]
-    told = data.draw(st.lists(st.sampled_from(messages), max_size=20))
+    reports = data.draw(st.lists(st.sampled_from(messages), max_size=20))
     start = data.draw(
         st.sampled_from([view(), mark_unknown(view()).view, mark_refused(view()).view, mark_lost(view()).view])
     )
     changes, seen_end = [Change(start)], False
-    for message in told:
+    for message in reports:
         now = changes[-1].view
         change = (
             apply_fill(now, message) if isinstance(message, Fill) else apply_order(now, message, authoritative=False)
         )
-        # what was booked stays booked, an order that ended stays ended, and nothing exceeds what was asked
+        # Fills are never undone, an ended order stays ended, and fills never exceed the ordered quantity.
         assert change.view.filled >= now.filled
         assert change.view.filled <= QUANTITY
         assert not (now.state is OrderState.ENDED and change.view.state is not OrderState.ENDED)
@@ -110,54 +110,54 @@ def test_reports_in_any_order_and_number_book_the_brokers_fills(history: History
         seen_end |= isinstance(message, Order) and message.status.terminal
         if change.view.filled < QUANTITY and not seen_end:
             assert change.view.state is not OrderState.ENDED
-    # then the daemon asks: first every execution, oldest first, then the order itself
+    # The daemon then queries the executions, oldest first, and the order.
     for execution in history.fills:
         changes.append(apply_fill(changes[-1].view, execution))
-    changes.append(apply_order(changes[-1].view, history.truth, authoritative=True))
-    last, quantity, value = applied(changes)
-    assert quantity == last.filled == history.truth.filled_quantity
+    changes.append(apply_order(changes[-1].view, history.final, authoritative=True))
+    last, quantity, value = booked_totals(changes)
+    assert quantity == last.filled == history.final.filled_quantity
     assert value == last.value == sum((f.quantity * f.price for f in history.fills), Decimal(0))
     assert not last.stale
-    assert (last.state is OrderState.ENDED) == (history.truth.status.terminal or seen_end)
+    assert (last.state is OrderState.ENDED) == (history.final.status.terminal or seen_end)
 
 
 @given(histories(), st.data())
-def test_without_executions_the_orders_own_average_is_booked(history: History, data: st.DataObject) -> None:
-    """The list of executions may lag: the order tells quantity and value, and a late execution adds nothing."""
+def test_missing_executions_are_booked_from_the_order_average(history: History, data: st.DataObject) -> None:
+    """The list of executions may lag: the order's average price is booked, and late executions add nothing."""
     seen = data.draw(st.lists(st.sampled_from(history.orders), max_size=6))
     changes = [Change(view())]
     for message in seen:
         changes.append(apply_order(changes[-1].view, message, authoritative=True))
-    changes.append(apply_order(changes[-1].view, history.truth, authoritative=True))
+    changes.append(apply_order(changes[-1].view, history.final, authoritative=True))
     for execution in history.fills:
         changes.append(apply_fill(changes[-1].view, execution))
-    last, quantity, value = applied(changes)
-    assert quantity == last.filled == history.truth.filled_quantity
+    last, quantity, value = booked_totals(changes)
+    assert quantity == last.filled == history.final.filled_quantity
     expected = sum((f.quantity * f.price for f in history.fills), Decimal(0))
     assert abs(value - expected) < Decimal("1e-5")
 
 
-def test_a_fill_that_overlaps_what_was_booked_adds_the_rest_only() -> None:
+def test_overlapping_fill_books_only_the_new_quantity() -> None:
     booked = apply_order(view(), order(30, "10", OrderStatus.PARTIALLY_FILLED), authoritative=True).view
     change = apply_fill(booked, fill(50, 60, "11"))
     assert change.fills[0].quantity == 30
     assert change.view.filled == 60
 
 
-def test_a_fill_after_a_gap_is_not_booked_but_asked_about() -> None:
+def test_fill_after_a_gap_is_not_booked_but_queried() -> None:
     change = apply_fill(view(), fill(10, 60))
     assert not change.fills
     assert change.view.stale
 
 
-def test_a_fill_before_the_answer_to_the_order_is_accepted() -> None:
+def test_fill_before_the_order_response_is_booked() -> None:
     early = apply_fill(view(), fill(40, 40)).view
     assert early.state is OrderState.WORKING
     late = apply_order(early, order(), authoritative=False).view
     assert (late.filled, late.state) == (Decimal(40), OrderState.WORKING)
 
 
-def test_a_fill_of_a_cancelled_order_is_booked_and_does_not_bring_it_back() -> None:
+def test_fill_of_a_cancelled_order_is_booked_and_the_order_stays_ended() -> None:
     ended = apply_order(view(), order(status=OrderStatus.CANCELED), authoritative=True).view
     change = apply_fill(ended, fill(40, 40))
     assert change.view.filled == 40
@@ -165,7 +165,7 @@ def test_a_fill_of_a_cancelled_order_is_booked_and_does_not_bring_it_back() -> N
     assert change.view.status is OrderStatus.CANCELED
 
 
-def test_a_lost_order_still_accepts_fills() -> None:
+def test_lost_order_accepts_fills() -> None:
     lost = mark_lost(mark_unknown(view()).view).view
     assert lost.state is OrderState.LOST
     assert not lost.state.may_fill
@@ -174,31 +174,31 @@ def test_a_lost_order_still_accepts_fills() -> None:
     assert change.fills[0].quantity == 100
 
 
-def test_a_late_refusal_does_not_undo_what_was_seen() -> None:
+def test_late_rejection_does_not_undo_earlier_reports() -> None:
     working = apply_order(view(), order(), authoritative=False).view
     assert mark_refused(working).view is working
     assert mark_unknown(working).view is working
 
 
-def test_an_order_of_another_symbol_under_our_name_is_not_booked() -> None:
+def test_order_of_another_symbol_with_our_client_id_is_not_booked() -> None:
     change = apply_order(view(), order(10, "10", OrderStatus.FILLED, symbol="B"), authoritative=True)
     assert not change.fills
     assert "none of its fills were recorded" in change.warnings[0]
 
 
-def test_an_overfill_is_booked_and_reported() -> None:
+def test_overfill_is_booked_and_reported() -> None:
     change = apply_fill(view(), fill(120, 120))
     assert change.view.filled == 120
     assert "overfilled: 120 shares of 100" in change.warnings[0]
 
 
-def test_an_unknown_status_counts_as_live_and_is_reported() -> None:
+def test_unknown_status_counts_as_live_and_is_reported() -> None:
     change = apply_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), authoritative=True)
     assert change.view.state is OrderState.WORKING
     assert "'quarantined'" in change.warnings[0]
 
 
-def test_only_the_broker_ends_an_order_that_we_cancel() -> None:
+def test_cancel_request_alone_does_not_end_an_order() -> None:
     asked = mark_cancel_requested(apply_order(view(), order(), authoritative=True).view).view
     assert asked.cancel_requested
     assert asked.state is OrderState.WORKING

@@ -1,4 +1,4 @@
-"""Looking at a journal: in one view, without a lock, and without changing anything."""
+"""Reading a journal: consistent snapshots without locks or changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.parent.iterdir()}
 
 
-def test_after_a_clean_end_nothing_is_changed_and_no_file_made(path: Path) -> None:
+def test_reading_after_a_clean_shutdown_changes_no_files(path: Path) -> None:
     store = Store.create_or_open(path)
     write(store, "one")
     store.close()
@@ -47,7 +47,7 @@ def test_after_a_clean_end_nothing_is_changed_and_no_file_made(path: Path) -> No
     assert folder(path) == before
 
 
-def test_beside_an_open_journal_the_newest_rows_are_seen_and_the_file_stays(path: Path) -> None:
+def test_newest_rows_are_readable_while_the_journal_is_open(path: Path) -> None:
     store = Store.create_or_open(path)
     write(store, "one")
     assert read_journal(path, messages) == ["one"]
@@ -58,7 +58,7 @@ def test_beside_an_open_journal_the_newest_rows_are_seen_and_the_file_stays(path
     store.close()
 
 
-def test_after_a_kill_what_was_committed_is_there(path: Path) -> None:
+def test_committed_rows_are_readable_after_a_kill(path: Path) -> None:
     code = (
         "import sys, os, pathlib\nfrom datetime import UTC, datetime\nfrom finrl_pod.paper.journal import schema\n"
         "from finrl_pod.paper.journal.store import Store\n"
@@ -70,75 +70,75 @@ def test_after_a_kill_what_was_committed_is_there(path: Path) -> None:
     assert read_journal(path, messages) == ["kept"]
 
 
-def test_a_reader_holds_up_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_does_not_block_a_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod.paper.journal.store.BUSY_SECONDS", 0.05)
     store = Store.create_or_open(path)
     write(store, "one")
 
-    def look(connection: sqlite3.Connection) -> list[str]:
+    def read(connection: sqlite3.Connection) -> list[str]:
         before = messages(connection)
-        write(store, "two")  # would raise JournalError if the reader's view locked the file
-        assert messages(connection) == before  # and the view stays as it is
+        write(store, "two")  # would raise JournalError if the reader locked the file
+        assert messages(connection) == before  # the reader's snapshot does not change
         return before
 
-    assert read_journal(path, look) == ["one"]
+    assert read_journal(path, read) == ["one"]
     assert read_journal(path, messages) == ["one", "two"]
     store.close()
 
 
-def test_a_look_is_repeated_when_somebody_began_to_write_meanwhile(path: Path) -> None:
+def test_read_is_repeated_after_a_concurrent_write(path: Path) -> None:
     store = Store.create_or_open(path)
     write(store, "one")
     store.close()
-    looks: list[list[str]] = []
+    reads: list[list[str]] = []
 
-    def look(connection: sqlite3.Connection) -> list[str]:
-        looks.append(messages(connection))
-        if len(looks) == 1:
+    def read(connection: sqlite3.Connection) -> list[str]:
+        reads.append(messages(connection))
+        if len(reads) == 1:
             other = Store.open(path)
             write(other, "two")
             other.close()
-        return looks[-1]
+        return reads[-1]
 
-    assert read_journal(path, look) == ["one", "two"]
-    assert looks == [["one"], ["one", "two"]]
+    assert read_journal(path, read) == ["one", "two"]
+    assert reads == [["one"], ["one", "two"]]
 
 
-def test_a_reader_cannot_write(path: Path) -> None:
+def test_reader_cannot_write(path: Path) -> None:
     Store.create_or_open(path).close()
     with pytest.raises(JournalError, match=r"readonly|read-only"):
         read_journal(path, lambda c: c.execute("INSERT INTO alerts VALUES (1, 'a', 'b', 'c', 'd')"))
     store = Store.open(path)
     with pytest.raises(JournalError, match=r"readonly|read-only"):
-        read_journal(path, lambda c: c.execute("CREATE TABLE cakes (name TEXT)"))
+        read_journal(path, lambda c: c.execute("CREATE TABLE other_table (name TEXT)"))
     store.close()
 
 
-@pytest.mark.parametrize(("version", "words"), [(0, "another program"), (1, "older version 1"), (99, "version 99")])
-def test_another_version_is_refused_in_a_sentence(path: Path, version: int, words: str) -> None:
+@pytest.mark.parametrize(("version", "expected"), [(0, "another program"), (1, "older version 1"), (99, "version 99")])
+def test_other_versions_are_refused(path: Path, version: int, expected: str) -> None:
     Store.create_or_open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(JournalError, match=words):
+    with pytest.raises(JournalError, match=expected):
         read_journal(path, messages)
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "cake"
+def test_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other"
     with pytest.raises(JournalError, match="there is no journal"):
         read_journal(file, messages)
-    file.write_bytes(b"no database at all" * 100)
+    file.write_bytes(b"not a database" * 100)
     with pytest.raises(JournalError, match="cannot be read"):
         read_journal(file, messages)
 
 
-def test_every_write_is_seen_as_a_change(path: Path) -> None:
+def test_file_signature_changes_with_every_write(path: Path) -> None:
     store = Store.create_or_open(path)
     seen = {file_signature(path)}
     for n in range(5):
         write(store, str(n))
-        os.utime(path)  # the file's own time says nothing in WAL mode
+        os.utime(path)  # in WAL mode, the database file's mtime does not change
         seen.add(file_signature(path))
     assert len(seen) == 6
     store.close()

@@ -1,4 +1,4 @@
-"""The records that pass between daemon and broker."""
+"""Records exchanged between daemon and broker."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 from finrl_pod.paper.records import ActionKind, CorporateAction, OrderStatus, Side
 
 
-def test_an_unknown_status_is_read_as_such_and_not_as_the_end_of_an_order() -> None:
+def test_unknown_status_is_not_terminal() -> None:
     assert OrderStatus.parse("quarantined") is OrderStatus.UNKNOWN
     assert not OrderStatus.UNKNOWN.terminal
 
 
 @pytest.mark.parametrize("word", ["filled", "canceled", "expired", "replaced", "rejected"])
-def test_ends_of_an_order(word: str) -> None:
+def test_terminal_statuses(word: str) -> None:
     assert OrderStatus.parse(word).terminal
 
 
-def test_done_for_day_is_not_the_end() -> None:
+def test_done_for_day_is_not_terminal() -> None:
     assert not OrderStatus.DONE_FOR_DAY.terminal
 
 
@@ -31,12 +31,12 @@ def test_sides() -> None:
     assert Side.BUY.opposite is Side.SELL
 
 
-def test_a_reverse_split_has_a_ratio_below_one() -> None:
+def test_reverse_split_ratio_is_below_one() -> None:
     action = CorporateAction("1", ActionKind.SPLIT, "A", date(2024, 1, 2), new=Decimal(1), old=Decimal(4))
     assert action.ratio == Decimal("0.25")
 
 
-def test_the_ports_need_no_heavy_module() -> None:
+def test_broker_port_imports_no_heavy_modules() -> None:
     code = (
         "import sys, finrl_pod.paper.brokers.port; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     )

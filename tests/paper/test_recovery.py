@@ -24,7 +24,7 @@ LAST = date(2024, 1, 11)
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the daemon catches it."""
+    """Simulates SIGKILL: a BaseException that the daemon does not catch."""
 
 
 class WriteKiller:
@@ -66,14 +66,14 @@ def run_with_restarts(
                 if killer is not None:
                     killer.at = -1
                 sim.restart()
-            trade_busy_days(sim) if killer is not None else sim.day(LAST)
+            trade_partial_fills_and_halts(sim) if killer is not None else sim.day(LAST)
             return killed
         except Killed:
             killed += 1
 
 
-def trade_busy_days(sim: SimulatedDaemon) -> None:
-    """Purchases that fill partially until the day ends, then sales and purchases whose remainder a halt cancels."""
+def trade_partial_fills_and_halts(sim: SimulatedDaemon) -> None:
+    """Trade buys that fill partially, then sales and buys whose remainder a halt cancels."""
     moment = datetime(2024, 1, 10, 14, 50, tzinfo=UTC)
     sim.run_to(moment)
     if not sim.store.rows(schema.commands):
@@ -102,7 +102,7 @@ def test_killed_at_every_write_trades_the_same_orders(
         counter = WriteKiller(patch)
         sim = busy_simulation(tmp_path / "undisturbed")
         run_with_restarts(sim, counter)
-        sim.check_agreement()
+        sim.assert_journal_matches_broker()
         undisturbed = trades(sim)
         sim.store.close()
     assert {name.rsplit(".")[-1][0] for name, *_ in undisturbed} == {"b", "s"}
@@ -115,7 +115,7 @@ def test_killed_at_every_write_trades_the_same_orders(
             killer = WriteKiller(patch)
             sim = busy_simulation(tmp_path / f"{at}")
             assert run_with_restarts(sim, killer, at, before=before) == 1
-            sim.check_agreement()
+            sim.assert_journal_matches_broker()
             assert trades(sim) == undisturbed, f"write {at}"
             sim.store.close()
 
@@ -152,17 +152,17 @@ def test_killed_at_every_write_of_a_flatten_completes_it(
     assert at > 3
 
 
-def test_killed_after_the_broker_accepted_an_order_sends_no_second_one(tmp_path: Path) -> None:
+def test_killed_after_acceptance_sends_no_second_order(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
 
-    def submit_then_kill(true: Any, request: Any) -> Any:
-        true(request)
+    def submit_then_kill(original: Any, request: Any) -> Any:
+        original(request)
         sim.broker.overrides.clear()
         raise Killed
 
     sim.broker.overrides["submit"] = submit_then_kill
     assert run_with_restarts(sim) == 1
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
     names = [o.client_order_id for o in sim.account.orders("all")]
     assert len(names) == len(set(names))
     adopted = [row for row in sim.store.rows(schema.order_events) if row.source == "lookup"]
@@ -173,7 +173,7 @@ def killed_before_submit(folder: Path) -> SimulatedDaemon:
     """Return a simulation whose daemon is killed just before it sends its first order."""
     sim = SimulatedDaemon(folder)
 
-    def kill(true: Any, request: Any) -> Any:
+    def kill(original: Any, request: Any) -> Any:
         sim.broker.overrides.clear()
         raise Killed
 
@@ -181,7 +181,7 @@ def killed_before_submit(folder: Path) -> SimulatedDaemon:
     return sim
 
 
-def left_unsent(folder: Path) -> SimulatedDaemon:
+def simulation_with_unsent_order(folder: Path) -> SimulatedDaemon:
     """Return a simulation whose daemon was killed with one order written but not sent."""
     sim = killed_before_submit(folder)
     with pytest.raises(Killed):
@@ -192,23 +192,23 @@ def left_unsent(folder: Path) -> SimulatedDaemon:
 def test_killed_before_the_request_sends_the_intent_once(tmp_path: Path) -> None:
     sim = killed_before_submit(tmp_path)
     assert run_with_restarts(sim) == 1
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
     assert "sent again under the same id" in {row.detail for row in sim.store.rows(schema.order_events)}
 
 
 def test_killed_before_the_request_and_restarted_too_late_expires_the_intent(tmp_path: Path) -> None:
-    sim = left_unsent(tmp_path)
+    sim = simulation_with_unsent_order(tmp_path)
     first = sim.intents()[0]
     sim.clock.sleep(3 * 3600)
     sim.restart()
     sim.day(LAST)
-    assert sim.state_of(first) == "expired"
+    assert sim.intent_state(first) == "expired"
     assert not [o for o in sim.account.orders("all") if first.bar.replace("-", "") in o.client_order_id]
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_an_unsent_order_waits_until_the_account_agrees(tmp_path: Path) -> None:
-    sim = left_unsent(tmp_path)
+def test_unsent_order_waits_until_the_account_is_reconciled(tmp_path: Path) -> None:
+    sim = simulation_with_unsent_order(tmp_path)
     sim.account._cash += 5_000
     sim.restart()
     sim.run_to(sim.clock.now() + timedelta(minutes=5))
@@ -216,27 +216,27 @@ def test_an_unsent_order_waits_until_the_account_agrees(tmp_path: Path) -> None:
     assert "mismatch" in sim.alert_kinds()
     enqueue(sim.store, CommandName.ACKNOWLEDGE, sim.clock.now())
     sim.day(date(2024, 1, 9))
-    assert {sim.state_of(i) for i in sim.intents()} == {"done"}
-    sim.check_agreement()
+    assert {sim.intent_state(i) for i in sim.intents()} == {"done"}
+    sim.assert_journal_matches_broker()
 
 
-def test_an_unsent_order_expires_after_its_deadline_while_the_account_differs(tmp_path: Path) -> None:
-    sim = left_unsent(tmp_path)
+def test_unsent_order_expires_if_the_account_is_not_reconciled_in_time(tmp_path: Path) -> None:
+    sim = simulation_with_unsent_order(tmp_path)
     sim.account._cash += 5_000
     sim.restart()
     sim.day(date(2024, 1, 9))
     assert sim.broker.called("submit") == 1
-    assert {sim.state_of(i) for i in sim.intents()} == {"expired"}
+    assert {sim.intent_state(i) for i in sim.intents()} == {"expired"}
 
 
 @pytest.mark.parametrize("state", [RiskState.REDUCING, RiskState.HALTED])
-def test_an_unsent_order_is_checked_against_the_limits_before_it_is_sent(tmp_path: Path, state: RiskState) -> None:
-    sim = left_unsent(tmp_path)
+def test_unsent_order_is_checked_against_risk_limits_before_sending(tmp_path: Path, state: RiskState) -> None:
+    sim = simulation_with_unsent_order(tmp_path)
     sim.restart()
     sim.daemon._c.risk.set(state, "while the daemon was down", sim.clock.now())
     sim.day(date(2024, 1, 9))
     assert sim.broker.called("submit") == 1
-    assert {sim.state_of(i) for i in sim.intents()} == {"withheld"}
+    assert {sim.intent_state(i) for i in sim.intents()} == {"withheld"}
 
 
 def test_decisions_missed_while_down_are_skipped_and_alerted(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_decisions_missed_while_down_are_skipped_and_alerted(tmp_path: Path) -> 
     missed = [row.bar for row in sim.store.rows(schema.decisions) if row.outcome == "missed"]
     assert missed == ["2024-01-09", "2024-01-10", "2024-01-11"]
     assert "missed" in sim.alert_kinds()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 def test_positions_held_before_the_first_start_are_external_and_never_traded(tmp_path: Path) -> None:
@@ -256,23 +256,23 @@ def test_positions_held_before_the_first_start_are_external_and_never_traded(tmp
     sim.account._shares["BB"] = Decimal(7)
     sim.day(LAST)
     assert sim.daemon._c.ledger.external_positions() == {"BB": Decimal(7)}
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
     assert all(Decimal(i.quantity) != 7 for i in sim.intents())
 
 
 def test_shares_bought_manually_become_external(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9), hour=12)
-    request = OrderRequest("by-hand", "CC", Side.BUY, Decimal(3), TimeInForce.OPG)
+    request = OrderRequest("external", "CC", Side.BUY, Decimal(3), TimeInForce.OPG)
     sim.account.submit(request)
     sim.day(LAST)
     assert sim.daemon._c.ledger.external_positions() == {"CC": Decimal(3)}
     assert not sim.daemon._c.reconciler.differences
-    assert sim.account.order_by_client_id("by-hand").status.value == "filled"  # type: ignore[union-attr]
+    assert sim.account.order_by_client_id("external").status.value == "filled"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("what", ["shares", "cash"])
-def test_a_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: str) -> None:
+def test_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: str) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
     if what == "shares":
@@ -289,14 +289,14 @@ def test_a_reset_account_is_not_traded_until_acknowledged(tmp_path: Path, what: 
     sim.day(date(2024, 1, 17))
     assert "1 differences acknowledged" in read_result(sim.store, number).message
     assert sim.broker.called("submit") > sent
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.run_to(datetime(2024, 1, 9, 14, 31, tzinfo=UTC))
     symbol, shares = next((s, q) for s, q in sim.daemon.trader.positions.items() if q)
-    sim.account.submit(OrderRequest("by-hand", symbol, Side.SELL, shares, TimeInForce.CLS))
+    sim.account.submit(OrderRequest("external", symbol, Side.SELL, shares, TimeInForce.CLS))
     sent, cash = sim.broker.called("submit"), sim.daemon.trader.cash
     sim.day(date(2024, 1, 10))
     sim.restart()
@@ -311,19 +311,19 @@ def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path
     sim.daemon.step()
     assert not read_result(sim.store, number).refused
     assert "1 differences acknowledged" in read_result(sim.store, number).message
-    sale = sim.account.order_by_client_id("by-hand")
+    sale = sim.account.order_by_client_id("external")
     assert sale is not None
     assert sale.filled_average_price is not None
     assert sim.daemon.trader.positions[symbol] == 0
     assert sim.daemon.trader.cash == cash + shares * sale.filled_average_price
     assert not sim.daemon._c.ledger.external_positions()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
     sim.restart()
     assert sim.daemon.trader.cash == cash + shares * sale.filled_average_price
     sim.day(date(2024, 1, 17))
     assert sim.broker.called("submit") > sent
     assert min(p.quantity for p in sim.account.positions()) > 0
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 def test_shares_removed_without_a_sale_add_no_cash(tmp_path: Path) -> None:
@@ -339,22 +339,22 @@ def test_shares_removed_without_a_sale_add_no_cash(tmp_path: Path) -> None:
     assert not sim.daemon._c.ledger.external_positions()
 
 
-def test_a_sale_of_shares_removed_since_the_decision_is_withheld(tmp_path: Path) -> None:
+def test_sale_of_shares_removed_since_the_decision_is_withheld(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9))
     removed: list[str] = []
 
-    def remove_shares(true: Any, symbols: Any) -> Any:
+    def remove_shares(original: Any, symbols: Any) -> Any:
         """Remove the shares to be sold; called between reconciliation and the orders."""
         if not removed:
             removed.extend(s for s, q in sim.account._shares.items() if q)
             for symbol in removed:
                 sim.account._shares[symbol] = Decimal(1)
-        return true(symbols)
+        return original(symbols)
 
     sim.broker.overrides["assets"] = remove_shares
     sim.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
     sales = [i for i in sim.intents() if i.side == "sell"]
     assert sales
-    assert {sim.state_of(i) for i in sales} == {"withheld"}
+    assert {sim.intent_state(i) for i in sales} == {"withheld"}
     assert any("but the account holds 1" in message for _, kind, message in sim.alerts if kind == "risk")

@@ -1,4 +1,4 @@
-"""The daemon on a past period and the backtest that sends the same orders: the same to the last decimal."""
+"""Replaying the daemon and backtesting the same orders give identical equity."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ OPEN, CLOSE = ScheduleSettings("open"), ScheduleSettings("close")
         config(schedule=OPEN, orders=OrderSettings(collar=0.002)),
         config(schedule=CLOSE, orders=OrderSettings(collar=0.0), broker=BrokerSettings(kind="simulated", cost_bps=7)),
     ],
-    ids=["open", "close", "fractions", "limits that miss", "market orders with costs"],
+    ids=["open", "close", "fractions", "unfilled limit orders", "market orders with costs"],
 )
 def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig) -> None:
     panel = prices()
     journal = tmp_path / "j.sqlite"
-    played = replay(settings, panel, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
+    replayed = replay(settings, panel, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
     market = build_market(panel, (), (0, 10))
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital)
     tested = backtest_paper(RotatingStrategy(), panel, market, *terms, settings.schedule.mode)
-    assert [equity for _, equity in played.equity] == list(tested.equity)
-    assert [str(day) for day, _ in played.equity] == days[terms[0] : terms[1] + 1]
+    assert [equity for _, equity in replayed.equity] == list(tested.equity)
+    assert [str(day) for day, _ in replayed.equity] == days[terms[0] : terms[1] + 1]
     store = Store.open(journal)
     sent = {(o["bar"], o["symbol"]): Decimal(o["filled"]) for o in orders(store)}
     store.close()
@@ -59,8 +59,8 @@ def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig
         assert Decimal(0) in sent.values()
 
 
-def test_orders_without_rounding_or_buffer_give_the_plain_backtest() -> None:
-    """The sizing against the project's other engine: fractions, no buffer, market orders."""
+def test_orders_without_rounding_or_buffer_match_the_plain_backtest() -> None:
+    """Order sizing agrees with the plain backtest engine for fractional market orders without a cash buffer."""
     panel = prices(symbols=SYMBOLS)
     market = build_market(panel, (), (0, 10))
     rules = sizing_rules(config(orders=OrderSettings(cash_buffer=0.0, fractional=True, collar=0.0, min_value=1e-6)))
@@ -69,7 +69,7 @@ def test_orders_without_rounding_or_buffer_give_the_plain_backtest() -> None:
     assert paper.result.equity == pytest.approx(plain.equity, rel=1e-9)
 
 
-def test_a_period_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
+def test_invalid_replay_period_is_refused(tmp_path: Path) -> None:
     journal = tmp_path / "j.sqlite"
     with pytest.raises(InputError, match="at least two sessions"):
         replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, FIRST, journal)
@@ -81,10 +81,10 @@ def test_a_period_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
         replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, LAST, journal)
 
 
-def test_buys_that_wait_for_their_sales_come_after_them(tmp_path: Path) -> None:
+def test_buys_funded_by_sales_are_sent_after_them(tmp_path: Path) -> None:
     settings = config(orders=OrderSettings(collar=0.2, funding="after_sales"))
     journal = tmp_path / "j.sqlite"
-    played = replay(settings, prices(), FixedSource(RotatingStrategy()), FIRST, date(2024, 1, 12), journal)
+    replayed = replay(settings, prices(), FixedSource(RotatingStrategy()), FIRST, date(2024, 1, 12), journal)
     store = Store.open(journal)
     rows = orders(store)
     store.close()
@@ -94,4 +94,4 @@ def test_buys_that_wait_for_their_sales_come_after_them(tmp_path: Path) -> None:
         sold = [o["at"] for o in rows if o["bar"] == bar and o["side"] == "sell"]
         bought = [o["at"] for o in rows if o["bar"] == bar and o["side"] == "buy"]
         assert not sold or not bought or max(sold) < min(bought)
-    assert played.orders > 3
+    assert replayed.orders > 3

@@ -1,4 +1,4 @@
-"""Limits of orders, each alone."""
+"""Risk limits of orders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def risk(tmp_path: Path) -> RiskManager:
 
 
 @pytest.mark.parametrize(
-    ("request_", "state", "words"),
+    ("request_", "state", "expected"),
     [
         (buy(250), exposure(), None),
         (buy(251), exposure(), "order would be 25.1%"),
@@ -54,35 +54,37 @@ def risk(tmp_path: Path) -> RiskManager:
         (buy(100, limit="11.20"), exposure(), "12.00% from the decision's price"),
     ],
 )
-def test_each_limit_holds_alone(risk: RiskManager, request_: OrderRequest, state: Exposure, words: str | None) -> None:
+def test_each_limit_is_enforced(
+    risk: RiskManager, request_: OrderRequest, state: Exposure, expected: str | None
+) -> None:
     refusal = risk.refusal(request_, Decimal(10), state)
-    assert refusal is None if words is None else words in str(refusal)
+    assert refusal is None if expected is None else expected in str(refusal)
 
 
-def test_states_let_through_what_they_say(risk: RiskManager) -> None:
-    sale, more, turned = buy(50, Side.SELL), buy(50), buy(150, Side.SELL)
+def test_risk_states_restrict_orders(risk: RiskManager) -> None:
+    sale, increase, reversal = buy(50, Side.SELL), buy(50), buy(150, Side.SELL)
     risk.set(RiskState.REDUCING, "test", NOW)
     assert risk.refusal(sale, Decimal(10), exposure(a=100)) is None
-    assert "only reducing" in str(risk.refusal(more, Decimal(10), exposure(a=100)))
-    assert "only reducing" in str(risk.refusal(turned, Decimal(10), exposure(a=100)))
+    assert "only reducing" in str(risk.refusal(increase, Decimal(10), exposure(a=100)))
+    assert "only reducing" in str(risk.refusal(reversal, Decimal(10), exposure(a=100)))
     risk.set(RiskState.HALTED, "test", NOW)
     assert "halted" in str(risk.refusal(sale, Decimal(10), exposure(a=100)))
 
 
-def test_a_state_is_only_tightened(risk: RiskManager) -> None:
+def test_tighten_never_loosens_the_state(risk: RiskManager) -> None:
     assert risk.tighten(RiskState.HALTED, "a", NOW)
     assert not risk.tighten(RiskState.REDUCING, "b", NOW)
     assert (risk.state, risk.reason) == (RiskState.HALTED, "a")
 
 
-def test_losses_are_reported_with_figures(risk: RiskManager) -> None:
+def test_loss_breach_reports_percentages(risk: RiskManager) -> None:
     assert risk.loss_breach(Decimal(96), Decimal(100), Decimal(100)) is None
     assert "loss of 6.00%" in str(risk.loss_breach(Decimal(94), Decimal(100), Decimal(100)))
     assert "drawdown of 26.00%" in str(risk.loss_breach(Decimal(74), Decimal(75), Decimal(100)))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ({"risk": {"max_position": 1.5}}, "max_position 1.5 is above risk.max_gross 1"),
         ({"risk": {"max_net": 2.0}}, "max_net 2 is above"),
@@ -108,6 +110,6 @@ def test_losses_are_reported_with_figures(risk: RiskManager) -> None:
         ({"data": {"window": 1}}, "data.window"),
     ],
 )
-def test_settings_that_cannot_hold_are_refused_in_one_sentence(change: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_settings_are_refused(change: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         parse({"strategy": "equal_weight", "symbols": ["A"], **change})

@@ -1,4 +1,4 @@
-"""Orders from weights: rounded, affordable, and close to what was wanted."""
+"""Sizing orders from weights: rounding, affordability and accuracy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ rules = st.builds(
 
 
 @given(books, st.decimals("0", "50000", places=2), rules)
-def test_orders_are_rounded_affordable_and_never_go_short(
+def test_orders_are_rounded_and_affordable_and_never_short(
     ledger: list[tuple[float, int, Decimal, bool]], cash: Decimal, terms: SizingRules
 ) -> None:
     total = sum(w for w, *_ in ledger) or 1.0
@@ -31,20 +31,20 @@ def test_orders_are_rounded_affordable_and_never_go_short(
     cost = [p for _, _, p, _ in ledger]
     fixed = [f for *_, f in ledger]
     wanted = size_orders(weights, cash, shares, cost, fixed, terms)
-    worth = cash + sum((s * p for s, p in zip(shares, cost, strict=True)), Decimal(0))
-    left = cash
-    for q, held, price, stays in zip(wanted, shares, cost, fixed, strict=True):
-        assert not (stays and q)
+    equity = cash + sum((s * p for s, p in zip(shares, cost, strict=True)), Decimal(0))
+    remaining = cash
+    for q, held, price, excluded in zip(wanted, shares, cost, fixed, strict=True):
+        assert not (excluded and q)
         assert held + q >= 0
         assert q == 0 or abs(q) * price >= terms.min_value
         assert q == q.quantize(Decimal("1e-9") if terms.fractional else Decimal(1))
-        left -= q * price + abs(q) * price * terms.cost_rate
+        remaining -= q * price + abs(q) * price * terms.cost_rate
     bought = any(q > 0 for q in wanted)
-    assert not bought or left >= terms.cash_buffer * worth - Decimal("1e-6")
+    assert not bought or remaining >= terms.cash_buffer * equity - Decimal("1e-6")
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.data())
-def test_fractions_reach_the_wanted_values_to_a_billionth_of_a_share(raw: list[float], data: st.DataObject) -> None:
+def test_fractional_orders_match_target_values(raw: list[float], data: st.DataObject) -> None:
     weights = [w / sum(raw) for w in raw]
     cost = [data.draw(prices) for _ in weights]
     terms = SizingRules(cash_buffer=Decimal("0.1"), fractional=True, min_value=Decimal(0))
@@ -54,17 +54,17 @@ def test_fractions_reach_the_wanted_values_to_a_billionth_of_a_share(raw: list[f
 
 
 @pytest.mark.parametrize(("held", "sold"), [("3.5", "3"), ("0.5", "0.5"), ("3", "3"), ("0.05", "0")])
-def test_a_position_is_left_in_whole_shares_and_then_with_the_fraction_of_a_split(held: str, sold: str) -> None:
-    terms = SizingRules(fractional=False)  # orders below 1 in currency are left out
+def test_position_is_closed_in_whole_shares_before_the_fraction(held: str, sold: str) -> None:
+    terms = SizingRules(fractional=False)  # orders equity less than 1 are omitted
     wanted = size_orders([0.0], Decimal(0), [Decimal(held)], [Decimal(10)], [False], terms)
     assert wanted == [-Decimal(sold)]
 
 
-def test_with_fractions_a_position_is_left_wholly_at_once() -> None:
+def test_fractional_position_is_closed_in_one_order() -> None:
     terms = SizingRules(fractional=True)
     assert size_orders([0.0], Decimal(0), [Decimal("3.5")], [Decimal(10)], [False], terms) == [Decimal("-3.5")]
 
 
-def test_limits_stand_on_the_steps_that_brokers_take() -> None:
+def test_limit_prices_are_rounded_to_broker_ticks() -> None:
     assert limit_price(Decimal("10.005"), Decimal(1), Decimal("0.1")) == Decimal("11.01")
     assert limit_price(Decimal("0.5"), Decimal(-1), Decimal("0.1")) == Decimal("0.4500")

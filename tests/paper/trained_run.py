@@ -1,4 +1,4 @@
-"""A tiny trained run whose verdict a test can write itself, and what may befall its files."""
+"""A tiny training run, and helpers that change its verdict or damage its files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LATER = (2**62, 2**62)  # nanoseconds: newer than any other file
 
 
 def train(folder: Path) -> None:
-    """Some seconds."""
+    """Train the tiny run into `folder`; takes a few seconds."""
     run_tournament(TINY, folder, device="cpu")
 
 
-def judged(run: Path, **changes: Any) -> None:
-    """Change the report's words, and those of the verdict with them."""
+def update_report(run: Path, **changes: Any) -> None:
+    """Change entries of report.json and, if the verdict changes, verdict.json to match."""
     report = json.loads((run / "report.json").read_text())
     (run / "report.json").write_text(json.dumps({**report, **changes}))
     if "verdict" in changes:
@@ -38,7 +38,7 @@ def judged(run: Path, **changes: Any) -> None:
 
 
 def damage(file: Path) -> None:
-    """Its last byte is another one."""
+    """Flip a bit in the last byte."""
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(bytes(content))

@@ -1,14 +1,14 @@
-"""A soak: the daemon as a process trades simulated months against the fake server, among random faults and kills.
+"""Soak test: a daemon process trades simulated months against the fake server with random faults and kills.
 
     python tests/soak/run.py OUT --sessions 252 --fault-rate 0.02 --kills 12 --seed 1
 
-The same sessions are traded three times at once: `killed`, with faults and kills; `steady`, with the same faults
-alone, where the daemon's memory is measured; `calm`, without any. Each is judged from the server's log and its
-journal, and `steady` must fill what `calm` fills. OUT keeps logs, journals and the daemons' output of each.
+The same sessions are traded by three runs in parallel: `killed` with faults and kills, `faulty` with the same faults
+only, where the daemon's memory is measured, and `fault_free`. Each run is checked with its server log and journal, and
+`faulty` must fill the same orders as `fault_free`. OUT receives the logs, journals and output of each run.
 
-Server, daemon, timeouts and limiter share one clock. It runs at WORKING_PACE while the daemon works
-or waits for an answer, and at WAITING_PACE while it sleeps: a slow machine makes the soak longer, nothing else. A
-killed daemon is missing for some minutes, and a few random ones more.
+Server, daemon, timeouts and rate limiter share one clock. It runs at WORKING_PACE while the daemon works or waits for a
+response, and at WAITING_PACE while it sleeps, so a slow machine only makes the soak longer. A killed daemon is
+restarted after a few minutes and a random delay.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from finrl_pod.fake_alpaca.settings import Settings
 ROOT = Path(__file__).parents[2]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
-WORKING_PACE, WAITING_PACE = 20.0, 800_000.0  # simulated seconds a second
+WORKING_PACE, WAITING_PACE = 20.0, 800_000.0  # simulated seconds per second
 LEAD = 30.0  # minutes before the opening at which the daemon decides
-BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # seconds around each opening in which a kill may come
-HANG = 0.9  # real seconds: longer than the daemon waits for an answer
-STARTING = Pace(30.0, 30.0)  # while a daemon starts: some simulated minutes, as for a real one
+BEFORE, AFTER = 60 * LEAD, 60.0 * 17  # kills happen within these seconds around an opening
+HANG = 0.9  # real seconds: longer than the daemon's response timeout
+STARTING = Pace(30.0, 30.0)  # pace while a daemon starts, which takes some simulated minutes
 TIMEOUT = 120.0  # real seconds for one simulated day
-ON_ITS_WAY = 5.0  # simulated seconds that a request may take
-SETTLED = 20  # sessions after which memory should not grow any more
-GROWTH = 20.0  # MiB that it may grow all the same
+MAX_LATENCY = 5.0  # simulated seconds that a request may take to arrive
+WARMUP_SESSIONS = 20  # memory growth is measured after these sessions
+MAX_GROWTH = 20.0  # MiB
 
 
 @dataclass
 class Soak:
-    """What a run is told, and what it measures. memory: (session, bytes)."""
+    """Plan and measurements of one run. memory: (session, bytes) pairs; seconds: real duration."""
 
     out: Path
     sessions: int
@@ -65,7 +65,7 @@ class Soak:
 
 
 def soak(plan: Soak) -> Soak:
-    """Run it; the log, the journal and the daemon's output are left in `plan.out`."""
+    """Execute a run; log, journal and the daemon's output are written to `plan.out`."""
     plan.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(plan.seed)
     faults = random_faults(plan.fault_rate, hang=HANG) if plan.fault_rate else []
@@ -80,10 +80,10 @@ def soak(plan: Soak) -> Soak:
         clock=clock,
     )
     days = [s for s in server.exchange.prices.sessions.all if s.date >= START][: plan.sessions]
-    # Kills come around the opening, when there is something to lose.
+    # Kills happen around the opening, when orders are in flight.
     kills = sorted(rng.sample(range(1, len(days) - 1), min(plan.kills, len(days) - 2)))
     moments = [days[i].open + rng.uniform(-BEFORE, AFTER) for i in kills]
-    began = time.monotonic()
+    start = time.monotonic()
     with server, (plan.out / "daemon.log").open("ab") as output:
         daemon = _start(plan, server, clock, output)
         server.follow_client_sleep(WORKING_PACE, WAITING_PACE)
@@ -93,20 +93,20 @@ def soak(plan: Soak) -> Soak:
             reach(server, day.close, daemon)
             plan.memory.append((len(plan.memory), psutil.Process(daemon.pid).memory_info().rss))
         server.call(lambda: server.faults.clear())
-        # The daemon stops where nothing is to happen any more, and has time for it.
+        # Stop the daemon after the last close, at a pace that leaves it time to shut down.
         reach(server, days[-1].close + 3600, daemon, lambda: server.set_pace(Pace(WORKING_PACE, WORKING_PACE)))
         daemon.send_signal(signal.SIGTERM)
         code = daemon.wait(timeout=60)
         if code != 0:
-            raise SystemExit(f"the daemon left with {code}: see {plan.out / 'daemon.log'}")
-    plan.seconds = time.monotonic() - began
+            raise SystemExit(f"the daemon exited with code {code}: see {plan.out / 'daemon.log'}")
+    plan.seconds = time.monotonic() - start
     return plan
 
 
 def growth(plan: Soak) -> float | None:
-    """MiB by which the daemon grew after it had settled; None where it was killed, or the run too short to tell."""
-    settled = [size for session, size in plan.memory if session >= SETTLED]
-    return (settled[-1] - settled[0]) / 2**20 if len(settled) > 1 and not plan.kills else None
+    """Return the daemon's memory growth after WARMUP_SESSIONS in MiB; None if it was killed or the run is too short."""
+    measured = [size for session, size in plan.memory if session >= WARMUP_SESSIONS]
+    return (measured[-1] - measured[0]) / 2**20 if len(measured) > 1 and not plan.kills else None
 
 
 def _start(plan: Soak, server: FakeAlpaca, clock: Path, output: Any) -> subprocess.Popen[bytes]:
@@ -114,7 +114,7 @@ def _start(plan: Soak, server: FakeAlpaca, clock: Path, output: Any) -> subproce
     config.write_text(
         f"""name = "soak"
 journal = "journal.sqlite"
-strategy = "restless"
+strategy = "random_daily"
 symbols = {json.dumps(SYMBOLS)}
 capital = 90000.0
 [broker]
@@ -147,9 +147,9 @@ max_turnover = 10.0
 
 
 def _recovered(record: dict[str, Any]) -> bool:
-    """A starting daemon has come as far as to be told its positions."""
-    told = record["kind"] == "request" and record["path"] == "/v2/positions"
-    return told and record["status"] == 200 and record["fault"] is None
+    """Return whether the record is a successful request for positions, which ends a daemon's recovery."""
+    positions = record["kind"] == "request" and record["path"] == "/v2/positions"
+    return positions and record["status"] == 200 and record["fault"] is None
 
 
 def _kill(
@@ -176,19 +176,21 @@ def _kill(
 def reach(
     server: FakeAlpaca, moment: float, daemon: subprocess.Popen[bytes], action: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait for a simulated moment and do something just then. Ends the soak when the daemon has left before."""
+    """Wait for a simulated time and run `action` at that time; ends the soak if the daemon exits before."""
     reached, end = server.schedule(moment, action), time.monotonic() + TIMEOUT
     while not reached.wait(timeout=0.2):
         if daemon.poll() is not None or time.monotonic() > end:
             when = datetime.fromtimestamp(server.clock.seconds(), UTC)
-            raise SystemExit(f"the daemon ({daemon.returncode}) does not go on at {when:%Y-%m-%d %H:%M}: see its log")
+            raise SystemExit(
+                f"the daemon (exit code {daemon.returncode}) stopped at {when:%Y-%m-%d %H:%M}: see its log"
+            )
 
 
 def all_runs(out: Path, sessions: int, fault_rate: float, kills: int, seed: int) -> dict[str, Soak]:
-    """All at once: each keeps less than one core busy, for its server and its daemon wait for each other."""
+    """Execute the three runs in parallel; each uses less than one core, as server and daemon wait for each other."""
     plans = {
-        "steady": Soak(out / "steady", sessions, fault_rate, 0, seed),
-        "calm": Soak(out / "calm", sessions, 0.0, 0, seed),
+        "faulty": Soak(out / "faulty", sessions, fault_rate, 0, seed),
+        "fault_free": Soak(out / "fault_free", sessions, 0.0, 0, seed),
         "killed": Soak(out / "killed", sessions, fault_rate, kills, seed),
     }
     with ProcessPoolExecutor(len(plans), get_context("spawn")) as processes:
@@ -206,24 +208,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     if a.out.exists() and any(a.out.iterdir()):
-        parser.error(f"{a.out} is not empty: name another folder")
-    began = time.monotonic()
+        parser.error(f"{a.out} is not empty: choose another folder")
+    start = time.monotonic()
     runs = all_runs(a.out, a.sessions, a.fault_rate, a.kills, a.seed)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     verdicts = {
-        n: check_run(run.out / "server.jsonl", run.out / "journal.sqlite", ON_ITS_WAY) for n, run in runs.items()
+        n: check_run(run.out / "server.jsonl", run.out / "journal.sqlite", MAX_LATENCY) for n, run in runs.items()
     }
     faults = [f"{name}: {fault}" for name, verdict in verdicts.items() for fault in verdict.faults]
-    different = compare_fills(verdicts["steady"], verdicts["calm"])
-    grown = growth(runs["steady"])
-    if grown is not None and grown >= GROWTH:
-        faults.append(f"steady: the daemon grew by {grown:.1f} MiB after session {SETTLED}, {GROWTH:.0f} are allowed")
+    different = compare_fills(verdicts["faulty"], verdicts["fault_free"])
+    grown_mib = growth(runs["faulty"])
+    if grown_mib is not None and grown_mib >= MAX_GROWTH:
+        faults.append(
+            f"faulty: the daemon grew by {grown_mib:.1f} MiB after session {WARMUP_SESSIONS}; allowed {MAX_GROWTH:.0f}"
+        )
     facts = {name: {"seconds": round(runs[name].seconds, 1), **verdict.facts} for name, verdict in verdicts.items()}
-    sys.stdout.write(json.dumps({"faults": faults + different, "growth_mib": grown, **facts}, indent=1) + "\n")
-    memory = "too few sessions to tell of memory" if grown is None else f"memory grew by {grown:.1f} MiB"
+    sys.stdout.write(json.dumps({"faults": faults + different, "growth_mib": grown_mib, **facts}, indent=1) + "\n")
+    memory = "too few sessions to measure memory" if grown_mib is None else f"memory grew by {grown_mib:.1f} MiB"
     sys.stdout.write(
-        f"soak: {a.sessions} sessions three times in {seconds:.0f} s, {a.kills} kills; {len(faults)} things wrong, "
-        f"{len(different)} fills differ from those without faults, {memory} (less than {GROWTH:.0f} allowed): "
+        f"soak: {a.sessions} sessions three times in {seconds:.0f} s, {a.kills} kills; {len(faults)} faults, "
+        f"{len(different)} fills differ from the fault-free run, {memory} (less than {MAX_GROWTH:.0f} allowed): "
         f"{'FAILED' if faults or different else 'passed'}\n"
     )
     return 1 if faults or different else 0

@@ -1,4 +1,4 @@
-"""The judge itself: a clean run passes, and each kind of fault planted into it is found."""
+"""The consistency checks pass a clean run and detect each kind of injected fault."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ insert into decisions values (1, '2024-03-01', 'orders');
 
 
 class Run:
-    """A log and a journal that agree, until a test changes one of them."""
+    """A consistent log and journal for tests to modify."""
 
     def __init__(self, folder: Path) -> None:
         self.log: list[dict[str, Any]] = []
@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_a_clean_run_is_passed(run: Run) -> None:
+def test_clean_run_passes(run: Run) -> None:
     verdict = run.verdict()
     assert verdict.faults == []
     assert verdict.facts["positions"] == {"AAA": "10"}
@@ -94,39 +94,39 @@ def second_live_order(run: Run) -> None:
     run.event("new", "two", "0", status="new")
 
 
-def more_than_intended(run: Run) -> None:
+def overfilled_intent(run: Run) -> None:
     run.sql.append("insert into orders values (2, 'two', 1); insert into order_events values (9, 2, 'ended');")
     run.sql.append("insert into fills values (9, 2, '1', '2.5');")
     run.send("two")
     run.event("fill", "two", "1", status="filled", qty="1")
 
 
-def unknown_to_the_journal(run: Run) -> None:
+def order_missing_in_journal(run: Run) -> None:
     run.send("two")
     run.event("new", "two", "0", status="new")
 
 
-def a_fill_not_booked(run: Run) -> None:
+def fill_not_booked(run: Run) -> None:
     run.sql.append("delete from fills where id = 2;")
 
 
-def a_fill_booked_twice(run: Run) -> None:
+def fill_booked_twice(run: Run) -> None:
     run.sql.append("insert into fills values (3, 1, '6', '2.5');")
 
 
-def a_wrong_price(run: Run) -> None:
+def wrong_price(run: Run) -> None:
     run.sql.append("update fills set price = '2.6' where id = 1;")
 
 
-def an_end_not_seen(run: Run) -> None:
+def end_not_recorded(run: Run) -> None:
     run.sql.append("insert into order_events values (3, 1, 'working');")
 
 
-def somebody_elses_shares(run: Run) -> None:
-    run.event("fill", "foreign", "5", status="filled", qty="5")
+def external_fill_not_recorded(run: Run) -> None:
+    run.event("fill", "external", "5", status="filled", qty="5")
 
 
-def a_split_not_booked(run: Run) -> None:
+def split_not_booked(run: Run) -> None:
     run.log.append({"kind": "account", "event": "split", "symbol": "AAA", "ratio": "2"})
 
 
@@ -138,33 +138,33 @@ def too_many_requests(run: Run) -> None:
         )
 
 
-def out_of_hours(run: Run) -> None:
+def order_outside_hours(run: Run) -> None:
     # 9:30 in New York on 2024-03-01.
     run.send("late", 1709303400.0, status=422, answer={"message": "opg orders are not accepted"})
 
 
 @pytest.mark.parametrize(
-    ("plant", "sentence"),
+    ("inject", "sentence"),
     [
         (second_live_order, "had 2 live orders"),
-        (more_than_intended, "filled 11, 10 were intended"),
-        (unknown_to_the_journal, "is not in the journal"),
-        (a_fill_not_booked, "filled 10 at the broker, the journal has 4"),
-        (a_fill_booked_twice, "filled 10 at the broker, the journal has 16"),
-        (a_wrong_price, "dollars off"),
-        (an_end_not_seen, "is filled at the broker, working in the journal"),
-        (somebody_elses_shares, "AAA: the broker holds 15, the journal makes 10"),
-        (a_split_not_booked, "AAA: the broker holds 20, the journal makes 10"),
+        (overfilled_intent, "filled 11, 10 intended"),
+        (order_missing_in_journal, "is not in the journal"),
+        (fill_not_booked, "filled 10 at the broker, but 4 in the journal"),
+        (fill_booked_twice, "filled 10 at the broker, but 16 in the journal"),
+        (wrong_price, "from the broker's"),
+        (end_not_recorded, "is filled at the broker, working in the journal"),
+        (external_fill_not_recorded, "AAA: the broker holds 15, but the journal adds up to 10"),
+        (split_not_booked, "AAA: the broker holds 20, but the journal adds up to 10"),
         (too_many_requests, "201 requests arrived"),
-        (out_of_hours, "order late was sent out of hours"),
+        (order_outside_hours, "order late was sent outside the allowed hours"),
     ],
 )
-def test_planted_faults_are_found(run: Run, plant: Callable[[Run], None], sentence: str) -> None:
-    plant(run)
+def test_injected_faults_are_detected(run: Run, inject: Callable[[Run], None], sentence: str) -> None:
+    inject(run)
     assert any(sentence in fault for fault in run.verdict().faults), run.verdict().faults
 
 
-def test_two_runs_are_compared_by_their_fills(run: Run, tmp_path: Path) -> None:
+def test_compare_fills_reports_differences(run: Run, tmp_path: Path) -> None:
     one = run.verdict()
     assert compare_fills(one, run.verdict()) == []
     run.log[-1]["order"]["filled_avg_price"] = "2.6"
@@ -172,7 +172,7 @@ def test_two_runs_are_compared_by_their_fills(run: Run, tmp_path: Path) -> None:
     assert "2024-03-01 AAA buy" in sentence
 
 
-def test_the_judge_shares_no_code_with_what_it_judges() -> None:
+def test_checks_import_nothing_from_the_project() -> None:
     import ast
 
     tree = ast.parse((Path(__file__).parent / "consistency.py").read_text())

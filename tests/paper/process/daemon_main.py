@@ -1,4 +1,4 @@
-"""The real command line, with strategies that trade on every bar, so every day has sales and purchases."""
+"""The real command line with test strategies that buy and sell on every bar."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from finrl_pod.types import Floats, Positions, Window
 
 
 class RandomWeights:
-    """Random weights that depend on the bar's date and nothing else: two runs want the same, whatever befell them."""
+    """Random weights that depend only on the bar's date, so repeated runs decide the same."""
 
-    name = "restless"
+    name = "random_daily"
     feature_names: tuple[str, ...] = ()
 
     def target_weights(self, window: Window, positions: Positions) -> Floats:
@@ -23,7 +23,7 @@ class RandomWeights:
 
 
 class SwappingStrategy:
-    """Two symbols, a third and two thirds of nine tenths, the other way round on the next weekday."""
+    """Weights of 0.3 and 0.6 for two symbols, swapped on every weekday."""
 
     name = "swapping"
     feature_names: tuple[str, ...] = ()
@@ -34,8 +34,8 @@ class SwappingStrategy:
 
 
 def add_strategies() -> None:
-    """So that a config can name them."""
-    baselines.BASELINES |= {"restless": RandomWeights, "swapping": SwappingStrategy}
+    """Register the strategies so that a config can name them."""
+    baselines.BASELINES |= {"random_daily": RandomWeights, "swapping": SwappingStrategy}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a test does to a daemon from inside its process: end it at a write, set its clock wrong, stall its loop."""
+"""Fault injection inside the daemon process: kill it at a write, offset its clock, stall its loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 
 def install(hooks: Mapping[str, Any]) -> None:
-    """{name: its argument}, see the functions."""
+    """Install hooks given as {hook name: argument}; see the functions below."""
     for name, argument in hooks.items():
         HOOKS[name](argument)
 
@@ -23,7 +23,7 @@ def install(hooks: Mapping[str, Any]) -> None:
 def die_at_write(where: Mapping[str, Any]) -> None:
     """SIGKILL at write `number` (from 1) since the simulated moment `since`, before or after it is on disk.
 
-    number 0 never dies. counts: a file that is told how many writes there were.
+    number 0 never kills. counts: file that receives the number of writes so far.
     """
     from finrl_pod.fake_alpaca.scaled_clock import ClockClient
     from finrl_pod.paper.journal.store import Store
@@ -31,12 +31,12 @@ def die_at_write(where: Mapping[str, Any]) -> None:
     clock, write, seen = ClockClient(Path(where["clock"])), Store.write, [0]
 
     def die() -> None:
-        # The write may be another thread's: time must not fly on to where the loop would have woken up.
+        # Another thread may be writing: time must not jump to the loop's next wake-up.
         clock.wake()
         os.kill(os.getpid(), signal.SIGKILL)
 
     @contextlib.contextmanager
-    def deadly(store: Store) -> Iterator[Connection]:
+    def killing_write(store: Store) -> Iterator[Connection]:
         counts = clock.seconds() >= where["since"]
         seen[0] += counts
         fatal = counts and seen[0] == where["number"]
@@ -49,47 +49,47 @@ def die_at_write(where: Mapping[str, Any]) -> None:
         if counts and where.get("counts"):
             Path(where["counts"]).write_text(str(seen[0]))
 
-    Store.write = deadly  # type: ignore[method-assign]
+    Store.write = killing_write  # type: ignore[method-assign]
 
 
 def die_before_post(part: str) -> None:
-    """SIGKILL where an order whose name contains `part` was written down and would be sent next."""
+    """SIGKILL just before an order whose client id contains `part` would be sent."""
     from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 
     submit = AlpacaAccount.submit
 
-    def deadly(account: AlpacaAccount, request: Any) -> Any:
+    def killing_submit(account: AlpacaAccount, request: Any) -> Any:
         if part in request.client_order_id:
             os.kill(os.getpid(), signal.SIGKILL)
         return submit(account, request)
 
-    AlpacaAccount.submit = deadly  # type: ignore[method-assign]
+    AlpacaAccount.submit = killing_submit  # type: ignore[method-assign]
 
 
-def wrong_clock(seconds: float) -> None:
-    """The machine's clock is that far ahead."""
+def offset_clock(seconds: float) -> None:
+    """Set the host clock `seconds` ahead."""
     from finrl_pod.fake_alpaca.scaled_clock import ClockClient
 
-    right: Callable[[ClockClient], datetime] = ClockClient.now
-    ClockClient.now = lambda clock: right(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
+    now: Callable[[ClockClient], datetime] = ClockClient.now
+    ClockClient.now = lambda clock: now(clock) + timedelta(seconds=seconds)  # type: ignore[method-assign]
 
 
 def stall_while(file: str) -> None:
-    """The loop hangs in its strategy as long as the file is there; a beat counts as stale after half a second."""
+    """Hang in the strategy while `file` exists; the heartbeat becomes stale after 0.5 s."""
     from finrl_pod.paper.monitoring import health
     from tests.paper.process.daemon_main import RandomWeights
 
     health.STALE_AFTER = 0.5
-    think = RandomWeights.target_weights
+    target_weights = RandomWeights.target_weights
 
-    def slowly(strategy: RandomWeights, *arguments: Any) -> Any:
+    def hang_while_file_exists(strategy: RandomWeights, *arguments: Any) -> Any:
         while Path(file).exists():
             time.sleep(0.01)
-        return think(strategy, *arguments)
+        return target_weights(strategy, *arguments)
 
-    RandomWeights.target_weights = slowly  # type: ignore[method-assign]
+    RandomWeights.target_weights = hang_while_file_exists  # type: ignore[method-assign]
 
 
 HOOKS: dict[str, Callable[[Any], None]] = {
-    f.__name__: f for f in (die_at_write, die_before_post, wrong_clock, stall_while)
+    f.__name__: f for f in (die_at_write, die_before_post, offset_clock, stall_while)
 }

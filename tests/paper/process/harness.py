@@ -1,6 +1,6 @@
-"""A harness: the fake server in this process, the daemon in one of its own, and one clock for both.
+"""Test harness: a fake server in this process and the daemon in its own process, sharing one simulated clock.
 
-Time runs at WORKING_PACE simulated seconds a second while the daemon works, and flies while it sleeps.
+Time runs at WORKING_PACE simulated seconds per second while the daemon works and at WAITING_PACE while it sleeps.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ ROOT = Path(__file__).parents[3]
 SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 START = date(2019, 1, 2)
 WORKING_PACE, WAITING_PACE = 20.0, 400_000.0
-TIMEOUT = 120.0  # real seconds for anything at all
+TIMEOUT = 120.0  # real seconds for any wait
 KEYS = {"APCA_API_KEY_ID": "harness-key", "APCA_API_SECRET_KEY": "harness-secret"}
 
-# What stands on the first level of the config, then its tables: a test replaces lines, or adds some to a table.
+# The config's top level (key ""), then its tables; tests override or add keys.
 CONFIG: dict[str, dict[str, Any]] = {
-    "": {"name": "row", "journal": "journal.sqlite", "strategy": "restless", "symbols": list(SYMBOLS), "capital": 90e3},
+    "": {
+        "name": "row",
+        "journal": "journal.sqlite",
+        "strategy": "random_daily",
+        "symbols": list(SYMBOLS),
+        "capital": 90e3,
+    },
     "broker": {"kind": "alpaca", "clock": "clock.json"},
     "schedule": {"lead_minutes": 30.0},
     "data": {"window": 30},
@@ -49,7 +55,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 class DaemonProcess:
-    """A daemon that the fork_server bore; as `subprocess.Popen`, as far as it goes."""
+    """A daemon forked by the fork server, with a subset of the `subprocess.Popen` interface."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -60,7 +66,7 @@ class DaemonProcess:
         return self.returncode
 
     def wait(self, timeout: float = TIMEOUT) -> int:
-        assert self.ended.wait(timeout), "the daemon does not end"
+        assert self.ended.wait(timeout), "the daemon did not exit"
         assert self.returncode is not None
         return self.returncode
 
@@ -69,7 +75,7 @@ class DaemonProcess:
 
 
 class ForkServer:
-    """See fork_server.py."""
+    """Client of fork_server.py."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
@@ -77,7 +83,7 @@ class ForkServer:
             command, env=environment(OMP_NUM_THREADS="1"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._children: dict[int, DaemonProcess] = {}
-        self._born: list[DaemonProcess] = []
+        self._started: list[DaemonProcess] = []
         self._change = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
         atexit.register(self._process.kill)
@@ -87,45 +93,46 @@ class ForkServer:
         with self._change:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            assert self._change.wait_for(lambda: self._born, TIMEOUT), "the fork_server does not answer"
-            return self._born.pop()
+            assert self._change.wait_for(lambda: self._started, TIMEOUT), "the fork server does not respond"
+            return self._started.pop()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line)
-            if "pid" not in said:
+            message = json.loads(line)
+            if "pid" not in message:
                 continue
             with self._change:
-                child = self._children.get(said["pid"])
+                child = self._children.get(message["pid"])
                 if child is None:
-                    child = self._children[said["pid"]] = DaemonProcess(said["pid"])
-                    if "code" not in said:
-                        self._born.append(child)
-                if "code" in said:
-                    child.returncode = said["code"]
+                    child = self._children[message["pid"]] = DaemonProcess(message["pid"])
+                    if "code" not in message:
+                        self._started.append(child)
+                if "code" in message:
+                    child.returncode = message["code"]
                     child.ended.set()
                 self._change.notify_all()
 
 
 @cache
 def fork_server() -> ForkServer:
-    """One for the whole test run."""
+    """Return the fork server shared by all tests of this process."""
     return ForkServer()
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, with the sources on the path and without keys."""
+    """Return this process's environment with the sources on PYTHONPATH and without API keys."""
     roots = os.pathsep.join(str(ROOT / part) for part in (".", "envs", "strategies", "app"))
-    mine = {k: v for k, v in os.environ.items() if not k.startswith("APCA_")}
-    return {**mine, "PYTHONPATH": roots, **more}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("APCA_")}
+    return {**inherited, "PYTHONPATH": roots, **more}
 
 
 class DaemonHarness:
-    """A server with a daemon beside it. config: {"table": {"key": value}} over CONFIG; settings: of the server.
+    """A fake server and a daemon.
 
-    awake: simulated seconds a second while the daemon works. Its time limits shrink with it, what it and the server
-    compute does not: where that is much, let time run slower.
+    config: {"table": {"key": value}}, merged into CONFIG. settings: `Settings` of the server. working_pace: simulated
+    seconds per second while the daemon works; lower it for tests with much computation, because the daemon's time
+    limits are in simulated seconds.
     """
 
     def __init__(
@@ -136,11 +143,11 @@ class DaemonHarness:
         *,
         panel: Panel | None = None,
         start: date = START,
-        awake: float = WORKING_PACE,
+        working_pace: float = WORKING_PACE,
         **settings: Any,
     ) -> None:
         self.folder = folder
-        self.awake = awake
+        self.working_pace = working_pace
         self.log, self.journal = folder / "server.jsonl", folder / "journal.sqlite"
         self.toml = folder / "paper.toml"
         self.server = FakeAlpaca(
@@ -195,7 +202,7 @@ class DaemonHarness:
         return self.daemon
 
     def kill(self) -> None:
-        """SIGKILL, to be called where time stands as well: the daemon's mark of its sleep is taken away."""
+        """SIGKILL, and clear the daemon's sleep mark; may be called while the clock is stopped."""
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGKILL)
         self.server.clock.sleep_mark.set(0.0)
@@ -207,67 +214,67 @@ class DaemonHarness:
         return self.daemon.wait()
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`finrl-pod paper ...` on the harness's config, in a process of its own."""
+        """Run `finrl-pod paper ...` on the harness's config in a subprocess."""
         command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", words[0], str(self.toml), *words[1:]]
         return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
 
     # ------------------------------------------------------------------ time
 
     def wait_until_recovered(self) -> None:
-        """Wait until a new daemon has found the account as it should be."""
+        """Wait until a new daemon has queried its positions."""
         seen = len(self.server.log.records)
         self.wait(lambda: any(r.get("path") == "/v2/positions" for r in self.server.log.records[seen:]))
 
     def run_clock(self) -> None:
-        """Let time run, as the daemon's sleep allows."""
-        self.server.follow_client_sleep(self.awake, WAITING_PACE)
+        """Run the clock: fast while the daemon sleeps, at the working pace otherwise."""
+        self.server.follow_client_sleep(self.working_pace, WAITING_PACE)
 
     def slow_clock(self) -> None:
-        """Let time run slowly whatever the daemon does: called in the server's thread."""
-        self.server.set_pace(Pace(self.awake, self.awake))
+        """Run the clock at the working pace even while the daemon sleeps; call in the server's thread."""
+        self.server.set_pace(Pace(self.working_pace, self.working_pace))
 
     def stop_clock(self) -> None:
-        """Let time stand: called in the server's thread."""
+        """Stop the clock; call in the server's thread."""
         self.server.set_pace(Pace(0.0, 0.0))
 
     def run_until(self, moment: float, action: Callable[[], Any] = lambda: None) -> None:
-        """Wait for a simulated moment, and do something in the server's thread just then."""
+        """Wait for a simulated time (Unix seconds) and run `action` in the server's thread at that time."""
         reached = self.server.schedule(moment, action)
         self.wait(reached.is_set)
 
     def on_order_event(self, event: str, symbol: str | None, action: Callable[[], Any]) -> threading.Event:
-        """Do something at the first such event of an order for a symbol, or for any, before anybody is told of it."""
+        """Run `action` at the first matching order event, before other listeners; symbol None matches any symbol."""
         done = threading.Event()
 
-        def hear(kind: str, what: dict[str, Any]) -> None:
+        def listen(kind: str, what: dict[str, Any]) -> None:
             if kind != "order" or done.is_set():
                 return
             if what["event"] == event and symbol in (None, what["order"]["symbol"]):
                 done.set()
                 action()
 
-        self.server.call(lambda: self.exchange.listeners.insert(0, hear))
+        self.server.call(lambda: self.exchange.listeners.insert(0, listen))
         return done
 
     def wait(self, condition: Callable[[], Any], *, alive: bool = True) -> None:
         end = time.monotonic() + TIMEOUT
         while not condition():
-            assert time.monotonic() < end, f"it did not happen; see {self.folder / 'daemon.log'}"
+            assert time.monotonic() < end, f"timed out; see {self.folder / 'daemon.log'}"
             if alive and self.daemon is not None and self.daemon.poll() not in (None, -signal.SIGKILL):
                 raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
             time.sleep(0.005)
 
-    # ------------------------------------------------------------------ other people
+    # ------------------------------------------------------------------ external actions
 
     def replace(self, order: Order, **fields: str) -> None:
-        """What a person does on the broker's page to an order: PATCH."""
+        """Replace an order (PATCH) as an external client."""
         names = {"APCA-API-KEY-ID": KEYS["APCA_API_KEY_ID"], "APCA-API-SECRET-KEY": KEYS["APCA_API_SECRET_KEY"]}
         url = f"{self.server.url}/v2/orders/{order.id}"
         request = urllib.request.Request(url, json.dumps(fields).encode(), names, method="PATCH")
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert answer.status == 200
 
-    # ------------------------------------------------------------------ what can be seen
+    # ------------------------------------------------------------------ queries
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True) as base:
@@ -279,7 +286,7 @@ class DaemonHarness:
         ]
 
     def requests(self, method: str = "", path: str = "", after: int = -1) -> list[dict[str, Any]]:
-        """Those that the server answered, oldest first."""
+        """Return the requests that the server answered, oldest first."""
         return [
             r
             for r in self.server.log.records[after + 1 :]
@@ -287,12 +294,12 @@ class DaemonHarness:
         ]
 
     def posts(self, bar: str, symbol: str) -> list[dict[str, Any]]:
-        """Requests for orders of one symbol decided on one bar."""
+        """Return the POST requests for orders of one symbol decided on one bar."""
         part = f".{bar.replace('-', '')}.{symbol}."
         return [r for r in self.requests("POST") if part in (r["body"] or {}).get("client_order_id", "")]
 
     def orders(self, bar: str = "", symbol: str = "") -> list[Order]:
-        """What the server's account has of them, in the order in which they came."""
+        """Return the daemon's orders at the server in order of arrival, optionally of one bar or symbol."""
         part = f".{bar.replace('-', '')}.{symbol}." if symbol else f".{bar.replace('-', '')}"
         return [o for o in self.exchange.orders.values() if o.origin == "client" and part in o.client_order_id]
 

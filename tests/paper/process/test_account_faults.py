@@ -1,6 +1,6 @@
-"""Rows 29, 31, 33 and 35 to 37 against the real daemon process: what happens to its account, and who does it.
+"""Rows 29, 31, 33 and 35 to 37 against the real daemon process: external changes to its account and orders.
 
-Purchases wait for their sales here, as DAY orders in the session; a halted symbol keeps them waiting.
+Buys are funded by sales and sent as DAY orders during the session; halted symbols keep them open.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
 
-LATER = {"orders": {"funding": "after_sales"}}
-FOREIGN = 620  # orders of somebody else: more than a page
+FUNDED_BY_SALES = {"orders": {"funding": "after_sales"}}
+EXTERNAL_ORDERS = 620  # more than one page
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
-    with DaemonHarness(tmp_path_factory.mktemp("rows"), config=LATER) as harness:
+    with DaemonHarness(tmp_path_factory.mktemp("rows"), config=FUNDED_BY_SALES) as harness:
         harness.launch()
         harness.wait_until_recovered()
         harness.run_clock()
         days = harness.days
-        harness.run_until(days[0].close + 600, lambda: crowd(harness))
-        harness.run_until(days[1].close + 600, lambda: harness.exchange.conditions.halted.update(SYMBOLS_OF_HALTS))
-        # Row 36: two of our waiting purchases are replaced by hand; one of them fills before that is through.
+        harness.run_until(days[0].close + 600, lambda: add_external_orders(harness))
+        harness.run_until(days[1].close + 600, lambda: harness.exchange.conditions.halted.update(HALTED_SYMBOLS))
+        # Row 36: two open buys are replaced externally; one of them fills before its replacement is accepted.
         harness.run_until(days[2].open + 600, harness.slow_clock)
-        replace(harness, waiting(harness)[0])
-        harness.wait(lambda: harness.query("select * from orders where client_order_id = 'hand-0'"))
-        harness.raced = waiting(harness)[-1]  # type: ignore[attr-defined]
+        replace(harness, open_buys(harness)[0])
+        harness.wait(lambda: harness.query("select * from orders where client_order_id = 'replaced-0'"))
+        harness.raced = open_buys(harness)[-1]  # type: ignore[attr-defined]
         harness.server.call(lambda: race(harness, harness.raced))  # type: ignore[attr-defined]
         harness.run_clock()
-        # Row 29: the daemon does not move from here until the session is over, and its DAY orders expire.
+        # Row 29: the daemon is suspended until the session is over, and its DAY orders expire.
         harness.run_until(
             days[3].open + 300, lambda: (harness.slow_clock(), harness.daemon.send_signal(signal.SIGSTOP))
         )  # type: ignore
-        harness.stopped = [o.id for o in waiting(harness)]  # type: ignore[attr-defined]
+        harness.stopped = [o.id for o in open_buys(harness)]  # type: ignore[attr-defined]
         harness.server.jump(datetime.fromtimestamp(days[3].close + 60, UTC))
         assert harness.daemon is not None
         harness.daemon.send_signal(signal.SIGCONT)
         harness.run_clock()
         harness.run_until(days[3].close + 1200, harness.exchange.conditions.halted.clear)
-        # Rows 35 and 37: a halt just before the opening; the cancels are under way while it is held.
-        harness.run_until(days[4].open - 20, lambda: late_cancels(harness))
+        # Rows 35 and 37: a halt just before the opening auction; the cancels arrive during the auction.
+        harness.run_until(days[4].open - 20, lambda: delay_cancels(harness))
         harness.command("halt", "--wait", "0")
         harness.wait(lambda: len(harness.server.faults.waiting) == 1)
         harness.server.jump(datetime.fromtimestamp(days[4].open + 1, UTC))
@@ -69,77 +69,77 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         yield harness
 
 
-SYMBOLS_OF_HALTS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
+HALTED_SYMBOLS = ("AAPL", "AMD", "BAC", "HD", "JNJ", "JPM", "KO", "LLY", "MRK", "XOM")
 
 
-def crowd(harness: DaemonHarness) -> None:
-    """Somebody else leaves hundreds of orders in the same account."""
-    for number in range(FOREIGN):
-        terms = {"type": "limit", "limit_price": "1.5", "time_in_force": "day", "client_order_id": f"crowd-{number}"}
+def add_external_orders(harness: DaemonHarness) -> None:
+    """Submit hundreds of external orders to the same account."""
+    for number in range(EXTERNAL_ORDERS):
+        terms = {"type": "limit", "limit_price": "1.5", "time_in_force": "day", "client_order_id": f"external-{number}"}
         order = {"symbol": "WMT", "qty": "1", "side": "buy", **terms}
         harness.exchange.submit(order, harness.exchange.now, "foreign")
 
 
-def waiting(harness: DaemonHarness) -> list[Order]:
+def open_buys(harness: DaemonHarness) -> list[Order]:
     return [o for o in harness.exchange.open_orders() if o.origin == "client" and o.side == "buy" and o.status == "new"]
 
 
 def replace(harness: DaemonHarness, order: Order) -> None:
-    """What a person does on the broker's page: one share less, for our order."""
-    number = sum(o.client_order_id.startswith("hand-") for o in harness.exchange.orders.values())
-    harness.replace(order, qty=str((order.qty or 2) - 1), client_order_id=f"hand-{number}")
+    """Replace an order externally by one with one share less."""
+    number = sum(o.client_order_id.startswith("replaced-") for o in harness.exchange.orders.values())
+    harness.replace(order, qty=str((order.qty or 2) - 1), client_order_id=f"replaced-{number}")
 
 
 def race(harness: DaemonHarness, order: Order) -> None:
-    """The same, just as the order's halt ends: it fills before the replacement is through."""
+    """Replace an order externally while it fills: the fill comes before the replacement takes effect."""
     conditions, now = harness.exchange.conditions, harness.exchange.now
     conditions.fill_delay, conditions.replace_delay = 10.0, 60.0
     harness.exchange.resume(order.symbol, now)
-    harness.exchange.replace(order.id, {"qty": "1", "client_order_id": "hand-1"}, now)
+    harness.exchange.replace(order.id, {"qty": "1", "client_order_id": "replaced-1"}, now)
     conditions.fill_delay, conditions.replace_delay = 0.0, 0.0
 
 
-def late_cancels(harness: DaemonHarness) -> None:
-    """Time stands and every cancel is held up. The first of the two rules has done its work with the first cancel."""
+def delay_cancels(harness: DaemonHarness) -> None:
+    """Stop the clock and delay every cancel; the first of the two rules applies to the first cancel only."""
     harness.stop_clock()
     harness.server.faults.add([Fault("delay", method="DELETE", times=times, seconds=2.0) for times in (1, 0)])
 
 
-def test_both_invariants_hold(run: DaemonHarness) -> None:
+def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
-    assert verdict.facts["most_live_orders_of_an_intent"] <= 2  # an original and its replacement, on their way
+    assert verdict.facts["most_live_orders_of_an_intent"] <= 2  # an order and its pending replacement
     assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_orders_of_others_are_paged_through_and_left_alone(run: DaemonHarness) -> None:
+def test_external_orders_are_paged_through_and_not_changed(run: DaemonHarness) -> None:
     pages = [r for r in run.requests("GET", "/v2/orders") if r["query"].get("limit") == "500"]
     by_moment = [r for r in pages if r["query"].get("after", "").startswith("2019-01-02")]
     assert by_moment
-    foreign = [o for o in run.exchange.orders.values() if o.client_order_id.startswith("crowd-")]
-    assert len(foreign) == FOREIGN
-    assert {o.status for o in foreign} == {"expired"}
+    external = [o for o in run.exchange.orders.values() if o.client_order_id.startswith("external-")]
+    assert len(external) == EXTERNAL_ORDERS
+    assert {o.status for o in external} == {"expired"}
     touched = {r["path"].rsplit("/", 1)[-1] for r in run.requests("DELETE")}
-    assert not touched & {o.id for o in foreign}
+    assert not touched & {o.id for o in external}
     assert {o.status for o in run.orders(run.days[0].date.isoformat())} == {"filled"}
 
 
-def test_a_replacement_by_somebody_else_is_recorded_as_lineage(run: DaemonHarness) -> None:
-    new = run.exchange.by_client_id["hand-0"]
+def test_external_replacement_is_recorded(run: DaemonHarness) -> None:
+    new = run.exchange.by_client_id["replaced-0"]
     old = run.exchange.orders[str(new.replaces)]
     assert old.status == "replaced"
-    ((replaces, mine, theirs),) = run.query(
+    ((replaces, symbol, bar),) = run.query(
         "select o.replaces, i.symbol, i.bar from orders o join intents i on o.intent_id = i.id "
-        "where o.client_order_id = 'hand-0'"
+        "where o.client_order_id = 'replaced-0'"
     )
-    assert (replaces, mine, theirs) == (old.client_order_id, old.symbol, run.days[1].date.isoformat())
+    assert (replaces, symbol, bar) == (old.client_order_id, old.symbol, run.days[1].date.isoformat())
     assert any(alert.startswith("warning replaced") for alert in run.alerts())
 
 
-def test_a_replacement_that_a_fill_overtakes_leaves_the_original_fill(run: DaemonHarness) -> None:
+def test_fill_before_a_replacement_is_booked(run: DaemonHarness) -> None:
     raced: Order = run.raced  # type: ignore[attr-defined]
     assert raced.status == "filled"
-    assert run.exchange.by_client_id["hand-1"].status == "rejected"
+    assert run.exchange.by_client_id["replaced-1"].status == "rejected"
     booked = run.query(
         "select f.quantity from fills f join orders o on f.order_id = o.id "
         f"where o.client_order_id = '{raced.client_order_id}'"
@@ -147,7 +147,7 @@ def test_a_replacement_that_a_fill_overtakes_leaves_the_original_fill(run: Daemo
     assert sum(float(q) for (q,) in booked) == float(raced.filled) > 0
 
 
-def test_orders_that_expire_with_the_day_are_not_sent_again(run: DaemonHarness) -> None:
+def test_expired_day_orders_are_not_resent(run: DaemonHarness) -> None:
     expired = [run.exchange.orders[name] for name in run.stopped]  # type: ignore[attr-defined]
     assert expired
     assert {o.status for o in expired} == {"expired"}
@@ -159,7 +159,7 @@ def test_orders_that_expire_with_the_day_are_not_sent_again(run: DaemonHarness) 
         assert run.query(f"select e.state {join}{state}") == [("expired",)]
 
 
-def test_a_cancel_that_comes_after_the_fill_is_refused_and_the_fill_booked(run: DaemonHarness) -> None:
+def test_cancel_after_a_fill_is_refused_and_the_fill_booked(run: DaemonHarness) -> None:
     refused = [r for r in run.requests("DELETE") if r["status"] == 422]
     assert refused
     bar = run.days[3].date.isoformat()
@@ -168,7 +168,7 @@ def test_a_cancel_that_comes_after_the_fill_is_refused_and_the_fill_booked(run: 
     assert any(bar.replace("-", "") in o.client_order_id for o in late)
 
 
-def test_a_halt_holds_over_a_kill_until_it_is_resumed(run: DaemonHarness) -> None:
+def test_halt_survives_a_kill_until_resume(run: DaemonHarness) -> None:
     assert run.orders(run.days[4].date.isoformat()) == []
     assert json.loads(run.resumed)["outcome"] == "active"  # type: ignore[attr-defined]
     assert run.orders(run.days[6].date.isoformat())

@@ -1,4 +1,4 @@
-"""Row 43 against the real daemon process: files of a promoted run that are not those that were tested."""
+"""Row 43 against the real daemon process: a promoted run whose files differ from the tested ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.paper.process.harness import DaemonHarness
-from tests.paper.trained_run import damage, judged, train
+from tests.paper.trained_run import damage, update_report, train
 from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
@@ -22,13 +22,13 @@ CONFIG = {"": {"strategy": None, "run": "run"}}
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     train(folder)
-    judged(folder, verdict={"promoted": True, "reasons": []})
+    update_report(folder, verdict={"promoted": True, "reasons": []})
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Iterator[DaemonHarness]:
-    """Four sessions; before the third's decision a byte of the weights changes, before the fourth's it is as before."""
+    """Four sessions; the weights are damaged before the third decision and restored before the fourth."""
     folder = tmp_path_factory.mktemp("rows")
     shutil.copytree(trained, folder / "run")
     weights = sorted((folder / "run" / "snapshots").glob("*.safetensors"))[0]
@@ -37,19 +37,19 @@ def run(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Iterator[Dae
         harness.wait_until_recovered()
         harness.run_clock()
         harness.run_until(harness.days[1].close + 600, lambda: damage(weights))
-        harness.run_until(harness.days[2].close + 600, lambda: damage(weights))  # twice is not at all
+        harness.run_until(harness.days[2].close + 600, lambda: damage(weights))  # the second call restores the file
         harness.run_until(harness.days[3].close + 600, harness.slow_clock)
         harness.code = harness.stop()  # type: ignore[attr-defined]
         yield harness
 
 
-def test_both_invariants_hold(run: DaemonHarness) -> None:
+def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_weights_that_change_while_it_runs_trade_nothing_until_they_are_right_again(run: DaemonHarness) -> None:
+def test_changed_weights_are_not_traded_until_restored(run: DaemonHarness) -> None:
     decisions = run.query("select bar, outcome, detail from decisions order by id")
     assert [outcome for _, outcome, _ in decisions] == ["orders", "orders", "failed", "orders"]
     bar, _, reason = decisions[2]
@@ -59,22 +59,22 @@ def test_weights_that_change_while_it_runs_trade_nothing_until_they_are_right_ag
     assert len(run.orders(decisions[0][0])) >= 5
 
 
-def other_weights(run: Path) -> None:
+def change_weights(run: Path) -> None:
     damage(sorted((run / "snapshots").glob("*.safetensors"))[0])
 
 
-def other_features(run: Path) -> None:
+def change_features(run: Path) -> None:
     for file in (run / "snapshots").glob("*.json"):
         facts = json.loads(file.read_text())
         facts["spec"]["features"] = 3
         file.write_text(json.dumps(facts))
 
 
-def other_agents(run: Path) -> None:
-    judged(run, champion={"members": ["g0009s00"]})
+def change_agents(run: Path) -> None:
+    update_report(run, champion={"members": ["g0009s00"]})
 
 
-def other_verdict(run: Path) -> None:
+def change_verdict(run: Path) -> None:
     verdict = run / "verdict.json"
     said = json.loads(verdict.read_text())
     verdict.write_text(json.dumps({**said, "rules": [{**rule, "passed": False} for rule in said["rules"]]}))
@@ -83,13 +83,13 @@ def other_verdict(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (other_weights, "is damaged"),
-        (other_features, "takes 3 features"),
-        (other_agents, "tested the agents"),
-        (other_verdict, "contradicts its own rules"),
+        (change_weights, "is damaged"),
+        (change_features, "takes 3 features"),
+        (change_agents, "tested the agents"),
+        (change_verdict, "contradicts its own rules"),
     ],
 )
-def test_a_champion_that_is_not_what_was_tested_does_not_start(
+def test_daemon_does_not_start_with_a_changed_champion(
     trained: Path, tmp_path: Path, change: Callable[[Path], None], words: str
 ) -> None:
     run = tmp_path / "run"

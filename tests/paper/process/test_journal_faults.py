@@ -1,4 +1,4 @@
-"""Row 40 against the real daemon process: its journal cannot be written, for want of space or because of a lock."""
+"""Row 40 against the real daemon process: the journal cannot be written because of a full disk or a lock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.soak.consistency import check_run
 pytestmark = pytest.mark.slow
 
 
-def with_live_orders(harness: DaemonHarness) -> list[Order]:
-    """A daemon whose orders wait for their auction, a quarter of an hour before it; time runs slowly from here."""
+def run_until_orders_are_live(harness: DaemonHarness) -> list[Order]:
+    """Run a daemon until its orders are live, 15 minutes before the auction, and slow the clock down."""
     harness.launch()
     harness.wait_until_recovered()
     harness.run_clock()
@@ -30,7 +30,7 @@ def with_live_orders(harness: DaemonHarness) -> list[Order]:
 
 
 def restart_and_trade(harness: DaemonHarness) -> None:
-    """The daemon is started again, recovers, and trades another day."""
+    """Restart the daemon and check that it recovers and trades another day."""
     harness.launch()
     harness.wait_until_recovered()
     harness.run_clock()
@@ -40,18 +40,18 @@ def restart_and_trade(harness: DaemonHarness) -> None:
     assert harness.orders(harness.days[1].date.isoformat())
 
 
-def test_a_full_disk_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None:
+def test_full_disk_stops_the_daemon_and_cancels_live_orders(tmp_path: Path) -> None:
     import resource
 
     with DaemonHarness(tmp_path) as harness:
-        live = with_live_orders(harness)
+        live = run_until_orders_are_live(harness)
         harness.server.call(harness.stop_clock)
         daemon = harness.daemon
         assert daemon is not None
-        # No file may grow beyond what the journal's log is now: the next write fails as on a full disk.
+        # No file may grow beyond the journal's current WAL size: the next write fails as on a full disk.
         size = Path(f"{harness.journal}-wal").stat().st_size
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (size, size))
-        harness.command("reconcile", "--wait", "0")  # something to write an answer to
+        harness.command("reconcile", "--wait", "0")  # its result must be written
         assert daemon.wait() == 2
         assert {o.status for o in live} == {"canceled"}
         assert "the journal" in (harness.folder / "daemon.log").read_text()
@@ -60,7 +60,7 @@ def test_a_full_disk_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Another program holds the journal: nobody else can write."""
+    """Hold a write lock on the journal from another connection."""
     with contextlib.closing(sqlite3.connect(journal, isolation_level=None, timeout=60.0)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -68,32 +68,32 @@ def locked(journal: Path) -> Iterator[None]:
 
 
 def cancel_manually(harness: DaemonHarness, order: Order) -> None:
-    """Somebody cancels our order at the broker: the daemon has something to write."""
+    """Cancel an order at the broker externally, which the daemon has to write."""
     harness.server.call(lambda: harness.exchange.cancel(order.id, harness.exchange.now))
 
 
-def written(harness: DaemonHarness, order: Order) -> bool:
-    """Whether the journal knows that the order ended."""
+def end_is_recorded(harness: DaemonHarness, order: Order) -> bool:
+    """Return whether the journal records the end of the order."""
     of_order = f"join orders o on e.order_id = o.id where o.client_order_id = '{order.client_order_id}'"
     return ("ended",) in harness.query(f"select e.state from order_events e {of_order}")
 
 
-def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_orders(tmp_path: Path) -> None:
-    with DaemonHarness(tmp_path, config={"timing": {"poll": 60.0}}, awake=10.0) as harness:
-        first, second, *others = with_live_orders(harness)
+def test_locked_journal_stops_the_daemon_and_cancels_live_orders(tmp_path: Path) -> None:
+    with DaemonHarness(tmp_path, config={"timing": {"poll": 60.0}}, working_pace=10.0) as harness:
+        first, second, *others = run_until_orders_are_live(harness)
         daemon = harness.daemon
         assert daemon is not None
-        # A lock that is short is waited for.
+        # The daemon waits for a short lock.
         with locked(harness.journal):
             cancel_manually(harness, first)
             time.sleep(BUSY_SECONDS / 5)
-            assert not written(harness, first)
-        harness.wait(lambda: written(harness, first))
+            assert not end_is_recorded(harness, first)
+        harness.wait(lambda: end_is_recorded(harness, first))
         with locked(harness.journal):
             cancel_manually(harness, second)
             assert daemon.wait() == 2
             assert {o.status for o in others} == {"canceled"}
-            # Nor does another one start on it; nothing is sent.
+            # A second daemon does not start either, and sends nothing.
             sent = len(harness.requests("POST", "/v2/orders"))
             assert harness.launch().wait() == 2
             assert len(harness.requests("POST", "/v2/orders")) == sent
@@ -101,6 +101,6 @@ def test_a_journal_that_another_program_holds_ends_the_daemon_and_its_live_order
         assert "is locked" in log
         assert "stop that one" in log
         assert "Traceback" not in log
-        assert not written(harness, second)
+        assert not end_is_recorded(harness, second)
         restart_and_trade(harness)
-        assert written(harness, second)
+        assert end_is_recorded(harness, second)

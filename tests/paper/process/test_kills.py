@@ -15,16 +15,16 @@ from tests.soak.consistency import RunReport, check_run, compare_fills
 
 pytestmark = pytest.mark.slow
 
-# Two symbols, one sale and one purchase a day, each filled in two parts; fractional shares, so they are DAY orders.
+# Two symbols, one sale and one buy per day, each filled in two parts; fractional shares require DAY orders.
 TWO: dict[str, dict[str, Any]] = {
     "": {"strategy": "swapping", "symbols": ["KO", "XOM"]},
     "orders": {"fractional": True},
     "risk": {"max_position": 0.8, "max_order": 0.8},
     "timing": {"poll": 900.0},
 }
-BEFORE = 31 * 60.0  # seconds before the opening at which a day's writes begin to count
+BEFORE = 31 * 60.0  # seconds before the opening from which writes are counted
 MAX_DAYS = 60
-MIN_WRITES = 20  # a day has more
+MIN_WRITES = 20  # a day has more writes than this
 
 
 def prepare(harness: DaemonHarness, days: int) -> None:
@@ -69,7 +69,7 @@ def run_undisturbed(folder: Path, days: int) -> RunReport:
 
 @pytest.mark.parametrize(("before", "step"), [(True, 1), (False, 4)], ids=["before the write", "after the write"])
 def test_killed_at_every_write_trades_the_same_orders(tmp_path: Path, before: bool, step: int) -> None:
-    """Each day the daemon is killed at a later write of that day and restarted at once, until a day has no more writes.
+    """Kill the daemon one write later each day and restart it immediately, until a day has no more writes.
 
     A kill before a write covers everything since the previous write. A kill after a write differs from one before the
     next write by requests only, so every fourth is enough.

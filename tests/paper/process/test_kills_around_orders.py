@@ -22,10 +22,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         harness.wait_until_recovered()
         harness.run_clock()
         assert harness.daemon is not None
-        harness.daemon.wait()  # row 1, in time
+        harness.daemon.wait()  # row 1, restarted in time
         harness.launch(hooks={"die_before_post": ".20190103.KO."})
         harness.run_until(days[1].close)
-        harness.daemon.wait()  # row 1, too late: it restarts after the opening
+        harness.daemon.wait()  # row 1, restarted after the opening
         harness.server.call(harness.slow_clock)
         harness.server.schedule(days[2].open + 60)
         harness.server.jump(
@@ -64,26 +64,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
 hang = Fault("hang_after", method="POST", path="/v2/orders$", symbol="KO", seconds=30.0)
 
 
-def test_both_invariants_hold(run: DaemonHarness) -> None:
+def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert verdict.facts["most_live_orders_of_an_intent"] == 1
     assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_killed_before_the_post_the_order_is_sent_once_after_the_restart(run: DaemonHarness) -> None:
+def test_order_of_a_daemon_killed_before_the_post_is_sent_once(run: DaemonHarness) -> None:
     assert len(run.posts("2019-01-02", "KO")) == 1
     (order,) = run.orders("2019-01-02", "KO")
     assert (order.status, str(order.filled)) == ("filled", run.intended("2019-01-02", "KO"))
 
 
-def test_killed_before_the_post_and_started_too_late_it_is_expired(run: DaemonHarness) -> None:
+def test_order_of_a_daemon_killed_before_the_post_expires_after_a_late_restart(run: DaemonHarness) -> None:
     assert run.posts("2019-01-03", "KO") == []
     state = "select e.state from intents i join intent_events e on e.intent_id = i.id where i.bar = '2019-01-03' "
     assert run.query(state + "and i.symbol = 'KO' order by e.id desc limit 1") == [("expired",)]
 
 
-def test_killed_after_the_broker_accepted_it_the_order_is_adopted(run: DaemonHarness) -> None:
+def test_order_of_a_daemon_killed_after_acceptance_is_adopted(run: DaemonHarness) -> None:
     bar = "2019-01-04"
     assert len(run.posts(bar, "KO")) == len(run.orders(bar, "KO")) == 1
     sources = run.query(
@@ -94,7 +94,7 @@ def test_killed_after_the_broker_accepted_it_the_order_is_adopted(run: DaemonHar
 
 
 @pytest.mark.parametrize(("bar", "symbol"), [("2019-01-04", "KO"), ("2019-01-07", "XOM")])
-def test_killed_between_a_fill_and_its_write_the_fill_is_booked_once(run: DaemonHarness, bar: str, symbol: str) -> None:
+def test_fill_of_a_daemon_killed_before_writing_it_is_booked_once(run: DaemonHarness, bar: str, symbol: str) -> None:
     (order,) = run.orders(bar, symbol)
     booked = run.query(
         "select f.quantity from fills f join orders o on f.order_id = o.id "

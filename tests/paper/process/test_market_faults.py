@@ -23,7 +23,7 @@ JUMP = date(2024, 2, 14)
 
 
 def panel_with_jumps() -> Panel:
-    """BB falls by 35% and CC by half overnight before the session of JUMP; AA splits on that day at the broker.
+    """BB falls by 35% and CC by half overnight before the JUMP session; AA splits at the broker on that day.
 
     AA's prices are adjusted for the split, as the fake server expects.
     """
@@ -33,13 +33,13 @@ def panel_with_jumps() -> Panel:
     factor[late, 1], factor[late, 2] = 0.65, 0.5
     columns = {name: np.round(getattr(made, name) * factor, 2) for name in ("open", "high", "low", "close")}
     columns["low"] = np.minimum(columns["low"], np.minimum(columns["open"], columns["close"]))
-    return make_panel(made.times, list(made.symbols), {**columns, "volume": made.volume}, name="made", source="made")
+    return make_panel(
+        made.times, list(made.symbols), {**columns, "volume": made.volume}, name="synthetic", source="synthetic"
+    )
 
 
 @pytest.mark.parametrize(("new", "old"), [(2.0, 1.0), (1.0, 4.0)], ids=["split", "reverse split"])
-def test_a_split_is_booked_a_real_move_is_traded_and_a_jump_halts_its_symbol(
-    tmp_path: Path, new: float, old: float
-) -> None:
+def test_split_is_booked_large_move_traded_and_jump_halts_its_symbol(tmp_path: Path, new: float, old: float) -> None:
     split = CorporateAction("AA", JUMP.isoformat(), "split", new=new, old=old)
     config = {"": {"symbols": ["AA", "BB", "CC"]}, "data": {"window": 20}, "orders": {"collar": 0.2}}
     with DaemonHarness(
@@ -66,7 +66,7 @@ def test_a_split_is_booked_a_real_move_is_traded_and_a_jump_halts_its_symbol(
         panel, bar = panel_with_jumps(), harness.days[row].date.isoformat()
         (closes,) = panel.close[panel.times.astype("datetime64[D]") == np.datetime64(bar)]
         sized = harness.query(f"select reference_price from intents where symbol = 'AA' and bar = '{bar}'")
-        assert [float(price) for (price,) in sized] == [pytest.approx(closes[0])]  # of a share after the split
+        assert [float(price) for (price,) in sized] == [pytest.approx(closes[0])]  # price after the split
         value = sum(
             float(before[0][symbol] * (ratio if symbol == "AA" else 1)) * close
             for symbol, close in zip(panel.symbols, closes.tolist(), strict=True)
@@ -81,7 +81,7 @@ def test_a_split_is_booked_a_real_move_is_traded_and_a_jump_halts_its_symbol(
         assert "CC" not in after
 
 
-def test_a_loss_beyond_the_limit_leaves_reducing_orders_only(tmp_path: Path) -> None:
+def test_loss_beyond_the_limit_allows_only_reducing_orders(tmp_path: Path) -> None:
     with DaemonHarness(
         tmp_path, config={"risk": {"daily_loss": 0.0005, "drawdown": 0.9, "max_turnover": 10.0}}
     ) as harness:

@@ -1,4 +1,4 @@
-"""The backtest that sends the daemon's orders, beside the real daemon process over HTTP: the same to the cent."""
+"""Backtest with paper execution and the real daemon process over HTTP give the same result to the cent."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ MADE: dict[str, Any] = {"symbols": ["AA", "BB", "CC"]}
     ],
     ids=["at the close", "at the open", "fractions at market"],
 )
-def test_orders_fills_and_equity_are_those_of_the_backtest(
+def test_orders_fills_and_equity_equal_the_backtest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panel: Callable[[], Panel], start: date, config: dict[str, Any]
 ) -> None:
-    monkeypatch.setitem(baselines.BASELINES, "restless", RandomWeights)
+    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with DaemonHarness(tmp_path, config=config, panel=panel(), start=start) as harness:

@@ -1,4 +1,4 @@
-"""More faults against the real daemon process, one after another: a second daemon, damaged bars, refused keys."""
+"""Further faults against the real daemon process: a second daemon, damaged bars, refused keys."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         harness.second = harness.launch().wait()  # type: ignore[attr-defined]
         harness.daemon = first
         harness.run_clock()
-        harness.run_until(harness.days[1].close + 600, lambda: outdate(harness))
+        harness.run_until(harness.days[1].close + 600, lambda: stop_new_bars(harness))
         harness.run_until(harness.days[2].close + 600, harness.slow_clock)
-        # Here the account is as the journal has it: what comes next ends the daemon.
+        # The account matches the journal here; the next fault stops the daemon.
         shutil.copy(harness.log, harness.folder / "before.jsonl")
         harness.server.faults.add([Fault("answer", times=0, status=401, body={"message": "unauthorized."})])
         harness.run_clock()
@@ -46,26 +46,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
         yield harness
 
 
-def outdate(harness: DaemonHarness) -> None:
-    """The bars are sound again, and from now on no new ones come."""
+def stop_new_bars(harness: DaemonHarness) -> None:
+    """Restore the bars and serve no newer ones."""
     harness.server.data.flaws.edits.clear()
     harness.server.data.flaws.stale_after = harness.days[0].date.isoformat()
 
 
-def test_both_invariants_hold(run: DaemonHarness) -> None:
+def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.folder / "before.jsonl", run.journal)
     assert verdict.faults == []
     assert verdict.facts["decisions"]["orders"] >= 1
 
 
-def test_the_second_daemon_on_a_journal_leaves(run: DaemonHarness) -> None:
+def test_second_daemon_on_a_journal_exits(run: DaemonHarness) -> None:
     assert run.second == 2  # type: ignore[attr-defined]
     text = (run.folder / "daemon.log").read_text()
     assert "Traceback" not in text
     assert "finrl-pod: " in text
 
 
-def test_damaged_and_missing_bars_stop_their_symbols_alone(run: DaemonHarness) -> None:
+def test_damaged_and_missing_bars_exclude_only_their_symbols(run: DaemonHarness) -> None:
     bar = run.days[0].date.isoformat()
     damaged = ("AAPL", "AMD", "BAC")
     assert not any(run.posts(bar, symbol) for symbol in damaged)
@@ -74,7 +74,7 @@ def test_damaged_and_missing_bars_stop_their_symbols_alone(run: DaemonHarness) -
         assert any(alert.startswith(f"warning prices: {symbol}:") for alert in run.alerts()), run.alerts()
 
 
-def test_without_new_bars_nothing_is_decided(run: DaemonHarness) -> None:
+def test_no_decision_without_new_bars(run: DaemonHarness) -> None:
     bar = run.days[1].date.isoformat()
     assert run.query(f"select outcome from decisions where bar = '{bar}'") == [("missed",)]
     assert not [r for r in run.requests("POST", "/v2/orders") if f".{bar.replace('-', '')}." in str(r["body"])]
@@ -83,7 +83,7 @@ def test_without_new_bars_nothing_is_decided(run: DaemonHarness) -> None:
     assert bar in told[0]
 
 
-def test_refused_keys_end_the_daemon_with_an_alert_and_code_2(run: DaemonHarness) -> None:
+def test_refused_keys_stop_the_daemon_with_an_alert_and_exit_code_2(run: DaemonHarness) -> None:
     assert run.code == 2  # type: ignore[attr-defined]
     assert any(alert.startswith("critical keys") for alert in run.alerts())
     refused = [r for r in run.server.log.records if r["kind"] == "request" and r["status"] == 401]
@@ -91,8 +91,8 @@ def test_refused_keys_end_the_daemon_with_an_alert_and_code_2(run: DaemonHarness
     assert "harness-secret" not in (run.folder / "daemon.log").read_text()
 
 
-def test_with_a_live_address_it_does_not_start_and_sends_nothing(run: DaemonHarness) -> None:
-    def sent() -> int:  # a stream of the life before may still be closing
+def test_live_address_is_refused_without_sending_requests(run: DaemonHarness) -> None:
+    def sent() -> int:  # a stream of the previous daemon may still be closing
         return sum(record["kind"] == "request" for record in run.server.log.records)
 
     before = sent()

@@ -1,7 +1,7 @@
-"""Rows 20 to 24 against the real daemon process: what the stream of updates does, and what becomes of the orders.
+"""Rows 20 to 24 against the real daemon process: faults of the stream of order updates.
 
-Five sessions: an undisturbed one; one with a stream that is connected and says nothing; one whose connection breaks at
-fills; one whose new connections are refused; one with every message twice and late.
+Five sessions: one without faults; one with a connected but silent stream; one whose connection breaks at fills; one
+whose new connections are refused; one with every message duplicated and delayed.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
             harness.run_clock()
             harness.run_until(day.open - 3600, morning)
             harness.run_until(day.open + 1200, harness.slow_clock)
-            if {f.kind for f in faults} & {"silence", "disconnect"}:  # it comes back, if not at once
-                harness.wait(lambda opening=day.open: happened(harness, "listening", opening))
+            if {f.kind for f in faults} & {"silence", "disconnect"}:  # the stream reconnects eventually
+                harness.wait(lambda opening=day.open: stream_records(harness, "listening", opening))
         harness.run_clock()
         harness.run_until(day.close + 600, harness.slow_clock)
         harness.code = harness.stop()  # type: ignore[attr-defined]
         yield harness
 
 
-def happened(harness: DaemonHarness, what: str, after: float, until: float = float("inf")) -> list[dict[str, Any]]:
-    """Records of the stream between two simulated moments."""
+def stream_records(
+    harness: DaemonHarness, what: str, after: float, until: float = float("inf")
+) -> list[dict[str, Any]]:
+    """Return the stream's log records between two simulated times."""
     found = [r for r in harness.server.log.records if r["kind"] == "stream" and r["what"] == what]
     return [r for r in found if after <= datetime.fromisoformat(r["at"]).timestamp() < until]
 
 
-def test_both_invariants_hold(run: DaemonHarness) -> None:
+def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert verdict.facts["decisions"] == {"orders": len(DAYS)}
@@ -74,14 +76,14 @@ def test_every_fill_is_booked_once_despite_stream_faults(run: DaemonHarness) -> 
     assert booked["fills"] + booked.get("rest", 0) > 5, booked
 
 
-def test_a_silent_stream_is_alerted_and_reconnected(run: DaemonHarness) -> None:
-    told = [alert for alert in run.alerts() if "stale_stream" in alert]
-    assert "connected but silent" in told[0]
-    assert "back" in told[1]
+def test_silent_stream_is_alerted_and_reconnected(run: DaemonHarness) -> None:
+    alerts = [alert for alert in run.alerts() if "stale_stream" in alert]
+    assert "connected but silent" in alerts[0]
+    assert "back" in alerts[1]
     opening = run.days[1].open
-    assert happened(run, "disconnected", opening, opening + 7200)
-    assert happened(run, "listening", opening, opening + 7200)
-    assert len(happened(run, "listening", 0.0, opening)) == 1  # and before that nobody had to connect again
+    assert stream_records(run, "disconnected", opening, opening + 7200)
+    assert stream_records(run, "listening", opening, opening + 7200)
+    assert len(stream_records(run, "listening", 0.0, opening)) == 1  # no reconnection before that
     ((late,),) = run.query(
         f"select max(julianday(f.at) - julianday(f.time)) * 86400 from fills f join orders o on f.order_id = o.id "
         f"join intents i on o.intent_id = i.id where i.bar = '{run.days[0].date}'"
@@ -89,23 +91,23 @@ def test_a_silent_stream_is_alerted_and_reconnected(run: DaemonHarness) -> None:
     assert late < 180.0  # found by polling
 
 
-def test_a_connection_that_breaks_at_fills_is_made_again(run: DaemonHarness) -> None:
+def test_connection_broken_at_fills_is_reopened(run: DaemonHarness) -> None:
     opening = run.days[2].open
-    assert len(happened(run, "listening", opening - 60, opening + 3600)) >= 1
+    assert len(stream_records(run, "listening", opening - 60, opening + 3600)) >= 1
 
 
-def test_a_refused_connection_is_tried_again_ever_more_patiently(run: DaemonHarness) -> None:
+def test_refused_connection_is_retried_with_increasing_pauses(run: DaemonHarness) -> None:
     opening = run.days[3].open
-    refused = happened(run, "refused", opening - 60, opening + 7200)
+    refused = stream_records(run, "refused", opening - 60, opening + 7200)
     assert len(refused) == 3
-    back = happened(run, "listening", opening, opening + 7200)
+    back = stream_records(run, "listening", opening, opening + 7200)
     assert len(back) == 1
     moments = [r["real"] for r in [*refused, *back]]
     gaps = [WORKING_PACE * (b - a) for a, b in pairwise(moments)]
     assert min(gaps) >= 15.0, gaps  # half of REFUSED_PAUSE, in simulated seconds
 
 
-def test_there_is_one_session_at_any_time(run: DaemonHarness) -> None:
+def test_at_most_one_stream_session_at_a_time(run: DaemonHarness) -> None:
     connected = 0
     for record in run.server.log.records:
         if record["kind"] == "stream":

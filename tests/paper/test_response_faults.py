@@ -1,4 +1,4 @@
-"""Streams, reads, prices and strategies that cannot be used. The daemon's own loop runs, on a simulated market."""
+"""Faulty streams, reads, prices and strategies: the daemon loop on a simulated market."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.paper.factories import (
     SimulatedDaemon,
     SwappingStrategy,
     config,
-    first,
+    for_first_calls,
     own_orders,
     prices,
 )
@@ -41,34 +41,34 @@ DAY = date(2024, 1, 9)  # the first orders fill here
 
 def test_duplicate_and_reversed_updates_are_booked_once(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, config(orders=OrderSettings(fractional=True, collar=0.2)), kind=PartialFillBroker)
-    told: list[Any] = []
+    updates: list[Any] = []
 
-    def jumbled(true: Any) -> Any:
-        told.extend(true())
-        return tuple(reversed(told)) + tuple(told)
+    def duplicate_and_reverse(original: Any) -> Any:
+        updates.extend(original())
+        return tuple(reversed(updates)) + tuple(updates)
 
-    sim.broker.overrides["updates"] = jumbled
+    sim.broker.overrides["updates"] = duplicate_and_reverse
     sim.run_to(datetime(2024, 1, 9, 15, tzinfo=UTC))
     assert sim.store.count(schema.fills) == 2
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_a_silent_stream_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_silent_stream_only_delays_fills(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.broker.overrides["updates"] = lambda true: ()
+    sim.broker.overrides["updates"] = lambda original: ()
     sim.day(date(2024, 1, 11))
     assert sim.store.count(schema.fills) > 4
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
 @pytest.mark.parametrize("call", ["positions", "account", "orders", "fills_since"])
-def test_a_read_that_fails_is_not_taken_for_nothing(tmp_path: Path, call: str) -> None:
+def test_failed_read_is_not_treated_as_empty(tmp_path: Path, call: str) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
     sent = sim.broker.called("submit")
 
-    def fail(true: Any, *arguments: Any, **named: Any) -> Any:
-        raise BrokerUnavailable("no answer")
+    def fail(original: Any, *arguments: Any, **named: Any) -> Any:
+        raise BrokerUnavailable("no response")
 
     sim.broker.overrides[call] = fail
     sim.day(date(2024, 1, 10))
@@ -77,44 +77,44 @@ def test_a_read_that_fails_is_not_taken_for_nothing(tmp_path: Path, call: str) -
     sim.broker.overrides.clear()
     sim.day(date(2024, 1, 11))
     assert sim.broker.called("submit") > sent
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def unreachable(true: Any, *arguments: Any, **named: Any) -> Any:
-    raise BrokerUnavailable(f"no answer (<HTTPConnection(host='x') at {next(COUNTING):#x}>: timed out)")
+def unreachable(original: Any, *arguments: Any, **named: Any) -> Any:
+    raise BrokerUnavailable(f"no response (<HTTPConnection(host='x') at {next(COUNTER):#x}>: timed out)")
 
 
-COUNTING = itertools.count()
+COUNTER = itertools.count()
 
 
-def test_an_outage_is_alerted_once_despite_changing_messages(tmp_path: Path) -> None:
+def test_outage_is_alerted_once_despite_changing_messages(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(DAY)
     sim.broker.overrides["account"] = unreachable
     sim.day(date(2024, 1, 10))
-    told = [message for _, kind, message in sim.alerts if kind == "unavailable"]
-    assert len(told) == 1
-    assert "0x" not in told[0]
+    alerts = [message for _, kind, message in sim.alerts if kind == "unavailable"]
+    assert len(alerts) == 1
+    assert "0x" not in alerts[0]
 
 
-def test_another_cause_is_alerted_but_not_at_every_change(tmp_path: Path) -> None:
+def test_changing_causes_are_alerted_at_a_limited_rate(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    causes = itertools.cycle(("no answer", "an answer that is HTML"))
+    causes = itertools.cycle(("no response", "an HTML response"))
 
-    def fail(true: Any, *arguments: Any, **named: Any) -> Any:
+    def fail(original: Any, *arguments: Any, **named: Any) -> Any:
         raise BrokerUnavailable(next(causes))
 
     sim.broker.overrides["account"] = fail
     sim.run_to(sim.clock.now() + timedelta(minutes=61))
-    told = [message for _, kind, message in sim.alerts if kind == "unavailable"]
-    assert 2 <= len(told) <= 13
+    alerts = [message for _, kind, message in sim.alerts if kind == "unavailable"]
+    assert 2 <= len(alerts) <= 13
 
 
-def test_what_was_written_before_a_try_failed_is_not_written_again(tmp_path: Path) -> None:
-    sim = SimulatedDaemon(tmp_path, strategy=Swapping3())
-    sim.broker.overrides |= {"assets": first(3, unreachable), "bars": jumped(0.5)}
+def test_retry_does_not_repeat_journal_rows(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path, strategy=ThreeSymbolStrategy())
+    sim.broker.overrides |= {"assets": for_first_calls(3, unreachable), "bars": with_price_jump(0.5)}
     sim.day(date(2024, 1, 9))
-    sim.broker.overrides["assets"] = first(3, unreachable)
+    sim.broker.overrides["assets"] = for_first_calls(3, unreachable)
     sim.day(date(2024, 1, 10))
     sessions = [row.session for row in sim.store.rows(schema.equity)]
     assert sessions == ["2024-01-08", "2024-01-09"]
@@ -123,15 +123,15 @@ def test_what_was_written_before_a_try_failed_is_not_written_again(tmp_path: Pat
     assert [row.outcome for row in sim.store.rows(schema.decisions)] == ["orders", "orders"]
 
 
-def test_a_faulty_bar_is_alerted_once_per_decision(tmp_path: Path) -> None:
+def test_faulty_bar_is_alerted_once_per_decision(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
-    sim.broker.overrides |= {"assets": first(3, unreachable), "bars": spoiled("close", np.nan)}
+    sim.broker.overrides |= {"assets": for_first_calls(3, unreachable), "bars": with_bad_value("close", np.nan)}
     sim.day(DAY)
     assert len([1 for _, kind, _ in sim.alerts if kind == "prices"]) == 1
 
 
-def test_a_loss_is_seen_at_the_second_try_too(tmp_path: Path) -> None:
-    """A daemon that died between the mark and the state finds its mark written, and the loss all the same."""
+def test_loss_limit_applies_if_equity_was_already_recorded(tmp_path: Path) -> None:
+    """A daemon killed between recording equity and the risk state detects the loss after its restart."""
     limits = RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.1, drawdown=0.9)
     sim = SimulatedDaemon(tmp_path, config(risk=limits))
     sim.day(date(2024, 1, 11))
@@ -145,9 +145,9 @@ def test_a_loss_is_seen_at_the_second_try_too(tmp_path: Path) -> None:
     assert sim.store.count(schema.equity, schema.equity.c.session == bar) == 1
 
 
-def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, None)) -> Any:
-    def bars(true: Any, *arguments: Any) -> Any:
-        table = true(*arguments)
+def with_bad_value(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, None)) -> Any:
+    def bars(original: Any, *arguments: Any) -> Any:
+        table = original(*arguments)
         getattr(table, field)[rows, symbol] = value
         return table
 
@@ -155,18 +155,18 @@ def spoiled(field: str, value: float, symbol: int = 0, rows: slice = slice(-1, N
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0, -5.0])
-def test_a_faulty_bar_excludes_only_its_symbol(tmp_path: Path, value: float) -> None:
+def test_faulty_bar_excludes_only_its_symbol(tmp_path: Path, value: float) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
-    sim.broker.overrides["bars"] = spoiled("close", value)
+    sim.broker.overrides["bars"] = with_bad_value("close", value)
     sim.day(DAY)
     assert {o.symbol for o in own_orders(sim)} == {"BB", "CC"}
     assert "prices" in sim.alert_kinds()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_stale_prices_stop_every_order(tmp_path: Path) -> None:
+def test_stale_prices_prevent_all_orders(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
-    sim.broker.overrides["bars"] = lambda true, symbols, start, end, how: true(
+    sim.broker.overrides["bars"] = lambda original, symbols, start, end, how: original(
         symbols, start, end - timedelta(days=1), how
     )
     sim.day(DAY)
@@ -175,11 +175,11 @@ def test_stale_prices_stop_every_order(tmp_path: Path) -> None:
     assert [r.outcome for r in sim.store.rows(schema.decisions)] == ["missed"]
 
 
-def jumped(factor: float) -> Any:
-    """From the decision bar of 2024-01-09 on, AA trades at another price."""
+def with_price_jump(factor: float) -> Any:
+    """Scale AA's prices by `factor` from the decision bar of 2024-01-09 on."""
 
-    def bars(true: Any, *arguments: Any) -> Any:
-        table = true(*arguments)
+    def bars(original: Any, *arguments: Any) -> Any:
+        table = original(*arguments)
         late = table.times >= np.datetime64("2024-01-09")
         for column in (table.open, table.high, table.low, table.close):
             column[late, 0] *= factor
@@ -188,19 +188,21 @@ def jumped(factor: float) -> Any:
     return bars
 
 
-def test_a_real_move_trades_on_and_a_jump_that_nothing_explains_halts_its_symbol(tmp_path: Path) -> None:
+def test_large_move_is_traded_and_unexplained_jump_halts_its_symbol(tmp_path: Path) -> None:
     for factor, halted in ((0.65, False), (0.5, True)):
         folder = tmp_path / str(factor)
         folder.mkdir()
-        sim = SimulatedDaemon(folder, config(data=DataSettings(window=0)), Swapping3())
-        sim.broker.overrides["bars"] = jumped(factor)
+        sim = SimulatedDaemon(folder, config(data=DataSettings(window=0)), ThreeSymbolStrategy())
+        sim.broker.overrides["bars"] = with_price_jump(factor)
         sim.day(date(2024, 1, 10))
         assert ("symbol_halted" in sim.alert_kinds()) is halted
         later = {i.symbol for i in sim.intents() if i.bar == "2024-01-09"}
         assert ("AA" in later) is not halted
 
 
-class Swapping3(SwappingStrategy):
+class ThreeSymbolStrategy(SwappingStrategy):
+    """Returns weights (0.5, 0.2, 0.2) without positions and (0.2, 0.4, 0.3) otherwise."""
+
     def target_weights(self, window: Any, positions: Any) -> Any:
         return np.array([0.2, 0.4, 0.3]) if np.any(positions.weights) else np.array([0.5, 0.2, 0.2])
 
@@ -208,20 +210,22 @@ class Swapping3(SwappingStrategy):
 EX_DATE = date(2024, 1, 10)
 
 
-def after_an_action(panel: Panel, ratio: Decimal) -> Panel:
-    """Unadjusted prices of a market in which each share of AA becomes `ratio` shares before the session of EX_DATE."""
+def unadjusted_prices(panel: Panel, ratio: Decimal) -> Panel:
+    """Prices without adjustment where each share of AA becomes `ratio` shares before the EX_DATE session."""
     late = panel.times >= np.datetime64(EX_DATE)
     factor = np.ones((len(panel.times), 3))
     factor[late, 0] = 1 / float(ratio)
     columns = {name: getattr(panel, name) * factor for name in ("open", "high", "low", "close")}
-    return make_panel(panel.times, list(panel.symbols), {**columns, "volume": panel.volume}, name="made", source="made")
+    return make_panel(
+        panel.times, list(panel.symbols), {**columns, "volume": panel.volume}, name="synthetic", source="synthetic"
+    )
 
 
-def adjusted(ratio: Decimal) -> Any:
-    """The feed adjusts what lies before the action where it is asked to."""
+def with_adjustment(ratio: Decimal) -> Any:
+    """Adjust bars before the action if the request asks for adjusted prices."""
 
-    def bars(true: Any, *arguments: Any) -> Any:
-        table = true(*arguments)
+    def bars(original: Any, *arguments: Any) -> Any:
+        table = original(*arguments)
         if arguments[-1] == "all":
             early = table.times < np.datetime64(EX_DATE)
             for column in (table.open, table.high, table.low, table.close):
@@ -231,7 +235,7 @@ def adjusted(ratio: Decimal) -> Any:
     return bars
 
 
-def marks(sim: SimulatedDaemon) -> dict[str, Decimal]:
+def recorded_equity(sim: SimulatedDaemon) -> dict[str, Decimal]:
     return {row.session: Decimal(row.equity) for row in sim.store.rows(schema.equity)}
 
 
@@ -240,22 +244,24 @@ def marks(sim: SimulatedDaemon) -> dict[str, Decimal]:
     [(ActionKind.SPLIT, "2", "1"), (ActionKind.SPLIT, "1", "4"), (ActionKind.STOCK_DIVIDEND, "1.05", "1")],
     ids=["split", "reverse split", "stock dividend"],
 )
-def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor_orders(
+def test_split_is_booked_once_and_changes_neither_equity_nor_orders(
     tmp_path: Path, kind: ActionKind, new: str, old: str
 ) -> None:
     action = CorporateAction("s1", kind, "AA", EX_DATE, new=Decimal(new), old=Decimal(old))
     settings = config(risk=replace(config().risk, daily_loss=0.1, drawdown=0.1))
     for name in ("plain", "changed"):
         (tmp_path / name).mkdir()
-    plain = SimulatedDaemon(tmp_path / "plain", settings, Swapping3())
-    sim = SimulatedDaemon(tmp_path / "changed", settings, Swapping3(), after_an_action(prices(), action.ratio))
-    sim.broker.overrides["bars"] = adjusted(action.ratio)
+    plain = SimulatedDaemon(tmp_path / "plain", settings, ThreeSymbolStrategy())
+    sim = SimulatedDaemon(
+        tmp_path / "changed", settings, ThreeSymbolStrategy(), unadjusted_prices(prices(), action.ratio)
+    )
+    sim.broker.overrides["bars"] = with_adjustment(action.ratio)
     for each in (plain, sim):
         each.day(DAY)
     before = sim.daemon.trader.positions["AA"]
     assert before > 0
     sim.account._shares["AA"] *= action.ratio
-    sim.broker.overrides["corporate_actions"] = lambda true, *arguments: (action,)
+    sim.broker.overrides["corporate_actions"] = lambda original, *arguments: (action,)
     for each in (plain, sim):
         each.run_to(datetime(2024, 1, 10, 14, 10, tzinfo=UTC))
     assert sim.daemon.trader.positions["AA"] == before * action.ratio
@@ -265,86 +271,89 @@ def test_shares_that_become_others_are_booked_once_and_change_neither_equity_nor
     assert sim.store.count(schema.corporate_actions) == 1
     assert not sim.daemon._c.reconciler.differences
 
-    wanted, sent = ({i.symbol: i for i in w.intents() if i.bar == "2024-01-09"} for w in (plain, sim))
-    assert {s: i.side for s, i in sent.items()} == {s: i.side for s, i in wanted.items()}
+    expected, sent = ({i.symbol: i for i in w.intents() if i.bar == "2024-01-09"} for w in (plain, sim))
+    assert {s: i.side for s, i in sent.items()} == {s: i.side for s, i in expected.items()}
     assert set(sent) == {"AA", "BB", "CC"}
     for symbol, intent in sent.items():
-        price, usual = Decimal(intent.reference_price), Decimal(wanted[symbol].reference_price)
-        assert price == pytest.approx(usual / action.ratio if symbol == "AA" else usual)
-        value, meant = Decimal(intent.quantity) * price, Decimal(wanted[symbol].quantity) * usual
-        assert abs(value - meant) <= price + usual  # but for a share's rounding on either side
+        price, plain_price = Decimal(intent.reference_price), Decimal(expected[symbol].reference_price)
+        assert price == pytest.approx(plain_price / action.ratio if symbol == "AA" else plain_price)
+        value, plain_value = Decimal(intent.quantity) * price, Decimal(expected[symbol].quantity) * plain_price
+        assert abs(value - plain_value) <= price + plain_price  # one share of rounding on each side
 
     for each in (plain, sim):
         each.run_to(datetime(2024, 1, 11, 14, 10, tzinfo=UTC))
-    assert marks(sim)["2024-01-09"] == pytest.approx(marks(plain)["2024-01-09"])
-    assert marks(sim)["2024-01-10"] == pytest.approx(marks(plain)["2024-01-10"], rel=Decimal("0.001"))
+    assert recorded_equity(sim)["2024-01-09"] == pytest.approx(recorded_equity(plain)["2024-01-09"])
+    assert recorded_equity(sim)["2024-01-10"] == pytest.approx(
+        recorded_equity(plain)["2024-01-10"], rel=Decimal("0.001")
+    )
     assert sim.daemon._c.risk.state is RiskState.ACTIVE
     assert "symbol_halted" not in sim.alert_kinds()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def leaving(window: Any) -> Any:
+def exit_weights(window: Any) -> Any:
+    """Sell AA at the decision of 2024-01-09."""
     return np.array([0.3995 if window.times[-1] < np.datetime64("2024-01-09") else 0.0, 0.2, 0.2])
 
 
-def with_half_a_share(folder: Path, mode: Literal["open", "close"] = "open") -> SimulatedDaemon:
-    """Before the session of EX_DATE, on which AA is left: an odd number of shares has become three for two."""
+def daemon_with_fractional_share(folder: Path, mode: Literal["open", "close"] = "open") -> SimulatedDaemon:
+    """Run to the eve of EX_DATE, when AA is sold: a 3-for-2 split of an odd number of shares leaves half a share."""
     split = CorporateAction("s1", ActionKind.SPLIT, "AA", EX_DATE, new=Decimal(3), old=Decimal(2))
     settings = config(schedule=ScheduleSettings(mode))
-    sim = SimulatedDaemon(folder, settings, FunctionStrategy(leaving), after_an_action(prices(), split.ratio))
-    sim.broker.overrides["bars"] = adjusted(split.ratio)
+    sim = SimulatedDaemon(folder, settings, FunctionStrategy(exit_weights), unadjusted_prices(prices(), split.ratio))
+    sim.broker.overrides["bars"] = with_adjustment(split.ratio)
     sim.day(DAY)
     assert sim.daemon.trader.positions["AA"] % 2 == 1
     sim.account._shares["AA"] *= split.ratio
-    sim.broker.overrides["corporate_actions"] = lambda true, *arguments: (split,)
+    sim.broker.overrides["corporate_actions"] = lambda original, *arguments: (split,)
     return sim
 
 
-# The simulated broker fills in auctions alone: a DAY order of the session itself is taken, and expires there.
+# The simulated broker fills only in auctions: it accepts a DAY order sent during the session and expires it.
 @pytest.mark.parametrize(("mode", "auction", "state"), [("open", "opg", "done"), ("close", "cls", "expired")])
-def test_the_fraction_that_a_split_leaves_is_sold_after_the_whole_shares(
+def test_fractional_share_after_a_split_is_sold_after_the_whole_shares(
     tmp_path: Path, mode: Literal["open", "close"], auction: str, state: str
 ) -> None:
-    sim = with_half_a_share(tmp_path, mode)
+    sim = daemon_with_fractional_share(tmp_path, mode)
     whole = sim.account._shares["AA"] - Decimal("0.5")
     sim.day(date(2024, 1, 11))
     sales = [i for i in sim.intents() if i.symbol == "AA" and i.side == "sell"]
-    assert [(i.bar, Decimal(i.quantity), i.time_in_force, sim.state_of(i)) for i in sales] == [
+    assert [(i.bar, Decimal(i.quantity), i.time_in_force, sim.intent_state(i)) for i in sales] == [
         ("2024-01-09", whole, auction, "done"),
         ("2024-01-10", Decimal("0.5"), "day", state),
     ]
     assert "rejected" not in sim.alert_kinds()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_an_untradable_fraction_is_alerted_and_kept(tmp_path: Path) -> None:
-    sim = with_half_a_share(tmp_path)
-    sim.broker.overrides["assets"] = lambda true, symbols: {s: Asset(s, tradable=True) for s in symbols}
+def test_untradable_fraction_is_alerted_and_kept(tmp_path: Path) -> None:
+    sim = daemon_with_fractional_share(tmp_path)
+    sim.broker.overrides["assets"] = lambda original, symbols: {s: Asset(s, tradable=True) for s in symbols}
     sim.day(date(2024, 1, 11))
     assert sim.daemon.trader.positions["AA"] == Decimal("0.5")
     assert "AA" not in {i.symbol for i in sim.intents() if i.bar == "2024-01-10"}
     assert any("AA is not traded: 0.5 shares" in message for _, _, message in sim.alerts)
     assert "rejected" not in sim.alert_kinds()
-    sim.check_agreement()
+    sim.assert_journal_matches_broker()
 
 
-def test_a_symbol_that_the_broker_does_not_trade_is_skipped(tmp_path: Path) -> None:
+def test_untradable_symbol_is_skipped(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
-    sim.broker.overrides["assets"] = lambda true, symbols: {
-        **true(symbols), "BB": Asset("BB", tradable=False)
+    sim.broker.overrides["assets"] = lambda original, symbols: {
+        **original(symbols), "BB": Asset("BB", tradable=False)
     }  # fmt: skip
     sim.day(DAY)
     assert {o.symbol for o in own_orders(sim)} == {"AA", "CC"}
 
 
-def raising(window: Any) -> Any:
-    raise RuntimeError("out of ideas")
+def raise_error(window: Any) -> Any:
+    raise RuntimeError("division by zero")
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("function", "expected"),
     [
-        (raising, "raised RuntimeError: out of ideas"),
+        (raise_error, "raised RuntimeError: division by zero"),
         (lambda window: np.array([np.nan, 0, 0]), "must be finite, got nan"),
         (lambda window: np.array([0.5, 0.5]), "must return 3 weights"),
         (lambda window: np.array([0.9, 0.9, 0.0]), "got 1.8"),
@@ -352,11 +361,11 @@ def raising(window: Any) -> Any:
         (lambda window: "buy!", "must return numbers or None, got str"),
     ],
 )
-def test_a_strategy_that_fails_trades_nothing_and_the_daemon_lives_on(tmp_path: Path, answer: Any, words: str) -> None:
-    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(answer))
+def test_failing_strategy_trades_nothing_and_the_daemon_continues(tmp_path: Path, function: Any, expected: str) -> None:
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(function))
     sim.day(DAY)
     decisions = sim.store.rows(schema.decisions)
     assert [row.outcome for row in decisions] == ["failed"]
-    assert words in decisions[0].detail
+    assert expected in decisions[0].detail
     assert "failed" in sim.alert_kinds()
     assert not own_orders(sim)
