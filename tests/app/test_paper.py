@@ -23,7 +23,7 @@ from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.settings.run import parse
-from tests.paper.trained_run import damage, update_report, train
+from tests.paper.trained_run import damage, train, update_report
 
 pytestmark = pytest.mark.slow
 

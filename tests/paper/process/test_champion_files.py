@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.paper.process.harness import DaemonHarness
-from tests.paper.trained_run import damage, update_report, train
+from tests.paper.trained_run import damage, train, update_report
 from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
