@@ -23,6 +23,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
+from finrl_pod.data.worlds import TrainingWorlds
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
@@ -34,7 +35,7 @@ from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.training import make_market, training_env
+from finrl_pod_app.services.training import check_settings, make_market, training_env, training_worlds
 from finrl_pod_app.services.trial_log import strategy_identity
 
 
@@ -46,10 +47,11 @@ class Setup:
     panel: Panel
     splits: Splits
     market: MarketTensor
+    worlds: TrainingWorlds | None = None
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
-        """Return environments on the training split for the given population members."""
-        return training_env(self.config, self.market, self.splits, members)
+        """Return environments on the training split, or its variations, for the given population members."""
+        return training_env(self.config, self.market, self.splits, members, self.worlds)
 
 
 def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
@@ -60,7 +62,11 @@ def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
     config = config or RunConfig()
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
-    return Setup(config, panel, splits, to_device(make_market(panel, config, splits), pick_device(device)))
+    market = make_market(panel, config, splits)
+    check_settings(config, market, splits)
+    chosen = pick_device(device)
+    worlds = training_worlds(config, panel, market, splits, chosen)
+    return Setup(config, panel, splits, to_device(market, chosen), worlds)
 
 
 def train(

@@ -55,12 +55,15 @@ class MarketEnv(ABC):
         members: Sequence[int] = (0,),
         envs: int | None = None,
         group: int | None = None,
+        starts: Sequence[Tensor] | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
         config: its `kind` is replaced by that of the class. members: ids that key the random streams of the P members.
         envs, group: override the config's.
+        starts: for each member, [K] int64 bars at which its episodes start, each as likely as the others; None: every
+        bar that leaves a full window.
         dtype: of accounts and of step's outputs; None: float32, but accounts are float64 with sequential buys in whole
         shares, where one share flipped by rounding would change every later purchase.
         """
@@ -91,6 +94,7 @@ class MarketEnv(ABC):
                 f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
             )
         self.window = min(config.window, self.last - self.first + 1)
+        self._allowed_starts = None if starts is None else self._checked_starts(starts)
         self.rules = rules_of(config)
         self.venue = Venue(market, self.rules, self.dtype)
         self.close = market.close.to(self.dtype)
@@ -125,11 +129,10 @@ class MarketEnv(ABC):
         stagger: give first episodes a random length, which spreads later resets; False starts with full windows.
         """
         p, g, a = self.members, self.groups, self.accounts
-        top = self.last - self.window + 2
         # Drawn on the CPU, so that episodes do not depend on the device.
         starts = [
-            torch.randint(self.first, top, (START_ROUNDS, g), generator=stream)
-            for stream in generators(seed, self.member_ids, "starts")
+            self._draw_starts(i, (START_ROUNDS, g), stream)
+            for i, stream in enumerate(generators(seed, self.member_ids, "starts"))
         ]
         self._starts = torch.stack(starts).to(self.device)
         lengths = [
@@ -235,6 +238,25 @@ class MarketEnv(ABC):
         self._observation = Observation(saved.pop("observation.0"), saved.pop("observation.1"))
         self._state = EnvState(**{"memory": None, **saved})  # type: ignore[arg-type]
         return self._observation
+
+    def _checked_starts(self, starts: Sequence[Tensor]) -> list[Tensor]:
+        if len(starts) != self.members:
+            raise ConfigError(f"starts must list the start bars of {self.members} members, got {len(starts)} lists")
+        top = self.last - self.window + 1
+        for member, bars in zip(self.member_ids, starts, strict=True):
+            if not len(bars) or int(bars.min()) < self.first or int(bars.max()) > top:
+                raise ConfigError(
+                    f"starts of member {member} must be one or more bars from {self.first} to {top}, which leave a "
+                    f"window of {self.window} bars, got {bars.tolist()[:8]}"
+                )
+        return [bars.cpu() for bars in starts]
+
+    def _draw_starts(self, member: int, size: tuple[int, int], stream: torch.Generator) -> Tensor:
+        """Start bars of this size for the member at this index."""
+        if self._allowed_starts is None:
+            return torch.randint(self.first, self.last - self.window + 2, size, generator=stream)
+        allowed = self._allowed_starts[member]
+        return allowed[torch.randint(len(allowed), size, generator=stream)]
 
     def _observe_state(self) -> Observation:
         assert self._state is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ from finrl_pod.settings.toml import build_record, closest_key, read_toml
 __all__ = [
     "MAX_SEED",
     "AgentConfig",
+    "AugmentationConfig",
     "DataConfig",
     "EnvironmentConfig",
     "FeatureConfig",
@@ -62,6 +64,7 @@ __all__ = [
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
+MAX_WORLDS = 1024
 MAX_PBO_BLOCKS = 20  # 184,756 splits
 
 # Former keys of each section -> their names now; the former ones are refused with a hint.
@@ -190,6 +193,30 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
+class AugmentationConfig:
+    """Variations of the training split ("worlds") on which agents train instead of on the one history."""
+
+    worlds: int = setting(
+        1, "variations of the training split side by side, each with draws of its own", between(1, MAX_WORLDS)
+    )
+    equal_means: bool = setting(
+        False, "give all assets the same mean log return, which removes the growth that survivors have in hindsight"
+    )
+    bagging_blocks: int = setting(
+        0,
+        "blocks of the training split, drawn with replacement for each agent, in which its episodes start; 0: off",
+        at_least(0),
+    )
+    bootstrap_block: float = setting(
+        0.0,
+        "mean bars of a block when returns are drawn by the stationary bootstrap, such as 63; 0: off",
+        Constraint("0, or 1 or more and finite", lambda x: x == 0 or 1 <= x < math.inf, 0),
+    )
+    asset_share: float = setting(1.0, "share of the assets that trade in a world", above_and_at_most(0, 1))
+    feature_noise: float = setting(0.0, "standard deviation of Gaussian noise on normalised features", at_least(0))
+
+
+@dataclass(frozen=True)
 class TournamentConfig:
     """Population, budget and selection."""
 
@@ -262,6 +289,9 @@ class RunConfig:
         FeatureConfig, "Observed features of each asset, known at the close of the decision bar."
     )
     environment: EnvironmentConfig = section(EnvironmentConfig, "Market rules.")
+    augmentation: AugmentationConfig = section(
+        AugmentationConfig, "Variations of the training split; validation and test are never changed."
+    )
     agent: AgentConfig = section(
         PPOConfig, "Learning algorithm and its settings: `finrl-pod algorithms` lists the algorithms."
     )

@@ -187,3 +187,31 @@ def test_wrong_action_shape_raises_with_both_shapes() -> None:
     env.reset(0)
     with pytest.raises(InputError, match=r"\(1, 6, 3\).*got \(6, 3\)"):
         env.step(torch.zeros(6, 3))
+
+
+def test_episodes_start_at_the_given_bars_of_each_member() -> None:
+    allowed = [torch.tensor([3, 3, 3, 9]), torch.tensor([7])]
+    env = portfolio(members=(0, 5), starts=allowed)
+    started: list[set[int]] = [set(), set()]
+    for seed in range(8):
+        env.reset(seed, stagger=False)
+        for _ in range(60):
+            step = env.step(torch.zeros(2, env.envs, env.action_size))
+            for member in range(2):
+                ended = step.truncated[member].view(env.groups, -1)[:, 0]
+                started[member] |= set(step.observation.day[member][ended].tolist())
+    assert started == [{3, 9}, {7}]
+
+
+@pytest.mark.parametrize(
+    ("starts", "message"),
+    [
+        ([[3], [4]], "of 1 members, got 2"),
+        ([[]], "one or more bars"),
+        ([[10_000]], "which leave a window"),
+        ([[-1]], "which leave a window"),
+    ],
+)
+def test_start_bars_that_leave_no_window_are_refused(starts: list[list[int]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        portfolio(starts=[torch.tensor(bars, dtype=torch.int64) for bars in starts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
+from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_log import TrialLog
@@ -24,7 +26,7 @@ from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.tournament import Outcome, Tournament
-from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.doctor import installed_versions, pick_device
@@ -113,30 +115,31 @@ def train(
     """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
     log = open_trial_log(registry, run, config, context.panel, context.market, splits)
-    tournament = tournament_of(config, context.market, splits, run, context.panel.sha256, device, progress, log)
+    tournament = tournament_of(config, context.panel, context.market, splits, run, device, progress, log)
     outcome = tournament.run()
     return outcome, choose(outcome.leaderboard, config.tournament), log
 
 
 def tournament_of(
     config: RunConfig,
+    panel: Panel,
     market: MarketTensor,
     splits: Splits,
     run: RunDirectory,
-    data_sha256: str,
     device: torch.device,
     progress: ProgressCallback,
     log: TrialLog,
 ) -> Tournament:
     """Return a tournament that trains on the training split and scores on the validation split, on a device."""
     moved = to_device(market, device)
+    worlds = training_worlds(config, panel, market, splits, device)
     return Tournament(
         config,
         moved,
-        lambda members: training_env(config, moved, splits, members),
+        lambda members: training_env(config, moved, splits, members, worlds),
         (splits.validation.first, splits.validation.last),
         run,
-        data_sha256,
+        panel.sha256,
         progress,
         log,
     )
@@ -144,29 +147,62 @@ def tournament_of(
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
     """Return the market of a panel, its features normalised by statistics of the training split only."""
-    environment = config.environment
-    return build_market(
+    return _build(panel, config, (splits.train.first, splits.train.last))
+
+
+def training_worlds(
+    config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits, device: torch.device
+) -> TrainingWorlds | None:
+    """Return the worlds that agents train on, on a device, or None if they train on the training split as it is."""
+    made = make_worlds(
         panel,
-        config.features.names,
-        (splits.train.first, splits.train.last),
-        environment.fill,
-        turbulence=environment.turbulence_limit > 0,
+        splits.train,
+        market,
+        lambda varied: _build(varied, config, market.normaliser),
+        config.augmentation,
+        config.seed,
     )
+    return None if made is None else dataclasses.replace(made, market=to_device(made.market, device))
 
 
-def training_env(config: RunConfig, market: MarketTensor, splits: Splits, members: Sequence[int]) -> MarketEnv:
-    """Return environments on the training split. The last decision is two bars before its end, so that its fill and
-    its reward lie inside the split."""
-    window = {"first": splits.train.first, "last": splits.train.last - 2}
-    return make_env(market, config.environment, members=members, **window)
+def training_env(
+    config: RunConfig,
+    market: MarketTensor,
+    splits: Splits,
+    members: Sequence[int],
+    worlds: TrainingWorlds | None = None,
+) -> MarketEnv:
+    """Return environments on the training split, or on its variations if `worlds` are given.
+
+    The last decision is two bars before the end, so that its fill and its reward lie inside the split.
+    """
+    if worlds is None:
+        last = splits.train.last - REWARD_LAG
+        return make_env(market, config.environment, members=members, first=splits.train.first, last=last)
+    window = worlds.window(config.environment.window)
+    return make_env(
+        worlds.market,
+        dataclasses.replace(config.environment, window=window),
+        members=members,
+        first=worlds.first,
+        last=worlds.last,
+        starts=[worlds.starts(member, window) for member in members],
+    )
 
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
     """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
+    check_augmentation(config.augmentation, env.last - env.first - env.window + 2)
     for agent in (config.agent, *config.cohorts):
         check_agent(agent, env)
+
+
+def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
+    environment = config.environment
+    turbulence = environment.turbulence_limit > 0
+    return build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:

@@ -133,7 +133,7 @@ def _train(
     log = open_trial_log(registry, run, own, panel, market, splits)
     with live_progress(folder) as live_callback:
         callback = both_callbacks(progress, live_callback)
-        tournament = tournament_of(own, market, splits, run, panel.sha256, device, callback, log)
+        tournament = tournament_of(own, panel, market, splits, run, device, callback, log)
         board = tournament.run().leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return FoldRun(fold, seed, context, run, board, choose(board, own.tournament))

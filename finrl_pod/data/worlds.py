@@ -1,0 +1,176 @@
+"""Worlds: variations of the training split, side by side in one market table for training environments.
+
+Each world is a market over the bars of the training split whose features are computed from its own prices and
+normalised as those of the real history. Worlds are laid end to end, and an episode lies within one of them. Nothing
+after the training split is read; validation, test and audits never see a world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from finrl_pod.data.augmentation import bootstrap, equalise_means, without_assets
+from finrl_pod.data.panel import between
+from finrl_pod.data.splits import Span
+from finrl_pod.errors import ConfigError
+from finrl_pod.random import generator, key
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import AugmentationConfig
+from finrl_pod.types import MarketTensor, Panel, Tensor
+
+REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
+
+BuildMarket = Callable[[Panel], MarketTensor]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingWorlds:
+    """W worlds of L bars in one market table of W L bars, and where episodes may start.
+
+    first_decisions: bar of each world, counted from its first, at which features are defined. blocks: for bagging, 0
+    for none. seed: of the bags.
+    """
+
+    market: MarketTensor
+    bars: int
+    first_decisions: tuple[int, ...]
+    blocks: int
+    seed: int
+
+    @property
+    def first(self) -> int:
+        """First decision bar of the table."""
+        return self.first_decisions[0]
+
+    @property
+    def last(self) -> int:
+        """Last decision bar of the table: fill and reward of a decision lie inside its world."""
+        return len(self.first_decisions) * self.bars - 1 - REWARD_LAG
+
+    def window(self, bars: int) -> int:
+        """Bars of an episode: those wanted, or as many as every world has."""
+        return min(bars, self.bars - REWARD_LAG - max(self.first_decisions))
+
+    def starts(self, member: int, window: int) -> Tensor:
+        """[K] int64, bars at which the episodes of a member start, each as likely as the others.
+
+        With bagging, the range of start bars is cut into `blocks` of equal length, of which the member draws as many
+        with replacement, the same in every world.
+        """
+        stop = self.bars - REWARD_LAG - window + 1  # start bars of a world: 0 to stop - 1
+        within = torch.arange(stop)
+        if self.blocks:
+            drawn = torch.randint(0, self.blocks, (self.blocks,), generator=generator(self.seed, member, "bagging"))
+            edges = [stop * i // self.blocks for i in range(self.blocks + 1)]
+            within = torch.cat([within[edges[i] : edges[i + 1]] for i in sorted(drawn.tolist())])
+        starts = [i * self.bars + within[within >= first] for i, first in enumerate(self.first_decisions)]
+        return torch.cat(starts)
+
+
+def check_augmentation(config: AugmentationConfig, start_bars: int) -> None:
+    """Raises ConfigError for settings out of range, several worlds that are all alike, and more blocks than bars.
+
+    start_bars: bars of the training split at which an episode may start.
+    """
+    check_settings("augmentation.", config)
+    varied = config.bootstrap_block or config.asset_share < 1 or config.feature_noise
+    if config.worlds > 1 and not varied:
+        raise ConfigError(
+            f"augmentation.worlds = {config.worlds} would repeat one history; set bootstrap_block, asset_share or "
+            "feature_noise, or worlds = 1"
+        )
+    if config.bagging_blocks > start_bars:
+        raise ConfigError(
+            f"augmentation.bagging_blocks is {config.bagging_blocks}, but episodes can start at {start_bars} bars of "
+            "the training split only; lower it, or environment.window"
+        )
+
+
+def make_worlds(
+    panel: Panel, train: Span, market: MarketTensor, build: BuildMarket, config: AugmentationConfig, seed: int
+) -> TrainingWorlds | None:
+    """Worlds of the training split, or None if nothing varies and agents train on the market itself.
+
+    market: of the whole panel; it gives the first bar with features and the assets that trade. build: panel to market,
+    with the features and the normaliser of `market`. seed: of all draws, which are keyed by the world.
+    Memory: about W L N (4 F + 24) bytes.
+    """
+    if config == AugmentationConfig():
+        return None
+    first = max(train.first, market.first)
+    rows = slice(first, train.last + 1)
+    known = between(panel, None, pd.Timestamp(panel.times[train.last]))
+    if config.equal_means:
+        known = equalise_means(known, train.first, train.last)
+    defined = torch.isfinite(market.raw_features[rows]).all(-1) & market.tradable[rows]
+    candidates = np.flatnonzero(defined.any(0).cpu().numpy())
+    made = []
+    for world in range(config.worlds):
+        varied = known
+        if config.bootstrap_block:
+            rng = np.random.default_rng(key(seed, world, "bootstrap"))
+            varied = bootstrap(varied, train.first, train.last, config.bootstrap_block, rng)
+        if config.asset_share < 1:
+            rng = np.random.default_rng(key(seed, world, "assets"))
+            count = max(1, round(config.asset_share * len(candidates)))
+            kept = np.isin(np.arange(len(panel.symbols)), rng.choice(candidates, count, replace=False))
+            varied = without_assets(varied, kept)
+        noisy = _with_noise(build(varied), config.feature_noise, generator(seed, world, "feature noise"))
+        made.append(_training_rows(noisy, rows))
+    return TrainingWorlds(
+        market=_concatenated(made),
+        bars=rows.stop - rows.start,
+        first_decisions=tuple(one.first for one in made),
+        blocks=config.bagging_blocks,
+        seed=seed,
+    )
+
+
+def _with_noise(market: MarketTensor, scale: float, random: torch.Generator) -> MarketTensor:
+    """Market with Gaussian noise on the normalised features that are defined, clipped as they are."""
+    if not scale:
+        return market
+    noise = torch.randn(market.features.shape, generator=random) * scale
+    noise.masked_fill_(torch.isnan(market.raw_features), 0.0)
+    clip = market.normaliser.clip
+    return dataclasses.replace(market, features=(market.features + noise).clamp(-clip, clip))
+
+
+def _training_rows(market: MarketTensor, rows: slice) -> MarketTensor:
+    """Market of these rows, without raw features, which training does not read."""
+    tables: dict[str, Any] = {
+        name: getattr(market, name)[rows].clone() for name in _tables(market) if name != "raw_features"
+    }
+    bars, assets, _ = market.shape
+    return dataclasses.replace(
+        market,
+        times=market.times[rows],
+        raw_features=torch.empty(rows.stop - rows.start, assets, 0),
+        first=max(market.first - rows.start, 0),
+        steps=market.steps - (bars - (rows.stop - rows.start)),
+        **tables,
+    )
+
+
+def _concatenated(markets: Sequence[MarketTensor]) -> MarketTensor:
+    """Markets of the same assets end to end, as one."""
+    one, bars = markets[0], sum(len(market.times) for market in markets)
+    tables: dict[str, Any] = {name: torch.cat([getattr(market, name) for market in markets]) for name in _tables(one)}
+    return dataclasses.replace(
+        one,
+        times=np.concatenate([market.times for market in markets]),
+        steps=bars - (len(one.times) - one.steps),
+        **tables,
+    )
+
+
+def _tables(market: MarketTensor) -> list[str]:
+    """Names of the tensors of a market, which all have one row per bar."""
+    return [field.name for field in dataclasses.fields(market) if isinstance(getattr(market, field.name), torch.Tensor)]

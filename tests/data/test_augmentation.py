@@ -1,0 +1,158 @@
+"""Variations of a panel: what they change, and what they keep."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from finrl_pod.data.augmentation import (
+    bootstrap,
+    equalise_means,
+    resample_returns,
+    stationary_rows,
+    without_assets,
+)
+from finrl_pod.data.features import compute
+from finrl_pod.data.panel import check
+from finrl_pod.types import Floats, Panel
+from tests.data.panels import END, START, panel, random_panel
+
+FIRST, LAST = 60, 399
+PANEL = random_panel()
+
+
+def own_returns(source: Panel, asset: int, rows: slice) -> Floats:
+    """Log returns between an asset's consecutive bars, within these rows."""
+    close = source.close[rows, asset]
+    returns: Floats = np.diff(np.log(close[np.isfinite(close)]))
+    return returns
+
+
+def test_equalised_means_are_equal_and_nothing_else_changes() -> None:
+    made = equalise_means(PANEL, FIRST, LAST)
+    rows = slice(FIRST, LAST + 1)
+    means, total, bars = [], 0.0, 0
+    for asset in range(6):
+        there = FIRST + np.flatnonzero(PANEL.tradable[rows, asset])
+        begin, end = there[0], there[-1]
+        means.append(np.log(made.close[end, asset] / made.close[begin, asset]) / (end - begin))
+        total += np.log(PANEL.close[end, asset] / PANEL.close[begin, asset])
+        bars += end - begin
+    np.testing.assert_allclose(means, total / bars, rtol=1e-9)
+    np.testing.assert_array_equal(made.tradable, PANEL.tradable)
+    for name in ("open", "high", "low"):
+        np.testing.assert_allclose(getattr(made, name) / made.close, getattr(PANEL, name) / PANEL.close)
+    np.testing.assert_allclose(made.volume * made.close, PANEL.volume * PANEL.close)
+    moved = np.log(made.close / PANEL.close)
+    np.testing.assert_allclose(np.diff(moved, 2, axis=0)[:, 0], 0, atol=1e-12)  # only a trend
+    np.testing.assert_array_equal(made.close[FIRST], PANEL.close[FIRST])
+
+
+def test_equal_means_ignore_bars_outside_the_range() -> None:
+    later = dataclasses.replace(PANEL, close=np.where(np.arange(420)[:, None] > LAST, 3 * PANEL.close, PANEL.close))
+    a, b = equalise_means(PANEL, FIRST, LAST), equalise_means(later, FIRST, LAST)
+    np.testing.assert_array_equal(a.close[: LAST + 1], b.close[: LAST + 1])
+
+
+def test_an_asset_with_one_bar_keeps_its_price() -> None:
+    close = np.exp(np.random.default_rng(0).normal(0, 0.01, (50, 3)).cumsum(0))
+    close[:, 2] = np.nan
+    close[20, 2] = 7.0
+    made = equalise_means(panel(close), 10, 40)
+    assert made.close[20, 2] == 7.0
+    assert np.isfinite(made.close[:, :2]).all()
+
+
+def test_resampling_every_bar_by_itself_changes_nothing() -> None:
+    itself = np.arange(FIRST + 1, LAST + 1)[None]
+    made = resample_returns(PANEL, FIRST, itself, np.random.default_rng(0))
+    for name in PANEL.columns:
+        np.testing.assert_allclose(getattr(made, name), getattr(PANEL, name), rtol=1e-9)
+    assert made.benchmark is not None
+    assert PANEL.benchmark is not None
+    np.testing.assert_allclose(made.benchmark.close, PANEL.benchmark.close, rtol=1e-9)
+
+
+def test_resampled_rows_keep_the_cross_section() -> None:
+    """Where everything trades, a bar has the returns of all assets, and of the index, of one drawn row."""
+    whole = [0, 4, 5]
+    rows = stationary_rows(FIRST + 1, LAST, 20, np.random.default_rng(3))
+    made = resample_returns(PANEL, FIRST, rows[None], np.random.default_rng(0))
+    drawn, returns = np.diff(np.log(made.close[:, whole]), axis=0), np.diff(np.log(PANEL.close[:, whole]), axis=0)
+    np.testing.assert_allclose(drawn[FIRST:LAST], returns[rows - 1], atol=1e-12)
+    np.testing.assert_allclose(drawn[: FIRST - 1], returns[: FIRST - 1], atol=1e-12)
+    np.testing.assert_allclose(drawn[LAST:], returns[LAST:], atol=1e-12)
+    for name in ("open", "high", "low"):
+        relative = (getattr(PANEL, name) / PANEL.close)[:, whole]
+        np.testing.assert_allclose(
+            (getattr(made, name) / made.close)[FIRST + 1 : LAST + 1][:, whole], relative[rows], rtol=1e-9
+        )
+    assert made.benchmark is not None
+    assert PANEL.benchmark is not None
+    index, was = (np.diff(np.log(x.benchmark.close)) for x in (made, PANEL) if x.benchmark is not None)
+    np.testing.assert_allclose(index[FIRST:LAST], was[rows - 1], atol=1e-12)
+    assert not [flaw for flaw in check(made) if flaw.hard]
+
+
+def test_a_bootstrap_keeps_lifetimes_and_each_assets_returns() -> None:
+    made = bootstrap(PANEL, FIRST, LAST, 20, np.random.default_rng(1))
+    np.testing.assert_array_equal(made.tradable, PANEL.tradable)
+    assert np.isfinite(made.close[made.tradable]).all()
+    assert np.isnan(made.close[:START, 1]).all()
+    assert np.isnan(made.close[END + 1 :, 2]).all()
+    rows = slice(FIRST, LAST + 1)
+    for asset in range(6):
+        known = own_returns(PANEL, asset, rows)
+        drawn = own_returns(made, asset, rows)
+        nearest = np.abs(drawn[:, None] - known).min(1)
+        assert nearest.max() < 1e-9, f"asset {asset} has a return that it never had"
+
+
+def test_a_late_asset_draws_from_its_own_few_returns() -> None:
+    close = np.exp(np.random.default_rng(0).normal(0, 0.01, (400, 2)).cumsum(0))
+    close[:392, 1] = np.nan
+    source = panel(close)
+    made = bootstrap(source, 0, 399, 10, np.random.default_rng(2))
+    known, drawn = own_returns(source, 1, slice(0, 400)), own_returns(made, 1, slice(0, 400))
+    assert np.abs(drawn[:, None] - known).min(1).max() < 1e-9
+    assert made.close[392, 1] == pytest.approx(close[392, 1])
+
+
+def test_marginal_distributions_are_preserved_on_average() -> None:
+    """Mean, volatility and first-order autocorrelation over many draws, against those of the circular history."""
+    rng = np.random.default_rng(0)
+    returns = np.convolve(rng.normal(0, 0.01, 801), [1, 0.8], "valid")[:, None] + 0.001
+    source = panel(np.exp(np.vstack([[0.0], returns]).cumsum(0)))
+    draws = np.stack(
+        [np.diff(np.log(bootstrap(source, 0, 800, 40, np.random.default_rng(i)).close[:, 0])) for i in range(300)]
+    )
+    assert draws.mean() == pytest.approx(returns.mean(), abs=4 * draws.mean(1).std() / np.sqrt(300))
+    assert draws.var() == pytest.approx(returns.var(), rel=0.03)
+    centred, known = draws - draws.mean(), returns[:, 0] - returns.mean()
+    correlation = (centred[:, 1:] * centred[:, :-1]).mean() / draws.var()
+    circular = (known * np.roll(known, 1)).mean() / known.var()
+    assert correlation == pytest.approx(circular * (1 - 1 / 40), abs=0.02)  # a block ends with probability 1/40
+
+
+def test_block_lengths_are_geometric() -> None:
+    rows = stationary_rows(5, 20_004, 25, np.random.default_rng(0))
+    assert rows.min() >= 5
+    assert rows.max() <= 20_004
+    assert len(rows) == 20_000
+    ends = (np.diff(rows) != 1) & ~((rows[1:] == 5) & (rows[:-1] == 20_004))
+    assert 20_000 / (ends.sum() + 1) == pytest.approx(25, rel=0.1)
+    assert (np.diff(stationary_rows(0, 999, 1e9, np.random.default_rng(0))) % 1000 == 1).all()
+
+
+def test_left_out_assets_never_trade_and_do_not_enter_ranks() -> None:
+    kept = np.array([True, False, True, True, False, True])
+    made = without_assets(PANEL, kept)
+    assert not made.tradable[:, ~kept].any()
+    np.testing.assert_array_equal(made.tradable[:, kept], PANEL.tradable[:, kept])
+    alone = compute(made, ("return_5_rank", "return_5"))
+    assert np.isnan(alone[:, ~kept]).all()
+    ranks = alone[200, kept, 0]
+    assert len(set(ranks)) == 4
+    assert not np.allclose(ranks, compute(PANEL, ("return_5_rank",))[200, kept, 0])

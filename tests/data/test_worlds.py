@@ -1,0 +1,179 @@
+"""Training worlds: variations of the training split end to end in one market."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs.trading_envs import make_env
+
+from finrl_pod.data.splits import Span
+from finrl_pod.data.tensor import build_market
+from finrl_pod.data.worlds import TrainingWorlds, check_augmentation, make_worlds
+from finrl_pod.errors import ConfigError
+from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
+from finrl_pod.types import MarketTensor, Panel
+from tests.data.panels import random_panel
+
+PANEL = random_panel()
+NAMES = ("return_1", "volatility_21", "return_5_rank")
+TRAIN = Span(10, 299)
+FIRST = 21  # first bar with all features
+BARS = 299 - FIRST + 1
+TABLES = ("close", "fill", "features", "tradable", "fillable", "ended", "fill_volume", "volatility")
+VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "feature_noise": 0.1}
+
+
+def real_market(panel: Panel = PANEL) -> MarketTensor:
+    return build_market(panel, NAMES, (TRAIN.first, TRAIN.last))
+
+
+def worlds_of(panel: Panel = PANEL, seed: int = 7, **settings: Any) -> TrainingWorlds:
+    market = real_market(panel)
+    made = make_worlds(
+        panel,
+        TRAIN,
+        market,
+        lambda varied: build_market(varied, NAMES, market.normaliser),
+        AugmentationConfig(**settings),
+        seed,
+    )
+    assert made is not None
+    return made
+
+
+def test_without_settings_there_are_no_worlds() -> None:
+    market = real_market()
+    assert make_worlds(PANEL, TRAIN, market, lambda _: market, AugmentationConfig(), 0) is None
+
+
+def test_a_world_that_nothing_varies_is_the_training_split() -> None:
+    made, market = worlds_of(bagging_blocks=4), real_market()
+    assert made.market.first == 0
+    assert len(made.market.times) == BARS
+    decided = slice(FIRST, TRAIN.last - 1)  # later bars know of the panel's end
+    for name in TABLES:
+        np.testing.assert_array_equal(
+            getattr(made.market, name)[: BARS - 2], getattr(market, name)[decided], err_msg=name
+        )
+    assert (made.first, made.last) == (0, BARS - 3)
+
+
+def test_worlds_know_nothing_of_later_bars() -> None:
+    rng = np.random.default_rng(0)
+    columns = {name: getattr(PANEL, name).copy() for name in PANEL.columns}
+    for values in columns.values():
+        values[TRAIN.last + 1 :] *= rng.uniform(0.5, 2, values[TRAIN.last + 1 :].shape)
+    changed = dataclasses.replace(PANEL, **columns)
+    a, b = worlds_of(**VARIED, equal_means=True), worlds_of(changed, **VARIED, equal_means=True)
+    for name in TABLES:
+        assert torch.equal(getattr(a.market, name), getattr(b.market, name)), name
+
+
+def test_features_of_a_world_follow_from_its_prices() -> None:
+    made = worlds_of(worlds=2, bootstrap_block=20.0)
+    close, names = made.market.close.numpy(), made.market.normaliser
+    mean, std = names.mean[0], names.std[0]
+    for world in range(2):
+        rows = slice(world * BARS, (world + 1) * BARS)
+        returns = np.diff(np.log(close[rows, 0]))
+        np.testing.assert_allclose(
+            made.market.features[rows][1:, 0, 0], np.clip((returns - mean) / std, -10, 10), atol=1e-5
+        )
+    assert not np.allclose(close[:BARS, 0], close[BARS:, 0])
+
+
+def test_draws_follow_seed_and_world() -> None:
+    one, again, other = worlds_of(**VARIED), worlds_of(**VARIED), worlds_of(**VARIED, seed=8)
+    more = worlds_of(**{**VARIED, "worlds": 5})
+    for name in TABLES:
+        assert torch.equal(getattr(one.market, name), getattr(again.market, name))
+        assert torch.equal(getattr(one.market, name), getattr(more.market, name)[: 3 * BARS])
+    assert not torch.equal(one.market.close, other.market.close)
+
+
+def test_each_world_has_assets_of_its_own() -> None:
+    made = worlds_of(worlds=4, asset_share=0.5)
+    traded = made.market.tradable.view(4, BARS, 6).any(1)
+    assert traded.sum(1).tolist() == [3, 3, 3, 3]
+    assert len({tuple(row) for row in traded.tolist()}) > 1
+    assert made.market.features[~made.market.tradable].abs().max() == 0
+
+
+def test_noise_has_the_set_deviation_where_features_are_defined() -> None:
+    noisy, market = worlds_of(worlds=2, feature_noise=0.1), real_market()
+    clean = market.features[FIRST : TRAIN.last + 1]
+    defined = torch.isfinite(market.raw_features[FIRST : TRAIN.last + 1])
+    inside = defined & (clean.abs() < 9)
+    for world in range(2):
+        change = noisy.market.features[world * BARS : (world + 1) * BARS] - clean
+        assert change[inside].std() == pytest.approx(0.1, rel=0.05)
+        assert change[~defined].abs().max() == 0
+
+
+def test_no_episode_crosses_a_border() -> None:
+    """Rewards of every reachable decision equal those of the world alone: fills and prices lie inside it."""
+    made, window = worlds_of(worlds=3, bootstrap_block=20.0), 40
+    config = EnvironmentConfig(envs=32, group=2, window=made.window(window), cost_bps=0.0)
+    env = make_env(
+        made.market,
+        config,
+        members=(0, 3),
+        first=made.first,
+        last=made.last,
+        starts=[made.starts(member, window) for member in (0, 3)],
+    )
+    observation = env.reset(1)
+    first_worlds, seen = observation.day // BARS, []
+    for _ in range(120):
+        step = env.step(torch.zeros(2, 32, 7))
+        day = step.final_observation.day  # [P, G], reached by the decision of the bar before
+        assert torch.equal((day - 1) // BARS, (day + 1) // BARS), "the fill that ends a reward lies in another world"
+        ended = step.truncated[:, ::2]
+        same = torch.where(ended, first_worlds, step.observation.day // BARS)
+        assert torch.equal(same, first_worlds), "an episode moved to another world"
+        first_worlds = step.observation.day // BARS
+        seen.append(first_worlds)
+    assert torch.stack(seen).unique().tolist() == [0, 1, 2]
+
+
+def test_bags_differ_between_members_and_draw_whole_blocks() -> None:
+    made, window = worlds_of(worlds=2, asset_share=0.5, bagging_blocks=8), 30
+    stop = BARS - 2 - window + 1
+    edges = [stop * i // 8 for i in range(9)]
+    bags = [made.starts(member, window) for member in range(6)]
+    assert len({tuple(bag.tolist()) for bag in bags}) == 6
+    for bag in bags:
+        counts = torch.bincount(bag, minlength=2 * BARS)
+        own, other = counts[:BARS], counts[BARS:]
+        late = max(made.first_decisions)
+        assert torch.equal(own[late:], other[late:])  # the same in every world
+        blocks = [counts[BARS - BARS + max(edges[i], late) : edges[i + 1]].unique() for i in range(8)]
+        assert all(len(block) <= 1 for block in blocks)
+        assert own[stop:].sum() == 0
+    assert torch.equal(bags[2], made.starts(2, window))
+
+
+def test_episodes_are_shortened_to_the_worlds() -> None:
+    made = worlds_of(bagging_blocks=1)
+    assert made.window(10_000) == BARS - 2
+    assert made.starts(0, BARS - 2).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"worlds": 4}, "would repeat one history"),
+        ({"worlds": 4, "equal_means": True}, "would repeat one history"),
+        ({"bagging_blocks": 51}, "at 50 bars"),
+        ({"asset_share": 0.0}, "above 0 and at most 1"),
+        ({"bootstrap_block": 0.5}, "0, or 1 or more"),
+        ({"feature_noise": -1.0}, "0 or more"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_augmentation(AugmentationConfig(**settings), 50)
