@@ -191,7 +191,7 @@ def test_wrong_action_shape_raises_with_both_shapes() -> None:
 
 def test_episodes_start_at_the_given_bars_of_each_member() -> None:
     allowed = [torch.tensor([3, 3, 3, 9]), torch.tensor([7])]
-    env = portfolio(members=(0, 5), starts=allowed)
+    env = portfolio_env(members=(0, 5), starts=allowed)
     started: list[set[int]] = [set(), set()]
     for seed in range(8):
         env.reset(seed, stagger=False)
@@ -214,4 +214,4 @@ def test_episodes_start_at_the_given_bars_of_each_member() -> None:
 )
 def test_start_bars_that_leave_no_window_are_refused(starts: list[list[int]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        portfolio(starts=[torch.tensor(bars, dtype=torch.int64) for bars in starts])
+        portfolio_env(starts=[torch.tensor(bars, dtype=torch.int64) for bars in starts])
