@@ -56,8 +56,9 @@ class AgentConfig:
     """Settings shared by all algorithms."""
 
     algorithm: str = setting("ppo", "a name listed by `finrl-pod algorithms`")
-    policy: Literal["equivariant", "mlp"] = setting(
-        "equivariant", "one network applied to every asset, or an MLP on the flat observation"
+    policy: Literal["equivariant", "linear", "mlp"] = setting(
+        "equivariant",
+        "one network applied to every asset, scores linear in an asset's features, or an MLP on the flat observation",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
     learning_rate_schedule: Literal["constant", "linear"] = setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -96,12 +96,12 @@ class PolicyStrategy:
         self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
 
     def check_universe(self, symbols: Sequence[str]) -> None:
-        """Raises RunError if the policy cannot trade that many symbols; an equivariant policy trades any number."""
+        """Raises RunError if the policy cannot trade that many symbols; only an MLP is bound to their number."""
         for actor, _, _ in self.groups:
-            if actor.spec.kind != "equivariant" and len(symbols) != actor.spec.assets:
+            if actor.spec.kind == "mlp" and len(symbols) != actor.spec.assets:
                 raise RunError(
                     f"strategy {self.name} was trained on {actor.spec.assets} symbols and trades only that number, "
-                    f"got {len(symbols)}; train an equivariant policy to trade any number"
+                    f"got {len(symbols)}; train an equivariant or linear policy to trade any number"
                 )
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
@@ -174,7 +174,7 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
     """Environment config and actor of a snapshot's specification. Raises RunError for one of another version."""
     spec: dict[str, Any] = dict(snapshot.spec)
     try:
-        shape = (spec["assets"], spec["features"], spec["action_size"], tuple(spec["hidden"]))
+        shape = (spec["assets"], spec["features"], spec["action_size"], _hidden_sizes(spec, snapshot.weights))
         policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"))
         return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], policy)
     except (KeyError, TypeError, ConfigError):
@@ -182,3 +182,10 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
             f"agent {snapshot.id} was saved by finrl_pod {snapshot.version}, whose format this version cannot read; "
             "train it again"
         ) from None
+
+
+def _hidden_sizes(spec: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Hidden sizes of a snapshot; equivariant networks once left out the layers between the first and the last."""
+    sizes = tuple(spec["hidden"])
+    is_old = spec["kind"] == "equivariant" and "encode_w1" not in weights
+    return (sizes[0], sizes[-1]) if is_old and len(sizes) > 2 else sizes

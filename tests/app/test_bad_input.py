@@ -80,7 +80,10 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
         "threads is out of its range, got 9999999991: it must be 0 to 1,024",
     ),
     "a number beyond all sense": (("pods = 3", f"pods = {'9' * 5000}"), "is not TOML"),
-    "a policy": (('policy = "equivariant"', 'policy = "lstm"'), "agent.policy: Input should be 'equivariant' or 'mlp'"),
+    "a policy": (
+        ('policy = "equivariant"', 'policy = "lstm"'),
+        "agent.policy: Input should be 'equivariant', 'linear' or 'mlp'",
+    ),
     "a key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
     "a section": (("[agent]", "[agents]"), "unknown key agents; did you mean agent?"),
     "a key at the top": (("seed = 5", "sead = 5"), "unknown key sead; did you mean seed?"),

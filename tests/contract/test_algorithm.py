@@ -16,8 +16,12 @@ from tests.rl.all_algorithms import NAMES, everything, small_config, small_learn
 
 MEMBERS = (0, 1, 2, 3)
 UPDATES = 20
-POLICIES = ("equivariant", "mlp")
+POLICIES = ("equivariant", "linear", "mlp")
 EVERY = pytest.mark.parametrize("name", NAMES)
+EVERY_PAIR = pytest.mark.parametrize(
+    ("name", "policy"),
+    [(n, p) for n in NAMES for p in POLICIES if p != "linear" or ALGORITHMS[n].actions != "discrete"],
+)
 
 
 def settings_of(name: str) -> list[dict[str, float]]:
@@ -55,8 +59,7 @@ def assert_near(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
         assert torch.allclose(one[name], value, rtol=1e-9, atol=1e-9), f"{name}: {one[name]} against {value}"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@EVERY
+@EVERY_PAIR
 def test_four_members_are_four_single_runs(name: str, policy: str) -> None:
     batch = learned(name, MEMBERS, policy=policy)
     assert getattr(batch.algorithm, "updates", UPDATES) >= UPDATES
@@ -135,8 +138,7 @@ def test_it_learns_to_sell_short(name: str, policy: str) -> None:
     assert any(not torch.equal(before[key], x) for key, x in everything(learner).items())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@EVERY
+@EVERY_PAIR
 def test_a_saved_agent_acts_as_the_learner_does(name: str, policy: str) -> None:
     learner = small_learner(name, (0, 1), policy=policy)
     learner.learn(4 * learner.iteration_samples)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -12,12 +14,15 @@ P, K, A, N, F = 3, 4, 2, 5, 3
 DOUBLE = torch.float64
 
 
-@pytest.fixture(params=["equivariant", "mlp"])
+@pytest.fixture(params=["equivariant", "linear", "mlp"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[(N + 1, "softmax"), (N + 1, "direct"), (N, "direct")], ids=["weights", "shorts", "shares"])
+@pytest.fixture(
+    params=[(N + 1, "softmax"), (N + 1, "direct"), (N, "direct"), (N, "tilt")],
+    ids=["weights", "shorts", "shares", "tilt"],
+)
 def policy(request: pytest.FixtureRequest, kind: str) -> Policy:
     size, action = request.param
     return make_policy(PolicySpec(kind, N, F, size, (8, 6), action))
@@ -120,7 +125,8 @@ def test_every_parameter_has_an_effect(policy: Policy) -> None:
 def test_initial_weights_depend_on_the_stream_only(policy: Policy) -> None:
     one, again, other = (policy.init(torch.Generator().manual_seed(seed), torch.float32) for seed in (3, 3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    is_random = policy.spec.kind != "linear"  # all weights of a linear policy start at 0
+    assert any(not torch.equal(one[name], other[name]) for name in one) == is_random
     assert all(value.dtype == torch.float32 for value in one.values())
 
 
@@ -146,6 +152,33 @@ def test_all_accounts_of_a_group_share_its_day(policy: Policy) -> None:
     torch.testing.assert_close(shared.value.reshape(P, K * A, 1), apart.value)
 
 
+def test_agents_that_tilt_a_base_portfolio_start_at_the_base(kind: str) -> None:
+    policy = make_policy(PolicySpec(kind, N, F, N, (8, 6), "tilt"))
+    each = [policy.init(torch.Generator().manual_seed(p), DOUBLE) for p in range(P)]
+    params = {name: torch.stack([member[name] for member in each]).requires_grad_() for name in each[0]}
+    mean = policy.mean(params, draw(P, K, N, F), accounts(), mask())
+    assert not mean.any()
+    reach = torch.autograd.grad(mean.sum(), list(params.values()), allow_unused=True)
+    assert any(gradient is not None and gradient.any() for gradient in reach)  # and it can leave it
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6), (8, 7, 6), (8, 5, 7, 6)])
+def test_every_hidden_layer_is_there(kind: str, hidden: tuple[int, ...]) -> None:
+    """The sizes of all hidden layers are found in the parameters, and all parameters have an effect."""
+    if kind == "linear":
+        pytest.skip("a linear policy has no hidden layers")
+    policy = make_policy(PolicySpec(kind, N, F, N + 1, hidden))
+    params = {name: value.requires_grad_() for name, value in parameters(policy).items()}
+    assert {size for value in params.values() for size in value.shape[1:]} >= set(hidden)
+    out = policy.forward(params, draw(P, K, N, F), accounts(), mask())
+    total = out.mean.square().sum() + out.value.square().sum() + out.log_std.square().sum()
+    gradients = torch.autograd.grad(total, list(params.values()))
+    assert all(gradient.any() for gradient in gradients)
+    matrices = [x for name, x in params.items() if x.dim() == 3 and not name.startswith(("value_", "critic_"))]
+    chain = [x for x in matrices if tuple(x.shape[1:]) in pairwise(hidden)]
+    assert len(chain) >= len(hidden) - 1
+
+
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must be equivariant or mlp, got 'transformer'"):
+    with pytest.raises(ConfigError, match="must be equivariant, linear or mlp, got 'transformer'"):
         make_policy(PolicySpec("transformer", N, F, N, (8,)))

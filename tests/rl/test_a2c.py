@@ -19,7 +19,7 @@ RATE, LIMIT = 1e-2, 0.05
 SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
 
 
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("baseline", [False, True])
 def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) -> None:
     env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))

@@ -83,7 +83,7 @@ def equity_outside(learner: Learner, rules: ExecutionRules) -> torch.Tensor:
     return ledger.equity[1:]
 
 
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_backtest_of_a_policy_is_its_episode(case: str, policy: str) -> None:
     changes, prices = CASES[case]

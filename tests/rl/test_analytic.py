@@ -50,7 +50,7 @@ def objective(config: AnalyticConfig, env: MarketEnv, move: tuple[str, int, floa
     return total / env.envs
 
 
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 def test_the_gradient_is_that_of_finite_differences(policy: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     env = small_env(kind=kind, hmax=900.0)

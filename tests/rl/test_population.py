@@ -20,7 +20,7 @@ SETTINGS: tuple[dict[str, float], ...] = (
     {"learning_rate": 5e-3, "gae_lambda": 0.5, "clip_range": 0.05, "target_kl": 1e-4, "max_grad_norm": 0.1},
     {"learning_rate": 3e-3, "gamma": 0.99, "value_coefficient": 1.0, "target_kl": 10.0},
 )
-POLICIES = ("equivariant", "mlp")
+POLICIES = ("equivariant", "linear", "mlp")
 
 
 def run(

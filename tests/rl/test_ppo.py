@@ -120,7 +120,7 @@ class PlainPPO:
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("baseline", [True, False], ids=["group baseline", "no baseline"])
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_gradients_are_those_of_the_papers_loss(
     policy: str, baseline: bool, pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,7 +84,7 @@ def value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: i
     return float(algorithm._value(views, day, account).detach())
 
 
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_the_actors_gradient_is_that_of_finite_differences(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, algorithm = small_learner(policy)
     part = algorithm.train_state.parts["actor"]

@@ -77,7 +77,7 @@ def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentC
     return backtest(strategy, source, market, FIRST, LAST, rules_of(rules), rules.cash)
 
 
-@pytest.mark.parametrize("kind", ["equivariant", "mlp"])
+@pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("name", RULES)
 def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
     rules, source = RULES[name], prices()
@@ -281,7 +281,9 @@ def test_mlp_refuses_another_number_of_symbols() -> None:
     rules = RULES["portfolio"]
     strategy = PolicyStrategy([agent(market_of(prices(), rules), rules, kind="mlp")], name="mine")
     strategy.check_universe(["A"] * 6)
-    with pytest.raises(RunError, match=r"mine was trained on 6 symbols .* got 3; train an equivariant policy"):
+    with pytest.raises(
+        RunError, match=r"mine was trained on 6 symbols .* got 3; train an equivariant or linear policy"
+    ):
         strategy.check_universe(["A", "B", "C"])
 
 
@@ -335,6 +337,15 @@ def test_run_members_equals_manual_decisions() -> None:
     quarter = torch.full((1, 3), 0.25, dtype=torch.float64)
     expected = simulate(market, lambda t, cash, shares: quarter, FIRST, LAST, rules_of(rules), rules.cash)
     np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)
+
+
+def test_an_equivariant_agent_saved_without_its_middle_layers_still_acts() -> None:
+    rules = RULES["portfolio"]
+    market = market_of(prices(), rules)
+    known = agent(market, rules)
+    old = dataclasses.replace(known, spec={**known.spec, "hidden": [8, 64, 8]})
+    one, other = (PolicyStrategy([each]).groups[0].actor.spec for each in (known, old))
+    assert one == other
 
 
 def test_agent_of_another_version_is_refused() -> None:

@@ -34,6 +34,7 @@ from finrl_pod.settings.algorithm_configs import (
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import check_settings
 
+POLICIES = ("equivariant", "linear", "mlp")
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
 SIMULATOR: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
@@ -105,8 +106,8 @@ def check(config: AgentConfig, env: VecEnv) -> None:
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
     check_settings("agent.", config)
-    if config.policy not in ("equivariant", "mlp"):
-        raise ConfigError(f"agent.policy must be equivariant or mlp, got {config.policy!r}")
+    if config.policy not in POLICIES:
+        raise ConfigError(f"agent.policy must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, got {config.policy!r}")
     _check_fit(config, env)
     if isinstance(config, OffPolicyConfig):
         off_policy.check(config, env)
@@ -136,17 +137,19 @@ def _check_fit(config: AgentConfig, env: VecEnv) -> None:
             f"ones; choose one of {', '.join(able)}, or another {'environment.kind' if on_market else 'environment'}"
         )
     if not on_market:
-        if config.policy == "equivariant":
+        if config.policy != "mlp":
             raise ConfigError(
-                'agent.policy "equivariant" reads the assets of a market, and this environment shows one flat row; '
-                'set agent.policy = "mlp"'
+                f'agent.policy "{config.policy}" reads the assets of a market, and this environment shows one flat '
+                'row; set agent.policy = "mlp"'
             )
         if config.algorithm in SIMULATOR:
             raise ConfigError(
                 f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
             )
-    elif config.algorithm in ON_POLICY and given == "discrete" and config.policy == "equivariant":
+    elif given == "discrete" and (
+        config.policy == "linear" or (config.policy == "equivariant" and config.algorithm in ON_POLICY)
+    ):
         raise ConfigError(
-            f'agent.policy "equivariant" of {config.algorithm} scores assets and makes no choices; '
+            f'agent.policy "{config.policy}" of {config.algorithm} scores assets and makes no choices; '
             'set agent.policy = "mlp", or another environment.kind'
         )

@@ -94,8 +94,8 @@ def make_policy_kernel(
         library = load(MLP, _Rollout, _MlpBatch, _AdamState)
         if library is not None:
             return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, (features,))
-    widths = (policy.spec.hidden[0], policy.spec.hidden[-1])
-    if isinstance(policy, EquivariantPolicy) and not any(width % LANES for width in widths):
+    hidden = policy.spec.hidden
+    if isinstance(policy, EquivariantPolicy) and len(hidden) <= 2 and not any(width % LANES for width in hidden):
         library = load(EQUIVARIANT, _Rollout, _EquivariantBatch, _AdamState)
         tables = (features,) if tradable is None else (features, tradable)
         if library is not None:

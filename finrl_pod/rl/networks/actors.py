@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from finrl_pod.rl.networks.encoder import AssetEncoder
+from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size, scale_of
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -37,7 +37,12 @@ class MlpActor:
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
-        return mlp_init(sizes, stream, dtype)
+        tensors = mlp_init(sizes, stream, dtype)
+        if self.spec.starts_at_base:
+            last = len(self.spec.hidden)
+            tensors[f"w{last}"].zero_()
+            tensors[f"b{last}"].zero_()
+        return tensors
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
         out = mlp(params, obs.flat(), len(self.spec.hidden) + 1)
@@ -55,10 +60,10 @@ class EquivariantActor:
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
-        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
+        self.encoder = AssetEncoder(spec.features, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
+        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
         draw = uniform_init(stream, dtype)
         tensors = {
             **self.encoder.init(draw, dtype),
@@ -68,6 +73,8 @@ class EquivariantActor:
             "head_b": torch.zeros(self.heads, dtype=dtype),
             "linear_w": torch.zeros(f, self.heads, dtype=dtype),
         }
+        if self.spec.starts_at_base:
+            tensors["head_w"].zero_()
         if self.spec.has_cash_score:
             tensors["cash_w"] = torch.zeros(h, self.heads, dtype=dtype)
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
@@ -91,8 +98,39 @@ class EquivariantActor:
         return out.unbind(-1)
 
 
+class LinearActor:
+    """Heads linear in an asset's features and its holding: head_n = w . x_n + u holding_n + b. All start at 0.
+
+    The score of cash is linear in features averaged over the tradable assets.
+    """
+
+    def __init__(self, spec: PolicySpec, heads: int) -> None:
+        self.spec, self.heads = spec, heads
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: ARG002
+        shapes = {"linear_w": (self.spec.features, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
+        if self.spec.has_cash_score:
+            shapes |= {"cash_w": (self.spec.features, self.heads), "cash_b": (self.heads,)}
+        return {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
+
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+        assert obs.features is not None
+        p, k, n, _ = obs.features.shape
+        a = obs.account.shape[2]
+        linear = affine(obs.features, params["linear_w"], params["head_b"]).unsqueeze(2)  # [P, K, 1, N, heads]
+        relative = (obs.account[..., 1:] * n).unsqueeze(-1)  # in units of an equal share
+        out = linear + relative * params["holding_w"].view(p, 1, 1, 1, -1)  # [P, K, A, N, heads]
+        if self.spec.has_cash_score:
+            pooled = mean_over_assets(obs.features, obs.tradable)  # [P, K, F]
+            cash = affine(pooled, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)
+            out = torch.cat([cash.expand(p, k, a, 1, -1), out], 3)  # [P, K, A, 1 + N, heads]
+        return out.unbind(-1)
+
+
 def make_actor_network(spec: PolicySpec, heads: int) -> ActorNetwork:
     """The actor network of kind `spec.kind`."""
+    if spec.kind == "linear":
+        return LinearActor(spec, heads)
     return EquivariantActor(spec, heads) if spec.kind == "equivariant" else MlpActor(spec, heads)
 
 

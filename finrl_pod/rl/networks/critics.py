@@ -78,10 +78,10 @@ class EquivariantCritic:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
-        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
+        self.encoder = AssetEncoder(spec.features, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
+        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
         inputs = 3 * h + SCALARS
         return {
             **self.encoder.init(uniform_init(stream, dtype), dtype),
@@ -111,5 +111,5 @@ class EquivariantCritic:
 
 
 def make_critic(spec: PolicySpec) -> CriticNetwork:
-    """The critic network of kind `spec.kind`."""
-    return EquivariantCritic(spec) if spec.kind == "equivariant" else MlpCritic(spec)
+    """The critic network for policies of kind `spec.kind`; a linear policy has an equivariant one."""
+    return MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)

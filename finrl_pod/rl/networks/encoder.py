@@ -1,18 +1,20 @@
 """Encoder of assets, shared by policies, actors, critics and Q-networks.
 
-    code_n  = tanh(x_n W + b)                                x_n: the features of asset n
+    code_n  = tanh(.. tanh(x_n W + b) ..)                    x_n: the features of asset n
     context = mean of code_n over the tradable assets
     mixed_n = code_n V + context U + c                       codes of assets that depend on the whole market
 
-The same weights serve every asset, so the number and the order of the assets do not matter.
+The same weights serve every asset, so the number and the order of the assets do not matter. The last hidden size is
+that of the mixed codes, all sizes before it are layers of the code; a single size serves both.
 
 Shapes: R networks (members times the networks that each has), K groups of A accounts, N assets of F features,
-H units of the first layer, S units of the second.
+H units of the code, S units of the mixed code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -33,39 +35,47 @@ class EncodedAssets(NamedTuple):
 
 
 class AssetEncoder:
-    """Parameters `encode_w`, `encode_b` and, for `mix`, `code_w`, `context_w`, `code_b`, all after a prefix.
+    """Parameters `encode_w`, `encode_b`, `encode_w1`, .. and, for `mix`, `code_w`, `context_w`, `code_b`, all prefixed.
 
     fused: use the native tanh and add the context within the matrix product. Policies do, the other networks compute
     each operation by itself; results differ in the last bits, so that saved agents keep their exact decisions.
     """
 
-    def __init__(self, features: int, hidden: int, mixed: int, *, prefix: str = "", fused: bool = False) -> None:
-        """features, hidden, mixed: the sizes F, H and S."""
-        self.features, self.hidden, self.mixed, self.prefix, self.fused = features, hidden, mixed, prefix, fused
+    def __init__(self, features: int, hidden: Sequence[int], *, prefix: str = "", fused: bool = False) -> None:
+        """features: F. hidden: sizes of all hidden layers; code_size: H, mixed: S."""
+        self.sizes = (features, *(hidden[:-1] or hidden))
+        self.code_size, self.mixed = self.sizes[-1], hidden[-1]
+        self.prefix, self.fused = prefix, fused
 
     def init(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial parameters of `encode` for one network."""
-        return {
-            f"{self.prefix}encode_w": draw(self.features, self.hidden, TANH_GAIN),
-            f"{self.prefix}encode_b": torch.zeros(self.hidden, dtype=dtype),
-        }
+        tensors = {}
+        for (rows, columns), (weight, bias) in zip(pairwise(self.sizes), self._layers(), strict=True):
+            tensors[weight], tensors[bias] = draw(rows, columns, TANH_GAIN), torch.zeros(columns, dtype=dtype)
+        return tensors
+
+    def _layers(self) -> list[tuple[str, str]]:
+        """Names of weights and biases of the code's layers."""
+        numbers = ("", *map(str, range(1, len(self.sizes) - 1)))
+        return [(f"{self.prefix}encode_w{i}", f"{self.prefix}encode_b{i}") for i in numbers]
 
     def init_mix(self, draw: InitMatrix, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial parameters of `mix` for one network."""
         return {
-            f"{self.prefix}code_w": draw(self.hidden, self.mixed, 1.0),
-            f"{self.prefix}context_w": draw(self.hidden, self.mixed, 1.0),
+            f"{self.prefix}code_w": draw(self.code_size, self.mixed, 1.0),
+            f"{self.prefix}context_w": draw(self.code_size, self.mixed, 1.0),
             f"{self.prefix}code_b": torch.zeros(self.mixed, dtype=dtype),
         }
 
     def encode(self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None) -> EncodedAssets:
         """Codes and context of features [R, K, N, F]; tradable: [R, K, N] bool, None if all assets are."""
-        weight, bias = params[f"{self.prefix}encode_w"], params[f"{self.prefix}encode_b"]
-        if self.fused:
-            rows = features.reshape(features.shape[0], -1, features.shape[-1])  # [R, K * N, F]
-            code = tanh_of_sum(torch.bmm(rows, weight), bias).view(*features.shape[:-1], weight.shape[-1])
-        else:
-            code = torch.tanh(affine(features, weight, bias))
+        code = features
+        for weight, bias in ((params[w], params[b]) for w, b in self._layers()):
+            if self.fused:
+                rows = code.reshape(code.shape[0], -1, code.shape[-1])  # [R, K * N, F]
+                code = tanh_of_sum(torch.bmm(rows, weight), bias).view(*code.shape[:-1], weight.shape[-1])
+            else:
+                code = torch.tanh(affine(code, weight, bias))
         return EncodedAssets(code, mean_over_assets(code, tradable))
 
     def mix(self, params: Mapping[str, Tensor], assets: EncodedAssets) -> Tensor:

@@ -16,8 +16,8 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
-from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
-from finrl_pod.rl.networks.layers import affine, uniform
+from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
+from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.types import Tensor
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
@@ -37,9 +37,10 @@ class PolicyOutput(NamedTuple):
 class PolicySpec:
     """Shapes and kinds of a policy's inputs and outputs.
 
-    assets: N, 0 for environments with flat observations. features: F of an asset, or numbers in a flat row.
-    action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax" if the environment turns scores
-    into weights by a softmax, "direct" if it takes them as they are, "discrete" for a choice of D actions.
+    kind: "equivariant", "linear" or "mlp". assets: N, 0 for environments with flat observations. features: F of an
+    asset, or numbers in a flat row. action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax"
+    if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
+    "direct" if it takes them as they are, "discrete" for a choice of D actions.
     activation: of an MLP's hidden layers, "tanh" or "relu".
     """
 
@@ -60,6 +61,11 @@ class PolicySpec:
     def has_cash_score(self) -> bool:
         """Whether the first score is that of cash."""
         return self.action_size == self.assets + 1
+
+    @property
+    def starts_at_base(self) -> bool:
+        """Whether a new agent's mean scores are 0, which for actions of kind "tilt" is the base portfolio."""
+        return self.action == "tilt"
 
     @property
     def wants_weights(self) -> bool:
@@ -132,13 +138,11 @@ class EquivariantPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
-        sizes = (spec.features, spec.hidden[0], spec.hidden[-1])
-        self.encoder = AssetEncoder(*sizes, fused=True)
-        self.value_encoder = AssetEncoder(*sizes, prefix="value_", fused=True)
+        self.encoder = AssetEncoder(spec.features, spec.hidden, fused=True)
+        self.value_encoder = AssetEncoder(spec.features, spec.hidden, prefix="value_", fused=True)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
-        f, h = self.spec.features, self.spec.hidden[0]
-        k = self.spec.hidden[-1]
+        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
 
         def draw(rows: int, cols: int, gain: float) -> Tensor:
             return _orthogonal(rows, cols, gain, stream, dtype)
@@ -157,6 +161,8 @@ class EquivariantPolicy:
             "value_w": draw(k, 1, 0.1)[:, 0],
             "value_out_b": torch.zeros(1, dtype=dtype),
         }
+        if self.spec.starts_at_base:
+            tensors["score_w"].zero_()
         if self.spec.action == "softmax":
             tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
         if self.spec.has_cash_score:
@@ -186,10 +192,7 @@ class EquivariantPolicy:
         if self.spec.has_cash_score:
             cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
             scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
-        if self.spec.action == "softmax":
-            kept = (account * n).clamp(min=WEIGHT_FLOOR).log()
-            scores = torch.addcmul(scores, kept, params["inertia"].view(p, 1, 1, 1))
-        return scores
+        return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
 
     def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         """Values [P, K, A] from the market's context and the encoded assets summed with the holdings."""
@@ -202,6 +205,80 @@ class EquivariantPolicy:
         hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
         # Not a matrix product with one column: its gradient is slow on a CPU.
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
+
+
+class LinearPolicy:
+    """Scores linear in an asset's features: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
+
+        score_n = w . x_n + u holding_n + inertia * log(holding_n)
+
+    The holding term exists for "direct" actions, inertia for "softmax" ones, in units and roles as in
+    `EquivariantPolicy`. The score of cash and the value are linear in features averaged over the tradable assets; the
+    value also in features averaged with the holdings, and in the cash held. All weights start at 0.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec, self.width = spec, spec.features + spec.assets + 1
+
+    def init(
+        self,
+        stream: torch.Generator,  # noqa: ARG002  nothing is random
+        dtype: torch.dtype,
+        start: PolicyInit = DEFAULT_INIT,
+    ) -> dict[str, Tensor]:
+        f = self.spec.features
+        tensors = {
+            "linear_w": torch.zeros(f, dtype=dtype),
+            "log_std": torch.full((1,), start.log_std, dtype=dtype),
+            "value_w": torch.zeros(2 * f + 1, dtype=dtype),
+            "value_b": torch.zeros(1, dtype=dtype),
+        }
+        if self.spec.action == "direct":
+            tensors["holding_w"] = torch.zeros(1, dtype=dtype)
+        if self.spec.action == "softmax":
+            tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
+        if self.spec.has_cash_score:
+            tensors["cash_w"], tensors["cash_b"] = torch.zeros(f, dtype=dtype), torch.zeros(1, dtype=dtype)
+        return tensors
+
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        mean = self.mean(params, features, account, tradable)
+        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
+
+    def decide(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self.mean(params, features, account, tradable), params["log_std"]
+
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        p, k, n, _ = features.shape
+        a = account.shape[2]
+        linear = product(features, params["linear_w"].unsqueeze(-1))  # [P, K, N, 1]
+        scores = linear.view(p, k, 1, n).expand(p, k, a, n)
+        if self.spec.action == "direct":
+            scores = torch.addcmul(scores, account[..., 1:] * n, params["holding_w"].view(p, 1, 1, 1))
+        if self.spec.has_cash_score:
+            pooled = mean_over_assets(features, tradable)  # [P, K, F]
+            cash = affine(pooled, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
+            scores = torch.cat([cash.expand(p, k, a, 1), scores], -1)
+        return _with_inertia(scores, account, params) if self.spec.action == "softmax" else scores
+
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """Values [P, K, A]."""
+        p, k = features.shape[:2]
+        a = account.shape[2]
+        pooled = mean_over_assets(features, tradable).unsqueeze(2).expand(p, k, a, -1)
+        held = weighted_codes(account[..., 1:], features.contiguous())
+        x = torch.cat([pooled, held, account[..., :1]], -1)  # [P, K, A, 2 F + 1]
+        return (x * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_b"].view(p, 1, 1)
+
+
+def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+    """Scores [P, K, A, 1 + N] plus inertia times the logarithms of cash and holdings in units of 1/N."""
+    kept = (account * (account.shape[-1] - 1)).clamp(min=WEIGHT_FLOOR).log()
+    return torch.addcmul(scores, kept, params["inertia"].view(-1, 1, 1, 1))
 
 
 class MlpPolicy:
@@ -222,7 +299,9 @@ class MlpPolicy:
             sizes = [table + own, *s.hidden, out]
             for i, (fan_in, to) in enumerate(pairwise(sizes)):
                 last = i == len(sizes) - 2
-                if start.orthogonal:
+                if last and tower == "actor" and s.starts_at_base:
+                    weight, bias = torch.zeros(fan_in, to, dtype=dtype), torch.zeros(to, dtype=dtype)
+                elif start.orthogonal:
                     weight = _orthogonal(fan_in, to, gain if last else math.sqrt(2), stream, dtype)
                     bias = torch.zeros(to, dtype=dtype)
                 else:
@@ -304,6 +383,8 @@ def make_policy(spec: PolicySpec) -> Policy:
     """The policy of kind `spec.kind`. Raises ConfigError for an unknown kind."""
     if spec.kind == "equivariant":
         return EquivariantPolicy(spec)
+    if spec.kind == "linear":
+        return LinearPolicy(spec)
     if spec.kind == "mlp":
         return MlpPolicy(spec)
-    raise ConfigError(f"agent.policy must be equivariant or mlp, got {spec.kind!r}")
+    raise ConfigError(f"agent.policy must be equivariant, linear or mlp, got {spec.kind!r}")

@@ -59,10 +59,10 @@ class EquivariantQ:
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.dueling = spec, dueling
-        self.encoder = AssetEncoder(spec.features, spec.hidden[0], spec.hidden[-1])
+        self.encoder = AssetEncoder(spec.features, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.spec.hidden[0], self.spec.hidden[-1]
+        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
         draw = uniform_init(stream, dtype)
         return {
             **self.encoder.init(draw, dtype),
