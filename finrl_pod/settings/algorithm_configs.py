@@ -131,7 +131,12 @@ class OffPolicyConfig(AgentConfig):
 
     learning_rate: float = 1e-3
     horizon: int = setting(1, "steps of each environment per iteration", at_least(1))
-    gradient_steps: int = setting(2, "gradient steps per iteration", between(1, MAX_GRADIENT_STEPS))
+    gradient_steps: int = setting(
+        2,
+        "gradient steps per iteration, which collects horizon x envs samples of a member; their ratio is the "
+        "update-to-data ratio",
+        between(1, MAX_GRADIENT_STEPS),
+    )
     batch_size: int = setting(256, "transitions per gradient step", at_least(1))
     buffer_size: int = setting(100_000, "transitions kept in the replay buffer of each member", at_least(1))
     learning_starts: int = setting(5_000, "samples of random actions before the first gradient step", at_least(0))
@@ -190,16 +195,21 @@ class REDQConfig(OffPolicyConfig):
     """Randomised ensembled double Q-learning: SAC with many critics and several gradient steps per sample.
 
     Targets are the minimum over a random subset of the critics; the actor maximises the mean of all critics.
+
+    The paper takes 20 gradient steps per sample of one environment, of batches of 256. `finrl-pod train --env` does the
+    same. On markets the default is 20 gradient steps per step of all environments of a member: with the default 256
+    environments 0.08 per sample, so that a sample is drawn 20 times on average and not 5,120 times. 20 per sample would
+    be 5,120 gradient steps per market step.
     """
 
     algorithm: Literal["redq"] = "redq"
-    gradient_steps: int = 4
+    gradient_steps: int = 20
     critics: int = setting(10, "critics per member", at_least(1))
     critic_rule: CriticRule = setting(
         "subset", "target value: minimum or mean of the critics, or minimum of a random subset"
     )
     critic_subset: int = setting(2, "critics in the random subset")
-    policy_delay: int = setting(4, "critic updates per update of the actor", at_least(1))
+    policy_delay: int = setting(20, "critic updates per update of the actor", at_least(1))
     auto_entropy: bool = setting(True, "learn the temperature, so that the entropy meets target_entropy")
     temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
     target_entropy: float = setting(-1.0, "target entropy per action dimension", FINITE)

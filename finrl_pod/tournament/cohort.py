@@ -60,6 +60,9 @@ class Cohort:
         if kept is not None:
             algorithm.load_slot_state(kept)
             written = int(kept[COUNTS][0])
+        for p, slot_init in enumerate(slot_inits):
+            if slot_init.kind == "reinit":
+                algorithm.restart_slot(p)
         return cls(learner, slot_inits, written, [])
 
     def new_replay_items(self) -> dict[str, Tensor]:

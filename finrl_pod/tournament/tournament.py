@@ -100,10 +100,8 @@ class Tournament:
         for i, agent in enumerate((config.agent, *config.cohorts)):
             places = range(i, config.tournament.pods, 1 + len(config.cohorts))
             cohorts.append(self._cohort(number, i, agent, self._slot_inits(number, agent, places, state)))
-            schedule = self._schedule(number, agent)
-            cohorts[-1].train(
-                config.tournament.samples_per_generation, schedule, self._watch(number, state, cohorts[-1], began)
-            )
+            watch = self._watch(number, state, cohorts[-1], began)
+            cohorts[-1].train(config.tournament.samples_per_generation, self._schedule(agent), watch)
         measured = [cohort.scores(number, self.market, config.environment, self.validation) for cohort in cohorts]
         scores = [score for found, _ in measured for score in found]
         self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
@@ -144,13 +142,16 @@ class Tournament:
             threads=self.config.threads,
         )
 
-    def _schedule(self, number: int, agent: AgentConfig) -> Callable[[int], float]:
-        """Learning-rate factor, which decays over the whole tournament."""
+    def _schedule(self, agent: AgentConfig) -> Callable[[int], float]:
+        """Age of an agent in samples -> factor of its learning rate, which decays over as long as a tournament lasts.
+
+        By age and not by the tournament's clock: an agent that starts late would hardly learn.
+        """
         settings = self.config.tournament
         if agent.learning_rate_schedule == "constant":
             return lambda _: 1.0
         total = settings.generations * settings.samples_per_generation
-        return lambda done: max(1 - (number * settings.samples_per_generation + done) / total, 0.0)
+        return lambda age: max(1 - age / total, 0.0)
 
     def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
         """Callback after every iteration: reports progress, returns False at the time limit."""

@@ -344,7 +344,7 @@ def test_random_actions_fade_by_the_schedule() -> None:
     algorithm = make("dqn", final_epsilon=0.1, exploration_samples=100)
     shares = []
     for seen in (0, 50, 100, 500):
-        algorithm.samples = seen
+        algorithm.set_age(0, seen)
         shares.append(float(algorithm.epsilon[0]))
     assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from typing import Any
 
 import psutil
@@ -110,6 +111,22 @@ def test_a_ring_that_shared_memory_has_no_room_for_is_refused(monkeypatch: pytes
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(ConfigError, match=r"agent\.buffer_size of 200 transitions does not fit into shared memory"):
         Pipeline(PENDULUM, SACConfig(**SMALL), seed=1)
+
+
+def hangs_in_the_collector(home: int) -> GymnasiumVecEnv:
+    """Pendulum, which is never created in another process than `home`."""
+    if os.getpid() != home:
+        time.sleep(600)
+    return PENDULUM()
+
+
+def test_a_collector_that_hangs_at_its_start_ends_the_run_at_the_limit() -> None:
+    hanging = functools.partial(hangs_in_the_collector, os.getpid())
+    with (
+        Pipeline(hanging, SACConfig(**SMALL), seed=1, timeout=0.5) as pipeline,
+        pytest.raises(RunError, match=r"the collector has sent no sample for 0\.5 s, the limit"),
+    ):
+        pipeline.learn(100)
 
 
 def test_errors_of_the_collector_are_raised_here() -> None:

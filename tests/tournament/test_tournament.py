@@ -93,6 +93,27 @@ def test_saved_scores_match_the_saved_agents(finished: Path) -> None:
     assert agent.parent == best["parent"]
 
 
+def test_an_agent_that_starts_late_learns_at_the_rate_of_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of six iterations are over when the last generation begins; its new agent starts at the full rate."""
+    seen: list[list[float]] = []
+    update = PPO.update
+
+    def watched(self: PPO, rollout: Any, factor: Any) -> Any:
+        seen.append(factor.tolist())
+        return update(self, rollout, factor)
+
+    monkeypatch.setattr(PPO, "update", watched)
+    config = tiny_config(exploit_fraction=0.0, reinit_fraction=0.5)
+    outcome = tournament(config, tmp_path / "run").run()
+    (new,) = (slot for slot in (0, 1) if outcome.parents[f"g02s{slot:02d}"] is None)
+    assert seen[0] == [1.0, 1.0]
+    assert seen[4][new] == 1.0
+    assert seen[4][1 - new] < 1.0
+    assert seen[5][new] == pytest.approx(1 - 1 / 6)
+
+
 @pytest.mark.slow
 def test_resuming_after_a_kill_between_any_two_files_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
     # 1 + 3 * 8 renames with one point before and one after each; generation 1 has points 18 to 33.

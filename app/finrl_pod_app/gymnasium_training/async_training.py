@@ -15,7 +15,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import Episode, GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
-from finrl_pod.rl.training.pipeline import Pipeline, PipelineStats
+from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod_app.gymnasium_training.config import TrainingConfig, check
@@ -44,7 +44,8 @@ def train_async(
         GymnasiumVecEnv, config.env, envs=config.envs, workers=config.workers or None, seconds=config.worker_timeout
     )
     make_here = functools.partial(GymnasiumVecEnv, config.env, envs=config.envs, device=config.device)
-    pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here)
+    timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
+    pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     with locked_folder(out, RUN), catch_stop_signals() as signals:
         folder.create(config.plain())
         ended = _learn(pipeline, config, scores, signals, progress)

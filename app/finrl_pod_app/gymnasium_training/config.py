@@ -20,6 +20,7 @@ from finrl_pod_app.services.overrides import parse_setting
 
 NEVER = 1e9  # disables a limit
 MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
+UPDATES_PER_SAMPLE: Mapping[str, int] = {"redq": 20}  # of its paper; other off-policy algorithms take 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def default_algorithm(env: str) -> str:
 def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
     """Default settings for control tasks; the defaults of the config records are for markets.
 
-    horizon: of an on-policy algorithm, if it is set.
+    horizon: steps of each environment per iteration, if set. Off-policy algorithms take one gradient step per sample,
+    REDQ 20.
     """
     record = ALGORITHMS[algorithm].record
     names = {field.name for field in dataclasses.fields(record)}
@@ -92,10 +94,11 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
-        # One update per sample; random actions for at most a twentieth of the run.
+        # Random actions for at most a twentieth of the run.
         each: dict[str, Any] = {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
-            "gradient_steps": envs, "learning_starts": min(5_000, steps // 20),
+            "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(horizon or 1, 1),
+            "learning_starts": min(5_000, steps // 20),
             "scale_rewards": False, "max_grad_norm": NEVER,
         }  # fmt: skip
         if issubclass(record, DQNConfig):

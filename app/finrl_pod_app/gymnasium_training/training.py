@@ -93,9 +93,7 @@ class _TrainingRun:
         left = config.steps - first
         if left > 0:
             linear = config.agent.learning_rate_schedule == "linear"
-            learner.learn(
-                left, callback=after, schedule=lambda done: 1 - (first + done) / config.steps if linear else 1.0
-            )
+            learner.learn(left, callback=after, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
         if signals and learner.samples[0] < config.steps:
             raise Interrupted(

@@ -16,6 +16,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten, to_items
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.optimiser import clip_by_member
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.types import Tensor
 
 NO_CLIP = 1e9
@@ -35,7 +36,7 @@ class A2C(PPO):
         """[P], larger than any probability ratio."""
         return torch.full_like(self.settings["learning_rate"], NO_CLIP)
 
-    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
+    def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
         """One gradient step on the rollout; returns diagnostics, [P] each."""
         values, advantage, target = self._advantages(rollout)  # [H, P, G, A] each
         data = flatten(rollout, advantage, target)  # [P, I, ...] each

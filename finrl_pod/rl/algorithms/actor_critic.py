@@ -14,6 +14,7 @@ from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCrit
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
 from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import ModelInput, repeat, scale_of
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
 
@@ -133,7 +134,7 @@ class ActorCritic(OffPolicy):
     def _subset(self) -> Tensor:
         return draw_subsets(self._extras, self.critics, self.subset, self.device)
 
-    def _update_critics(self, batch: Batch, next_values: Tensor, factor: float) -> list[Tensor]:
+    def _update_critics(self, batch: Batch, next_values: Tensor, factor: RateFactor) -> list[Tensor]:
         """One gradient step of all critics towards reward + gamma * next values [P, K, A]; returns the metrics."""
         gamma = self.settings["gamma"].view(-1, 1, 1)
         target = batch.reward + gamma * batch.not_done * next_values
@@ -143,7 +144,12 @@ class ActorCritic(OffPolicy):
         return [loss.detach().mean(1), values.detach().mean((1, 2, 3)), norm]
 
     def _update_critics_native(
-        self, fused: ActorCriticKernel, batch: Batch, noise: Tensor, factor: float, temperature: Tensor | None = None
+        self,
+        fused: ActorCriticKernel,
+        batch: Batch,
+        noise: Tensor,
+        factor: RateFactor,
+        temperature: Tensor | None = None,
     ) -> list[Tensor]:
         """`_update_critics` by the native kernel, which computes the next values too."""
         chosen = self._subset() if self.rule == "subset" else None

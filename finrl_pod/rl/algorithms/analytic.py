@@ -28,7 +28,7 @@ from finrl_pod.rl.algorithms.base import (
 )
 from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.training.train_state import TrainState
+from finrl_pod.rl.training.train_state import RateFactor, TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
 from finrl_pod.types import Observation, Tensor
@@ -97,7 +97,7 @@ class DifferentiableAlgorithm(ABC):
         """Add further networks. critic: initial tensors of the policy's critic, for each member."""
 
     @abstractmethod
-    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+    def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         """Learn from a trajectory; returns metrics [P]."""
 
     # ------------------------------------------------------------------ an iteration
@@ -106,7 +106,7 @@ class DifferentiableAlgorithm(ABC):
     def steps(self) -> int:
         return self.config.horizon
 
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
         trajectory = self._collect(worker)
         self._fix_reward_scale(trajectory.reward.detach())
         metrics = self._learn(trajectory, rate_factor)
@@ -199,6 +199,12 @@ class DifferentiableAlgorithm(ABC):
         self.train_state.parts["actor"].parameters.load(p, weights)
         self.reward_scale[p] = rest["reward_scale"]
 
+    def set_age(self, p: int, samples: int) -> None:  # noqa: B027  exploration is a setting
+        pass
+
+    def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
+        pass
+
     def streams(self) -> list[torch.Generator]:
         return [*self._noises, *self._shuffles]
 
@@ -256,7 +262,7 @@ class Analytic(DifferentiableAlgorithm):
     with a_h = mean scores(s_h) + exploration_noise x noise. Rewards beyond the horizon are ignored.
     """
 
-    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+    def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         weights = self._weights_of_steps(trajectory.ended)[:-1]
         earned = (trajectory.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
         loss = -earned.mean((1, 2))

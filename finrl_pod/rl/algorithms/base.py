@@ -9,6 +9,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import check_setting
@@ -59,7 +60,7 @@ class Algorithm(Protocol):
         """Steps of every environment in one iteration."""
         ...
 
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
         """Collect, then learn; returns metrics [P], "reward" among them. rate_factor: of the learning rates."""
         ...
 
@@ -85,6 +86,14 @@ class Algorithm(Protocol):
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
         """Overwrite a member with another's state."""
+        ...
+
+    def set_age(self, p: int, samples: int) -> None:
+        """Set a member's age: samples since its weights were new, by which exploration schedules go."""
+        ...
+
+    def restart_slot(self, p: int) -> None:
+        """Declare the agent of slot p new: it warms up again, whatever the slot's replay buffer holds."""
         ...
 
     def streams(self) -> list[torch.Generator]:

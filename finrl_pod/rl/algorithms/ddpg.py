@@ -10,6 +10,7 @@ import torch
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import TD3Config
 from finrl_pod.types import Tensor
 
@@ -35,7 +36,7 @@ class DDPG(ActorCritic):
         """Action of the target actor in the next state: [P, K, A, D]."""
         return self._action(self.train_state.targets["actor"].views, obs)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
         if self._kernel is not None:
             metrics = self._update_critics_native(self._kernel, batch, extra, factor)
         else:
@@ -47,7 +48,7 @@ class DDPG(ActorCritic):
             self._update_targets(self.updates // self.delay)
         return [*metrics, *self.actor_metrics]
 
-    def _update_actor(self, batch: Batch, factor: float) -> Tensor:
+    def _update_actor(self, batch: Batch, factor: RateFactor) -> Tensor:
         """One gradient step of the actor; returns its loss [P]."""
         if self._kernel is not None:
             gradient, loss, _ = self._kernel.actor()

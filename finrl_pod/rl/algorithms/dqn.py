@@ -10,6 +10,7 @@ import torch
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import GreedyActor, make_q_network
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.types import Tensor
 
@@ -45,8 +46,9 @@ class DQN(OffPolicy):
 
     @property
     def epsilon(self) -> Tensor:
-        """Share of random actions [P]; falls linearly from 1 to final_epsilon."""
-        done = min(self.samples / max(self.config.exploration_samples, 1), 1.0)
+        """Share of random actions [P]; falls linearly from 1 to final_epsilon with the agent's own age."""
+        ages = torch.tensor(self.ages, dtype=self.dtype, device=self.device)
+        done = (ages / max(self.config.exploration_samples, 1)).clamp(max=1.0)
         return 1 + (self.settings["final_epsilon"] - 1) * done
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
@@ -65,7 +67,7 @@ class DQN(OffPolicy):
         """Target network's value of the best next action: [P, K, A]."""
         return self.network.forward(self.train_state.targets["values"].views, obs).amax(-1)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:  # noqa: ARG002
+    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:  # noqa: ARG002
         gamma = self.settings["gamma"].view(-1, 1, 1)
         with torch.no_grad():
             target = batch.reward + gamma * batch.not_done * self.next_values(batch.next_obs)

@@ -18,7 +18,7 @@ from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
-from finrl_pod.rl.training.train_state import TrainState
+from finrl_pod.rl.training.train_state import RateFactor, TrainState
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
@@ -68,7 +68,9 @@ class OffPolicy(ABC):
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._has_reward_scale = False  # of all members
         self.updates = 0
-        self.samples = 0  # samples collected so far for each member
+        self.samples = 0  # samples collected so far in each slot
+        self.ages = [0] * self.members  # samples since the weights were new, also those of an ancestor
+        self.slot_ages = [0] * self.members  # samples since a new agent took the slot
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
@@ -109,7 +111,7 @@ class OffPolicy(ABC):
         """Actions [P, G, A, *action_shape] -> [P, E, D] as the environment takes them."""
 
     @abstractmethod
-    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
         """One update of all networks; returns METRICS, [P] each. extra: [P, *_extra_shape], standard normal."""
 
     def _extra_shape(self) -> tuple[int, ...]:
@@ -132,13 +134,32 @@ class OffPolicy(ABC):
     def steps(self) -> int:
         return self.config.horizon
 
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
         reward = self.collect(worker)
         undefined = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
         metrics = dict.fromkeys(self.METRICS, undefined)
-        if self.samples >= self.config.learning_starts:
+        warming = self.warming_up
+        if len(warming) < self.members:
+            states, alive = {p: self.member(p) for p in warming}, self.alive.clone()
             metrics = self.learn(self.config.gradient_steps, rate_factor)
+            for p, (weights, rest) in states.items():  # an update is of all members
+                self.load_member(p, weights, rest)
+                self.alive[p] = alive[p]
+            if warming:
+                places = torch.tensor(warming, device=self.device)
+                metrics = {name: x.index_fill(0, places, torch.nan) for name, x in metrics.items()}
         return {"reward": reward, **metrics}
+
+    @property
+    def warming_up(self) -> list[int]:
+        """Members that act at random and do not learn yet: fewer than `learning_starts` samples in their slot."""
+        return [p for p, age in enumerate(self.slot_ages) if age < self.config.learning_starts]
+
+    def set_age(self, p: int, samples: int) -> None:
+        self.ages[p] = samples
+
+    def restart_slot(self, p: int) -> None:
+        self.slot_ages[p] = 0
 
     @torch.no_grad()
     def collect(self, worker: Worker) -> Tensor:
@@ -147,11 +168,7 @@ class OffPolicy(ABC):
         groups, accounts = self.adapter.groups, self.adapter.accounts
         for _ in range(self.config.horizon):
             items = self.adapter.encode(worker.observation)
-            action = (
-                self._random_action(groups)
-                if self.samples < self.config.learning_starts
-                else self._sample_action(items)
-            )
+            action = self._explore(items)
             out = worker.env.step(self._to_env(action))
             shape = (self.members, groups, accounts)
             reward = out.reward.view(shape).to(self.dtype)
@@ -166,10 +183,31 @@ class OffPolicy(ABC):
             )
             worker.observation = out.observation
             self.samples += groups * accounts
+            self.ages = [age + groups * accounts for age in self.ages]
+            self.slot_ages = [age + groups * accounts for age in self.slot_ages]
             total += reward.mean((1, 2))
         return total / self.config.horizon
 
-    def learn(self, updates: int, factor: float) -> dict[str, Tensor]:
+    def _explore(self, items: Mapping[str, Tensor]) -> Tensor:
+        """Actions [P, G, A, *action_shape] to collect with: random ones of members that warm up."""
+        warming = self.warming_up
+        if not warming:
+            return self._sample_action(items)
+        before = [stream.get_state() for stream in self._noises]
+        random = self._random_action(self.adapter.groups)
+        if len(warming) == self.members:
+            return random
+        # Each member draws from its stream only what it would draw alone.
+        after = [stream.get_state() for stream in self._noises]
+        for stream, state in zip(self._noises, before, strict=True):
+            stream.set_state(state)
+        action = self._sample_action(items)
+        for p in warming:
+            self._noises[p].set_state(after[p])
+            action[p] = random[p]
+        return action
+
+    def learn(self, updates: int, factor: RateFactor) -> dict[str, Tensor]:
         """Run `updates` updates on samples from the buffer; returns the mean of each metric."""
         self._fix_reward_scale()
         log: list[list[Tensor]] = []
@@ -268,13 +306,14 @@ class OffPolicy(ABC):
         return self.replay.capacity
 
     def slot_state(self, since: int = 0) -> dict[str, Tensor]:
-        counts = torch.tensor([self.replay.written, self.samples, self.updates])
+        counts = torch.tensor([self.replay.written, self.samples, self.updates, *self.slot_ages])
         return {"counts": counts, **self.replay.latest(self.replay.written - since)}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        written, samples, updates = (int(x) for x in state["counts"])
+        written, samples, updates, *slot_ages = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.samples, self.updates = samples, updates
+        self.slot_ages = slot_ages or [samples] * self.members  # earlier versions saved no ages
 
 
 def check(config: OffPolicyConfig, env: VecEnv) -> None:

@@ -17,6 +17,7 @@ from finrl_pod.rl.networks.distributions import Distribution, distribution_of
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.rl.training.worker import IDENTITY, ObservationNormaliser, Worker, as_pair
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
@@ -71,11 +72,11 @@ class OnPolicy(ABC):
         """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
 
     @abstractmethod
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
         """Collect a rollout and learn from it; returns diagnostics, [P] each."""
 
     @abstractmethod
-    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
+    def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
         """Learn from one rollout; returns diagnostics, [P] each."""
 
     @property
@@ -125,6 +126,12 @@ class OnPolicy(ABC):
         if self.running is not None:
             self.running.load(p, weights, rest)
         self.reward_scale[p] = rest["reward_scale"]
+
+    def set_age(self, p: int, samples: int) -> None:  # noqa: B027  exploration is learned
+        pass
+
+    def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
+        pass
 
     def streams(self) -> list[torch.Generator]:
         return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ())]

@@ -30,6 +30,7 @@ from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
@@ -106,20 +107,20 @@ class PPO(OnPolicy):
         self._kernel = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if is_plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
-        self._clip_factor = 1.0
+        self._clip_factor: RateFactor = 1.0
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
 
     # ------------------------------------------------------------------ one iteration
 
-    def iterate(self, worker: Worker, rate_factor: float) -> Metrics:
+    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
         """Collect a rollout and learn from it; returns diagnostics, [P] each. rate_factor: of the learning rates."""
         _, groups, accounts = worker.shape
         noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
         rollout = worker.collect(self.explore, noise, self.observation_normaliser)
         return self.update(rollout, rate_factor)
 
-    def update(self, rollout: Rollout, learning_rate_factor: float = 1.0) -> Metrics:
+    def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
         """Learn from one rollout; returns diagnostics, [P] each."""
         config = self.config
         assert isinstance(config, PPOConfig)
@@ -230,7 +231,7 @@ class PPO(OnPolicy):
         return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
 
     def _minibatch(
-        self, data: Sequence[Tensor], indices: Tensor, active: Tensor, rate_factor: float
+        self, data: Sequence[Tensor], indices: Tensor, active: Tensor, rate_factor: RateFactor
     ) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
 

@@ -17,6 +17,7 @@ from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.critics import combine_values
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
 from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.types import Tensor
 
@@ -94,7 +95,7 @@ class SAC(ActorCritic):
     def _extra_shape(self) -> tuple[int, ...]:
         return (2, self.items, self.adapter.accounts, self.spec.action_size)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: float) -> list[Tensor]:
+    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
         temperature = self.temperature
         if self._kernel is not None:
             metrics = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
@@ -111,7 +112,9 @@ class SAC(ActorCritic):
         self._update_targets(self.updates)
         return [*metrics, *self.actor_metrics]
 
-    def _update_actor(self, batch: Batch, noise: Tensor, temperature: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    def _update_actor(
+        self, batch: Batch, noise: Tensor, temperature: Tensor, factor: RateFactor
+    ) -> tuple[Tensor, Tensor]:
         """One gradient step of the actor; returns its loss and its entropy, [P] each."""
         if self._kernel is not None:
             gradient, loss, entropy = self._kernel.actor()
@@ -124,7 +127,7 @@ class SAC(ActorCritic):
         return loss.detach(), -log_prob.detach().mean((1, 2))
 
     @torch.no_grad()
-    def _update_temperature(self, entropy: Tensor, factor: float) -> None:
+    def _update_temperature(self, entropy: Tensor, factor: RateFactor) -> None:
         """One gradient step of log alpha on J(alpha) = E[-alpha (log pi + target)]. entropy: [P]."""
         if not self.config.auto_entropy:
             return

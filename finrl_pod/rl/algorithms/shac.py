@@ -16,6 +16,7 @@ from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.buffers.rollout import gae
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.types import Tensor
 
@@ -36,7 +37,7 @@ class SHAC(DifferentiableAlgorithm):
     def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         self.train_state.add("critic", critic, target=True)
 
-    def _learn(self, trajectory: Trajectory, rate_factor: float) -> Metrics:
+    def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         reward = trajectory.reward * self.reward_scale.view(-1, 1, 1)
         last, end = self._terminal_values(trajectory)
         weights, truncated = self._weights_of_steps(trajectory.ended), trajectory.ended & ~trajectory.terminated
@@ -97,7 +98,7 @@ class SHAC(DifferentiableAlgorithm):
         )
         return advantage.view(values.shape) + values
 
-    def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: float) -> Tensor:
+    def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: RateFactor) -> Tensor:
         """Fit the critic in `epochs` passes over the trajectory; returns the mean loss [P]."""
         p = target.shape[1]
         data = [_by_item(x) for x in (trajectory.day, torch.stack(list(trajectory.account)).detach(), target)]

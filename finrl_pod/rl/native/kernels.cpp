@@ -155,10 +155,10 @@ extern "C" void adam(float* flat, const float* gradient, float* first, float* se
 
 // One step of Adam on the rows of members, `per_member` rows each: gradients are clipped to `limit` in the 2-norm, a
 // member with a row whose norm or loss is not finite is no longer alive, and rows of members that are alive take the
-// step. norm: [rows], before clipping. learning_rate: [rows], multiplied by `factor`.
+// step. norm: [rows], before clipping. learning_rate: [rows].
 extern "C" void adam_clipped(float* flat, const float* gradient, float* first, float* second, float* steps,
                              const float* learning_rate, const float* limit, const float* loss, uint8_t* alive,
-                             float* norm, int64_t members, int64_t per_member, int64_t size, double factor,
+                             float* norm, int64_t members, int64_t per_member, int64_t size,
                              double beta_1, double beta_2, double epsilon) {
   constexpr int64_t SUMS = 16;
   const int64_t rows = members * per_member, parts = (size + PART - 1) / PART;
@@ -187,7 +187,7 @@ extern "C" void adam_clipped(float* flat, const float* gradient, float* first, f
     const int64_t r = c / parts, start = c % parts * PART, from = r * size + start;
     if (!alive[r / per_member]) continue;
     const float scale = std::min(1.f, limit[r] / std::max(norm[r], 1e-12f));
-    const AdamStep step = AdamStep::at(steps[r], learning_rate[r] * factor, beta_1, beta_2, epsilon);
+    const AdamStep step = AdamStep::at(steps[r], learning_rate[r], beta_1, beta_2, epsilon);
     adam_step(step, std::min(PART, size - start), gradient + from, scale, flat + from, first + from, second + from);
   }
 }

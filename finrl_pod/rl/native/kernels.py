@@ -74,19 +74,18 @@ def adam_clipped(
     limit: Tensor,
     loss: Tensor,
     alive: Tensor,
-    factor: float,
     constants: tuple[float, float, float],
 ) -> Tensor:
     """Clip the gradient, check it and step, in one pass and in place; returns the norm of every row [R].
 
     The plain version is the step of `rl.training.train_state`. state: parameters and both moments [R, D], step counts
-    [R]; rate (multiplied by `factor`), limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
+    [R]; rate, limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
     a norm or loss that is not finite, whose rows then stay.
     """
     flat = state[0]
     norm, members = torch.empty_like(rate), len(alive)
     numbers = (gradient.contiguous(), *state[1:], rate, limit, loss.contiguous(), alive, norm)
-    _call("adam_clipped", flat, *numbers, members, len(flat) // members, flat.shape[1], float(factor), *constants)
+    _call("adam_clipped", flat, *numbers, members, len(flat) // members, flat.shape[1], *constants)
     return norm
 
 

@@ -73,17 +73,21 @@ class Learner:
     ) -> Metrics:
         """Train on at least `samples` environment steps per member; returns the last iteration's metrics [P].
 
-        callback(learner, metrics) is called after every iteration; returning False stops. schedule: samples of this
-        call so far -> factor of the learning rate; by default the config's schedule over this call.
+        callback(learner, metrics) is called after every iteration; returning False stops. schedule: age of a member
+        (samples since its weights were new) -> factor of its learning rate; by default the config's schedule over this
+        call.
         """
         if samples < 1:
             raise ConfigError(f"samples must be at least 1, got {samples}")
         linear = self.config.learning_rate_schedule == "linear"
-        factor = schedule or ((lambda done: 1 - done / samples) if linear else (lambda _: 1.0))
-        each = self.iteration_samples
+        each, rates = self.iteration_samples, self.algorithm.settings["learning_rate"]
         metrics: Metrics = {}
         for i in range(-(-samples // each)):
-            metrics = self.algorithm.iterate(self.worker, factor(i * each))
+            if schedule is None:
+                metrics = self.algorithm.iterate(self.worker, 1 - i * each / samples if linear else 1.0)
+            else:
+                factors = [schedule(age) for age in self.samples]
+                metrics = self.algorithm.iterate(self.worker, torch.tensor(factors).to(rates))
             self.samples = [n + each for n in self.samples]
             if callback is not None and callback(self, metrics) is False:
                 break
@@ -155,6 +159,8 @@ class Learner:
             self.algorithm.load_slot_state(_part(state, "slot."))
             worker.observation = _resumable(self.env).resume(_part(state, "world."))
             self.samples = [int(n) for n in state["samples"]]
+            for p, age in enumerate(self.samples):
+                self.algorithm.set_age(p, age)
             self.algorithm.alive.copy_(state["alive"])
         except (KeyError, RuntimeError) as error:
             raise RunError(f"the checkpoint does not fit this learner: {error}") from None
@@ -202,6 +208,7 @@ class Learner:
             )
         self.algorithm.load_member(p, snapshot.weights, snapshot.optimiser)
         self.samples[p] = snapshot.samples
+        self.algorithm.set_age(p, snapshot.samples)
 
     def _market_env(self) -> MarketVecEnv:
         if not isinstance(self.env, MarketVecEnv):

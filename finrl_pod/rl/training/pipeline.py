@@ -33,7 +33,7 @@ from finrl_pod.types import Tensor
 
 AHEAD = 8  # rounds of samples collected before learning from them; also the limit of updates at once
 WAIT = 2e-4  # seconds between polls
-START_SECONDS, END_SECONDS = 120.0, 10.0
+SAMPLE_SECONDS, END_SECONDS = 120.0, 10.0  # limits on the wait for a sample, and for the end of the collector
 SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # indices of the shared counts
 
 MakeEnv = Callable[[], VecEnv]
@@ -80,16 +80,22 @@ class Pipeline:
     """Trains `algorithm` while another process collects; a context manager that stops it on exit."""
 
     def __init__(
-        self, make_env: MakeEnv, config: OffPolicyConfig, *, seed: int = 0, make_here: MakeEnv | None = None
+        self,
+        make_env: MakeEnv,
+        config: OffPolicyConfig,
+        *,
+        seed: int = 0,
+        make_here: MakeEnv | None = None,
+        timeout: float = SAMPLE_SECONDS,
     ) -> None:
         """make_env: creates the environment in the other process; must be picklable. make_here: creates it on the
-        learning device, if that differs.
+        learning device, if that differs. timeout: seconds without a sample, after the start as later, that end training.
 
         Raises ConfigError for an algorithm without a replay buffer, and as `make_algorithm`.
         """
         if not isinstance(config, OffPolicyConfig):
             raise ConfigError(f"an async pipeline needs an off-policy algorithm, got {config.algorithm}")
-        self.env, self.config = make_env(), config
+        self.env, self.config, self.timeout = make_env(), config, timeout
         algorithm = _make_off_policy(config, self.env, seed)
         self.round = algorithm.steps * self.env.envs  # samples of a member
         margin = AHEAD * algorithm.steps * algorithm.adapter.groups
@@ -144,24 +150,35 @@ class Pipeline:
     ) -> PipelineStats:
         """Train until `samples` samples per member are collected and learned from.
 
-        after(pipeline, finished episodes) is called periodically; returning False stops. Raises the collector's errors.
+        after(pipeline, finished episodes) is called periodically; returning False stops. Raises the collector's errors,
+        and RunError if it sends no sample for `timeout` seconds.
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
         per_sample = config.gradient_steps / self.round
         falls, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
-        began = last = time.perf_counter()
+        began = last = fresh = time.perf_counter()
+        before = -1
         while True:
             seen = min(int(counts[SEEN]), samples)
+            if seen > before:
+                before, fresh = seen, time.perf_counter()
             learned_from = seen - config.learning_starts
             owed = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
             self._register_items(int(counts[WRITTEN]))
             if owed > 0:
-                algorithm.samples = seen
+                algorithm.samples, algorithm.ages = seen, [seen] * algorithm.members
                 factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
                 algorithm.learn(min(owed, AHEAD * config.gradient_steps), factor)
                 self._publish_weights()
+                fresh = time.perf_counter()  # the collector may have waited for this
             elif seen >= samples:
                 break
+            elif time.perf_counter() - fresh > self.timeout:
+                self._receive_episodes()  # raises the collector's own error, if there is one
+                raise RunError(
+                    f"the collector has sent no sample for {self.timeout:g} s, the limit: its environment hangs while it is "
+                    "created, in reset() or in step()"
+                )
             else:
                 time.sleep(WAIT)
             now = time.perf_counter()

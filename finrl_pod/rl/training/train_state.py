@@ -16,6 +16,8 @@ from finrl_pod.rl.native import kernels
 from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, clip_by_member
 from finrl_pod.types import Tensor
 
+RateFactor = float | Tensor  # of the learning rates: one number, or [P] for each member
+
 
 class TargetNetwork:
     """Target network: name -> [R, ...] views without gradients, updated by Polyak averaging."""
@@ -61,7 +63,6 @@ class TrainState:
         self.targets: dict[str, TargetNetwork] = {}
         self.alive, self.members, self.device = alive, len(alive), alive.device
         self._settings = settings
-        self._wide: dict[tuple[str, int], Tensor] = {}
 
     def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
         """Add a part with these initial rows, and a target network for it if `target`."""
@@ -80,27 +81,27 @@ class TrainState:
 
     # ------------------------------------------------------------------ steps
 
-    def gradient_step(self, name: str, loss: Tensor, factor: float) -> Tensor:
+    def gradient_step(self, name: str, loss: Tensor, factor: RateFactor) -> Tensor:
         """One gradient step of a part on its loss [R]; returns the largest gradient norm of each member [P].
 
         A member whose loss or gradient is NaN or infinite stops here and keeps its parameters.
         """
         return self.apply_gradient(name, self.parts[name].parameters.gradient(loss.sum()), loss.detach(), factor)
 
-    def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: float) -> Tensor:
+    def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: RateFactor) -> Tensor:
         """`gradient_step` with a given gradient [R, W] of the loss [R]."""
         parameters, optimiser, per = self.parts[name]
-        rate, limit = self._rows("learning_rate", per), self._rows("max_grad_norm", per)
+        rate, limit = self._rows("learning_rate", per, factor), self._rows("max_grad_norm", per)
         if kernels.is_supported(parameters.flat, gradient, loss):
             state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
-            norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, factor, CONSTANTS)
+            norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, CONSTANTS)
             return norm.view(self.members, per).amax(1) if per > 1 else norm
         gradient, norm = clip_by_member(gradient, limit)
         total = norm + loss
         # On a CPU checking one sum is cheap; on a GPU reading it would force a synchronisation.
         if self.device.type != "cpu" or not math.isfinite(float(total.sum())):
             self.alive = self.alive & torch.isfinite(total).view(self.members, per).all(1)
-        optimiser.step(parameters.flat, gradient, rate * factor, self._active(per))
+        optimiser.step(parameters.flat, gradient, rate, self._active(per))
         return norm.view(self.members, per).amax(1) if per > 1 else norm
 
     def polyak_update(self) -> None:
@@ -109,11 +110,13 @@ class TrainState:
             per = self.parts[name].per
             target.polyak_update(self._rows("tau", per), self._active(per))
 
-    def _rows(self, name: str, per: int) -> Tensor:
-        """A setting repeated for each of a member's `per` rows: [R]."""
-        if (name, per) not in self._wide:
-            self._wide[name, per] = self._settings[name].repeat_interleave(per)
-        return self._wide[name, per]
+    def _rows(self, name: str, per: int, factor: RateFactor = 1.0) -> Tensor:
+        """A setting times a factor, repeated for each of a member's `per` rows: [R].
+
+        Read from the settings at every step, because a callback may change them.
+        """
+        value = self._settings[name] * factor
+        return value.repeat_interleave(per) if per > 1 else value
 
     def _active(self, per: int) -> Tensor | None:
         """Rows of living members, None for all (checked on a CPU only, where it needs no synchronisation)."""
