@@ -105,7 +105,7 @@ def test_an_agent_that_starts_late_learns_at_the_rate_of_its_age(
         return update(self, rollout, factor)
 
     monkeypatch.setattr(PPO, "update", watched)
-    config = tiny_config(exploit_fraction=0.0, reinit_fraction=0.5)
+    config = small_config(exploit_fraction=0.0, reinit_fraction=0.5)
     outcome = tournament(config, tmp_path / "run").run()
     (new,) = (slot for slot in (0, 1) if outcome.parents[f"g02s{slot:02d}"] is None)
     assert seen[0] == [1.0, 1.0]

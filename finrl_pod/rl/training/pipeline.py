@@ -89,7 +89,8 @@ class Pipeline:
         timeout: float = SAMPLE_SECONDS,
     ) -> None:
         """make_env: creates the environment in the other process; must be picklable. make_here: creates it on the
-        learning device, if that differs. timeout: seconds without a sample, after the start as later, that end training.
+        learning device, if that differs. timeout: seconds without a sample, at the start or later, after
+        which training ends.
 
         Raises ConfigError for an algorithm without a replay buffer, and as `make_algorithm`.
         """
@@ -176,8 +177,8 @@ class Pipeline:
             elif time.perf_counter() - fresh > self.timeout:
                 self._receive_episodes()  # raises the collector's own error, if there is one
                 raise RunError(
-                    f"the collector has sent no sample for {self.timeout:g} s, the limit: its environment hangs while it is "
-                    "created, in reset() or in step()"
+                    f"the collector has sent no sample for {self.timeout:g} s, the limit: its environment hangs "
+                    "while it is created, in reset() or in step()"
                 )
             else:
                 time.sleep(WAIT)
