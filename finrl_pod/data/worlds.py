@@ -26,6 +26,7 @@ from finrl_pod.settings.run import AugmentationConfig
 from finrl_pod.types import MarketTensor, Panel, Tensor
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
+LEAD_BARS = 256  # of each world before its first decision: trailing estimates of risk and look-back policies read them
 
 BuildMarket = Callable[[Panel], MarketTensor]
 
@@ -34,8 +35,9 @@ BuildMarket = Callable[[Panel], MarketTensor]
 class TrainingWorlds:
     """W worlds of L bars in one market table of W L bars, and where episodes may start.
 
-    first_decisions: bar of each world, counted from its first, at which features are defined. blocks: for bagging, 0
-    for none. seed: of the bags.
+    A world begins with `LEAD_BARS` bars that no decision is taken at: bars before the training split, preceded, where
+    there are too few, by bars at which nothing trades. first_decisions: bar of each world, counted from its first, at
+    which features are defined. blocks: for bagging, 0 for none. seed: of the bags.
     """
 
     market: MarketTensor
@@ -64,11 +66,11 @@ class TrainingWorlds:
         With bagging, the range of start bars is cut into `blocks` of equal length, of which the member draws as many
         with replacement, the same in every world.
         """
-        stop = self.bars - REWARD_LAG - window + 1  # start bars of a world: 0 to stop - 1
-        within = torch.arange(stop)
+        stop = self.bars - REWARD_LAG - window + 1
+        within = torch.arange(LEAD_BARS, stop)
         if self.blocks:
             drawn = torch.randint(0, self.blocks, (self.blocks,), generator=generator(self.seed, member, "bagging"))
-            edges = [stop * i // self.blocks for i in range(self.blocks + 1)]
+            edges = [len(within) * i // self.blocks for i in range(self.blocks + 1)]
             within = torch.cat([within[edges[i] : edges[i + 1]] for i in sorted(drawn.tolist())])
         starts = [i * self.bars + within[within >= first] for i, first in enumerate(self.first_decisions)]
         return torch.cat(starts)
@@ -126,7 +128,7 @@ def make_worlds(
         made.append(_training_rows(noisy, rows))
     return TrainingWorlds(
         market=_concatenated(made),
-        bars=rows.stop - rows.start,
+        bars=len(made[0].times),
         first_decisions=tuple(one.first for one in made),
         blocks=config.bagging_blocks,
         seed=seed,
@@ -144,17 +146,27 @@ def _with_noise(market: MarketTensor, scale: float, random: torch.Generator) -> 
 
 
 def _training_rows(market: MarketTensor, rows: slice) -> MarketTensor:
-    """Market of these rows, without raw features, which training does not read."""
-    tables: dict[str, Any] = {
-        name: getattr(market, name)[rows].clone() for name in _tables(market) if name != "raw_features"
-    }
+    """Market of these rows and `LEAD_BARS` before, without raw features, which training does not read.
+
+    Rows before the market's first repeat it, untradable and without features, with times that continue backwards.
+    """
+    row = torch.arange(rows.start - LEAD_BARS, rows.stop)
+    index, absent = row.clamp(min=0), row < 0
+    kept = [name for name in _tables(market) if name != "raw_features"]
+    tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept}
+    for name in ("features", "tradable", "fillable"):
+        tables[name][absent] = 0
+    steps = np.diff(market.times)
+    times = market.times[index.numpy()] + np.minimum(row.numpy(), 0) * np.median(steps.astype(np.int64)).astype(
+        "m8[ns]"
+    )
     bars, assets, _ = market.shape
     return dataclasses.replace(
         market,
-        times=market.times[rows],
-        raw_features=torch.empty(rows.stop - rows.start, assets, 0),
-        first=max(market.first - rows.start, 0),
-        steps=market.steps - (bars - (rows.stop - rows.start)),
+        times=market.times[index.numpy()] + np.minimum(row.numpy(), 0) * step,
+        raw_features=torch.empty(len(row), assets, 0),
+        first=LEAD_BARS + max(market.first - rows.start, 0),
+        steps=market.steps - (bars - len(row)),
         **tables,
     )
 

@@ -39,10 +39,13 @@ METRICS = (
 def bars_per_year(times: ArrayLike) -> float:
     """Number of bars in a year, by which metrics are annualised: 252 for daily bars of a stock exchange.
 
-    times: [T] datetime64. Normally 252 times the average number of bars per day. Where the calendar clearly disagrees
-    (markets that never close, weekly bars, sessions that cross midnight UTC), the bars counted per 365.25 days.
+    times: [T] datetime64; of several histories end to end, the first counts. Normally 252 times the average number of
+    bars per day. Where the calendar clearly disagrees (markets that never close, weekly bars, sessions that cross
+    midnight UTC), the bars counted per 365.25 days.
     """
     moments = np.asarray(times, dtype="datetime64[ns]")
+    restarts = np.flatnonzero(moments[1:] < moments[:-1])
+    moments = moments[: restarts[0] + 1] if len(restarts) else moments
     usual = BARS_PER_YEAR * len(moments) / max(len(np.unique(moments.astype("datetime64[D]"))), 1)
     days = float((moments[-1] - moments[0]) / np.timedelta64(1, "D")) if len(moments) > 1 else 0.0
     if days <= 0:

@@ -13,6 +13,7 @@ import torch
 from finrl_pod_app import api
 from finrl_pod_app.services.training import run_tournament
 
+from finrl_pod.data.worlds import LEAD_BARS
 from finrl_pod.errors import ConfigError, Interrupted
 from finrl_pod.settings.run import AugmentationConfig, RunConfig
 from finrl_pod.tournament.progress import Progress
@@ -47,7 +48,7 @@ def test_only_the_training_environments_change() -> None:
     assert varied.market.normaliser == plain.market.normaliser
     env = varied.environment((0, 1))
     assert env.market.normaliser == plain.market.normaliser
-    bars = varied.splits.train.last - max(varied.splits.train.first, varied.market.first) + 1
+    bars = varied.splits.train.last - max(varied.splits.train.first, varied.market.first) + 1 + LEAD_BARS
     assert env.market.shape == (2 * bars, *plain.market.shape[1:])
 
 

@@ -12,8 +12,9 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
-from finrl_pod.data.worlds import TrainingWorlds, check_augmentation, make_worlds
+from finrl_pod.data.worlds import LEAD_BARS, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.errors import ConfigError
+from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
 from finrl_pod.types import MarketTensor, Panel
 from tests.data.panels import random_panel
@@ -22,7 +23,7 @@ PANEL = random_panel()
 NAMES = ("return_1", "volatility_21", "return_5_rank")
 TRAIN = Span(10, 299)
 FIRST = 21  # first bar with all features
-BARS = 299 - FIRST + 1
+BARS = LEAD_BARS + 299 - FIRST + 1
 TABLES = ("close", "fill", "features", "tradable", "fillable", "ended", "fill_volume", "volatility")
 VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "feature_noise": 0.1}
 
@@ -52,14 +53,23 @@ def test_without_settings_there_are_no_worlds() -> None:
 
 def test_a_world_that_nothing_varies_is_the_training_split() -> None:
     made, market = worlds_of(bagging_blocks=4), real_market()
-    assert made.market.first == 0
+    assert made.market.first == LEAD_BARS
     assert len(made.market.times) == BARS
-    decided = slice(FIRST, TRAIN.last - 1)  # later bars know of the panel's end
-    for name in TABLES:
-        np.testing.assert_array_equal(
-            getattr(made.market, name)[: BARS - 2], getattr(market, name)[decided], err_msg=name
-        )
-    assert (made.first, made.last) == (0, BARS - 3)
+    before = LEAD_BARS - FIRST  # bars that the panel lacks
+    for name in TABLES:  # the last bars do not know how the panel continues
+        real = getattr(market, name)[: TRAIN.last - 1]
+        np.testing.assert_array_equal(getattr(made.market, name)[before : BARS - 2], real, err_msg=name)
+    np.testing.assert_array_equal(made.market.times[before:], PANEL.times[: TRAIN.last + 1])
+    assert (made.first, made.last) == (LEAD_BARS, BARS - 3)
+
+
+def test_bars_before_the_first_price_trade_nothing() -> None:
+    market, before = worlds_of(bagging_blocks=4).market, LEAD_BARS - FIRST
+    assert not market.tradable[:before].any()
+    assert not market.fillable[:before].any()
+    assert not market.features[:before].any()
+    assert (market.close[:before] == market.close[before]).all()
+    assert (np.diff(market.times) == np.timedelta64(1, "D")).all()
 
 
 def test_worlds_know_nothing_of_later_bars() -> None:
@@ -80,9 +90,8 @@ def test_features_of_a_world_follow_from_its_prices() -> None:
     for world in range(2):
         rows = slice(world * BARS, (world + 1) * BARS)
         returns = np.diff(np.log(close[rows, 0]))
-        np.testing.assert_allclose(
-            made.market.features[rows][1:, 0, 0], np.clip((returns - mean) / std, -10, 10), atol=1e-5
-        )
+        scaled = np.clip((returns - mean) / std, -10, 10)[LEAD_BARS:]
+        np.testing.assert_allclose(made.market.features[rows][1 + LEAD_BARS :, 0, 0], scaled, atol=1e-5)
     assert not np.allclose(close[:BARS, 0], close[BARS:, 0])
 
 
@@ -109,7 +118,7 @@ def test_noise_has_the_set_deviation_where_features_are_defined() -> None:
     defined = torch.isfinite(market.raw_features[FIRST : TRAIN.last + 1])
     inside = defined & (clean.abs() < 9)
     for world in range(2):
-        change = noisy.market.features[world * BARS : (world + 1) * BARS] - clean
+        change = noisy.market.features[world * BARS + LEAD_BARS : (world + 1) * BARS] - clean
         assert change[inside].std() == pytest.approx(0.1, rel=0.05)
         assert change[~defined].abs().max() == 0
 
@@ -143,7 +152,7 @@ def test_no_episode_crosses_a_border() -> None:
 def test_bags_differ_between_members_and_draw_whole_blocks() -> None:
     made, window = worlds_of(worlds=2, asset_share=0.5, bagging_blocks=8), 30
     stop = BARS - 2 - window + 1
-    edges = [stop * i // 8 for i in range(9)]
+    edges = [LEAD_BARS + (stop - LEAD_BARS) * i // 8 for i in range(9)]
     bags = [made.starts(member, window) for member in range(6)]
     assert len({tuple(bag.tolist()) for bag in bags}) == 6
     for bag in bags:
@@ -151,7 +160,7 @@ def test_bags_differ_between_members_and_draw_whole_blocks() -> None:
         own, other = counts[:BARS], counts[BARS:]
         late = max(made.first_decisions)
         assert torch.equal(own[late:], other[late:])  # the same in every world
-        blocks = [counts[BARS - BARS + max(edges[i], late) : edges[i + 1]].unique() for i in range(8)]
+        blocks = [counts[max(edges[i], late) : edges[i + 1]].unique() for i in range(8)]
         assert all(len(block) <= 1 for block in blocks)
         assert own[stop:].sum() == 0
     assert torch.equal(bags[2], made.starts(2, window))
@@ -159,8 +168,13 @@ def test_bags_differ_between_members_and_draw_whole_blocks() -> None:
 
 def test_episodes_are_shortened_to_the_worlds() -> None:
     made = worlds_of(bagging_blocks=1)
-    assert made.window(10_000) == BARS - 2
-    assert made.starts(0, BARS - 2).tolist() == [0]
+    assert made.window(10_000) == BARS - LEAD_BARS - 2
+    assert made.starts(0, BARS - LEAD_BARS - 2).tolist() == [LEAD_BARS]
+
+
+def test_bars_of_a_year_are_those_of_one_world() -> None:
+    made = worlds_of(worlds=3, bootstrap_block=20.0)
+    assert bars_per_year(made.market.times) == pytest.approx(bars_per_year(PANEL.times), rel=1e-3)
 
 
 @pytest.mark.parametrize(
