@@ -156,10 +156,7 @@ def _training_rows(market: MarketTensor, rows: slice) -> MarketTensor:
     tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept}
     for name in ("features", "tradable", "fillable"):
         tables[name][absent] = 0
-    steps = np.diff(market.times)
-    times = market.times[index.numpy()] + np.minimum(row.numpy(), 0) * np.median(steps.astype(np.int64)).astype(
-        "m8[ns]"
-    )
+    step = np.timedelta64(int(np.median(np.diff(market.times).astype(np.int64))), "ns")
     bars, assets, _ = market.shape
     return dataclasses.replace(
         market,
