@@ -21,6 +21,7 @@ Times = NDArray[np.datetime64]
 Tensor = torch.Tensor
 
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
+PANEL_COLUMNS = (*PRICE_COLUMNS, "spread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,8 @@ class Panel:
     times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session's date at 00:00.
     close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
     quote currency, volumes in shares.
+    spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
+    unknown. sectors: sector of each symbol [N], or None.
     tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
     adjusted: prices are adjusted for splits and dividends. flaws: known data problems, one sentence each.
     """
@@ -54,6 +57,8 @@ class Panel:
     high: Floats | None = None
     low: Floats | None = None
     volume: Floats | None = None
+    spread: Floats | None = None
+    sectors: tuple[str, ...] | None = None
     benchmark: Benchmark | None = None
     adjusted: bool = True
     bar: str = "1d"
@@ -63,8 +68,8 @@ class Panel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the present price columns, in the order of `PRICE_COLUMNS`."""
-        return tuple(c for c in PRICE_COLUMNS if getattr(self, c) is not None)
+        """Names of the present columns, in the order of `PANEL_COLUMNS`."""
+        return tuple(c for c in PANEL_COLUMNS if getattr(self, c) is not None)
 
     @property
     def sha256(self) -> str:
@@ -78,6 +83,8 @@ class Panel:
         if self.benchmark is not None:
             digest.update(self.benchmark.name.encode())
             digest.update(np.ascontiguousarray(self.benchmark.close, dtype="<f8").tobytes())
+        if self.sectors is not None:
+            digest.update(repr(self.sectors).encode())
         return digest.hexdigest()
 
 
@@ -111,6 +118,8 @@ class MarketTensor:
     turbulence: [T] float64 or None, NaN during warm-up.
     fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, inf where
         a delisted ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
+    half_spread: [T, N] float64 or None, half the quoted spread in the bar of fill(t) as a fraction of the price, the
+        last known one where nothing can fill; NaN where it is unknown.
     """
 
     times: Times
@@ -130,6 +139,7 @@ class MarketTensor:
     turbulence: Tensor | None = None
     fill_volume: Tensor | None = None
     volatility: Tensor | None = None
+    half_spread: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
 MINUTES_PER_DAY = 1440
 # Far beyond any quote, and small enough that products of prices, shares and volumes keep full precision.
 MIN_PRICE, MAX_PRICE, MAX_VOLUME = 1e-30, 1e30, 1e30
+MAX_SPREAD = 1.0  # excluded: half of it is charged on a fill
 SENTENCES_PER_KIND = 10
 # Panels store the sentences of their warnings, which are recognised by their text: changing one repeats it there.
 
@@ -27,7 +28,7 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, jump, late start, early end, gap, empty ticker, range (soft). time: None if the
+    (hard); spacing, jump, late start, early end, gap, empty ticker, range, spread (soft). time: None if the
     flaw is not about a single bar.
     """
 
@@ -45,7 +46,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
-    return hard or (*_spacing(panel), *_jumps(panel), *_lifetimes(panel), *_ranges(panel))
+    return hard or (*_spacing(panel), *_jumps(panel), *_lifetimes(panel), *_ranges(panel), *_unknown_spreads(panel))
 
 
 def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
@@ -76,14 +77,22 @@ def _symbols(panel: Panel) -> Iterator[Flaw]:
             yield Flaw("symbol", True, "a ticker has an empty name: every ticker needs one", symbol)
         elif count > 1:
             yield Flaw("symbol", True, f"ticker {symbol} appears {count} times: symbols must be unique", symbol)
+    if panel.sectors is not None and len(panel.sectors) != len(panel.symbols):
+        message = f"a panel of {len(panel.symbols)} tickers has {len(panel.sectors)} sectors: it needs one for each"
+        yield Flaw("symbol", True, message)
 
 
 def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[Flaw]:
     for column in panel.columns:
         values = getattr(panel, column)
-        holes = panel.tradable & np.isnan(values)
-        low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
-        wrong = panel.tradable & ~np.isnan(values) & ~((values >= low) & (values <= high))
+        known = ~np.isnan(values)
+        holes = panel.tradable & ~known & (column != "spread")
+        if column == "spread":
+            inside = (values >= 0) & (values < MAX_SPREAD)
+        else:
+            low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
+            inside = (values >= low) & (values <= high)
+        wrong = panel.tradable & known & ~inside
         for t, n in np.argwhere(wrong | holes):
             place = locate(int(t), int(n)) if locate else ""
             where = f"{place}: " if place else ""
@@ -95,6 +104,8 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
 
 
 def _value_rule(column: str, value: float) -> str:
+    if column == "spread":
+        return "spreads are fractions of the price, 0 or more and below 1 (0.0005 for 5 basis points)"
     if np.isfinite(value) and value > 0:
         return (
             f"volumes must be at most {MAX_VOLUME:g}"
@@ -185,3 +196,18 @@ def _ranges(panel: Panel) -> Iterator[Flaw]:
         symbol, time = panel.symbols[n], panel.times[t]
         message = f"{symbol} on {stamp(time, panel.bar)} has an open or close outside its low and high."
         yield Flaw("range", False, message, symbol, time)
+
+
+def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:
+    """Tickers without a spread on some of their bars, in a panel that has spreads."""
+    if panel.spread is None:
+        return
+    unknown = panel.tradable & np.isnan(panel.spread)
+    for n in np.flatnonzero(unknown.any(0)):
+        count, time = int(unknown[:, n].sum()), panel.times[int(unknown[:, n].argmax())]
+        many = "1 bar" if count == 1 else f"{count} bars"
+        message = (
+            f"{panel.symbols[n]} has no spread on {many}, first on {stamp(time, panel.bar)}: its spreads cannot be "
+            "charged."
+        )
+        yield Flaw("spread", False, message, panel.symbols[n], time)

@@ -1,4 +1,4 @@
-"""Inputs of market impact and volume limits: the volume of the bar in which a decision fills, and volatility."""
+"""Inputs of trading costs: volume and spread of the bar in which a decision fills, and volatility."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floa
         volume[:-1] = panel.volume[1:]
     volume = np.where(fillable, volume, 0.0)
     return np.where(ended & ~fillable, np.inf, volume)
+
+
+def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None:
+    """[T, N] half of the quoted spread in the bar where the decision of t fills, as a fraction of the price.
+
+    NaN where it can fill but the spread is unknown; where it cannot fill, the last known one, 0 before the first. None
+    if the panel has no spreads.
+    """
+    if panel.spread is None:
+        return None
+    half = panel.spread / 2
+    bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
+    latest = np.maximum.accumulate(bar, axis=0)
+    known = np.where(latest >= 0, np.take_along_axis(half, np.maximum(latest, 0), axis=0), 0.0)  # [T, N]
+    if fill == "same_close":
+        return np.where(fillable, half, known)
+    result = known.copy()
+    np.copyto(result[:-1], half[1:], where=fillable[:-1])
+    return result
 
 
 def trailing_volatility(close: Floats, tradable: Bools) -> Floats:

@@ -20,8 +20,8 @@ class Manifest:
     """Description and origin of a panel.
 
     sha256: hash of the panel; file, file_sha256: its Parquet file and the hash of that file's bytes. query: the request
-    to the source. created: UTC, ISO 8601. benchmark: {name, price_only} or None. builtin: ships with the package
-    instead of being in the store. fault: why the panel cannot be used, else empty.
+    to the source. created: UTC, ISO 8601. benchmark: {name, price_only} or None. sectors: of each symbol, or None.
+    builtin: ships with the package instead of being in the store. fault: why the panel cannot be used, else empty.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Manifest:
     end: str = ""
     adjusted: bool = True
     benchmark: Mapping[str, Any] | None = None
+    sectors: tuple[str, ...] | None = None
     flaws: tuple[str, ...] = ()
     sha256: str = ""
     file: str = ""
@@ -64,6 +65,7 @@ def describe(panel: Panel, **more: Any) -> Manifest:
         end=stamp(panel.times[-1], panel.bar),
         adjusted=panel.adjusted,
         benchmark=None if benchmark is None else {"name": benchmark.name, "price_only": benchmark.price_only},
+        sectors=panel.sectors,
         flaws=panel.flaws,
         sha256=panel.sha256,
         **more,
@@ -74,7 +76,14 @@ def read_manifest(path: Path) -> Manifest:
     """Read a manifest. Raises DataError if the file is missing, damaged or of another format version."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        manifest = Manifest(**{**values, **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")}})
+        sectors = values.get("sectors")
+        manifest = Manifest(
+            **{
+                **values,
+                **{k: tuple(values[k]) for k in ("symbols", "columns", "flaws")},
+                "sectors": None if sectors is None else tuple(sectors),
+            }
+        )
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.flaws import Flaw, check, sentences
 from finrl_pod.errors import DataError
-from finrl_pod.types import PRICE_COLUMNS, Benchmark, Bools, Floats, Panel
+from finrl_pod.types import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
 __all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences"]
 
@@ -36,6 +36,7 @@ def make_panel(
     bar: str = "1d",
     adjusted: bool = True,
     benchmark: Benchmark | None = None,
+    sectors: Sequence[str] | None = None,
     flaws: Sequence[str] = (),
     allow_gaps: bool = False,
     locate: Locate | None = None,
@@ -43,7 +44,9 @@ def make_panel(
     """Build a panel from arrays after checking them.
 
     times: [T] datetime64, naive and in UTC; daily bars carry their session's date at 00:00.
-    columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar.
+    columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar. Also
+        "spread" [T, N], NaN where unknown.
+    sectors: [N], sector of each symbol.
     flaws: sentences known to the source; those of the checks are appended.
     allow_gaps: a bar between a ticker's first and last that lacks a value becomes untradable and is listed as a flaw;
         otherwise it is an error. Before its first and after its last bar a ticker is untradable either way.
@@ -52,16 +55,17 @@ def make_panel(
     finite, and gaps.
     """
     check_bar(bar)
-    unknown = [c for c in columns if c not in PRICE_COLUMNS]
+    unknown = [c for c in columns if c not in PANEL_COLUMNS]
     if unknown:
-        raise DataError(f"unknown column {unknown[0]!r}: a panel has {', '.join(PRICE_COLUMNS)}; rename or remove it")
+        raise DataError(f"unknown column {unknown[0]!r}: a panel has {', '.join(PANEL_COLUMNS)}; rename or remove it")
     if "close" not in columns:
         raise DataError("column 'close' is missing: every panel needs closing prices")
     moments = np.asarray(times, dtype="datetime64[ns]").copy()
-    values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PRICE_COLUMNS if c in columns}
+    values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PANEL_COLUMNS if c in columns}
     _check_shapes(moments.shape, tuple(symbols), values)
-    tradable = _whole_bars(values)
-    _check_gaps(moments, tuple(symbols), values, tradable, bar, allow_gaps, locate)
+    quotes = {c: value for c, value in values.items() if c != "spread"}  # a bar without a spread can still trade
+    tradable = _whole_bars(quotes)
+    _check_gaps(moments, tuple(symbols), quotes, tradable, bar, allow_gaps, locate)
     for column in values.values():
         column[~tradable] = np.nan
     panel = Panel(
@@ -69,6 +73,7 @@ def make_panel(
         symbols=tuple(symbols),
         tradable=tradable,
         benchmark=benchmark,
+        sectors=None if sectors is None else tuple(sectors),
         adjusted=adjusted,
         bar=bar,
         name=name,
@@ -121,6 +126,7 @@ def _derive(panel: Panel, rows: slice, columns: list[int], symbols: tuple[str, .
         times=panel.times[rows].copy(),
         symbols=symbols,
         tradable=panel.tradable[rows][:, columns].copy(),
+        sectors=None if panel.sectors is None else tuple(panel.sectors[n] for n in columns),
         benchmark=benchmark,
         flaws=tuple(f for f in panel.flaws if f not in found),
         **cut,

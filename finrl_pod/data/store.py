@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from finrl_pod.data.flaws import check
 from finrl_pod.data.manifest import Manifest, describe, read_manifest
 from finrl_pod.data.sources.sample import SAMPLE, load_sample
+from finrl_pod.data.sources.us74 import US74, load_us74
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.files import replace_file
 from finrl_pod.types import Benchmark, Panel
@@ -33,9 +34,12 @@ _MANIFEST = "manifest.json"
 _TIME = "time"
 _BENCHMARK = "benchmark"
 
+# Panels that need no store, in the order of lists.
+BUILT_IN: Mapping[str, Callable[[], Panel]] = {SAMPLE: load_sample, US74: load_us74}
+
 
 class Store:
-    """Store of panels in a folder, plus the built-in sample.
+    """Store of panels in a folder, plus the built-in ones.
 
     root: the folder; by default the environment variable FINRL_POD_DATA, else the user's data folder.
     """
@@ -78,13 +82,13 @@ class Store:
     def check_name(self, name: str) -> None:
         """Raises DataError if the name is invalid or reserved."""
         self._folder(name)
-        if name == SAMPLE:
-            raise DataError(f"the name {SAMPLE!r} is reserved for the built-in panel: choose another")
+        if name in BUILT_IN:
+            raise DataError(f"the name {name!r} is reserved for the built-in panel: choose another")
 
     def load(self, name: str) -> Panel:
         """Load a panel. Raises DataError if there is none, or its files were truncated or altered."""
-        if name == SAMPLE:
-            return load_sample()
+        if name in BUILT_IN:
+            return BUILT_IN[name]()
         manifest = self._manifest(name)
         try:
             return self._decoded(name, manifest)
@@ -110,19 +114,19 @@ class Store:
 
     def show(self, name: str) -> Manifest:
         """Manifest of a panel. Raises DataError if there is none."""
-        return describe(load_sample(), builtin=True) if name == SAMPLE else self._manifest(name)
+        return describe(BUILT_IN[name](), builtin=True) if name in BUILT_IN else self._manifest(name)
 
     def list(self) -> tuple[Manifest, ...]:
-        """Manifests of all panels, the built-in sample first, then by name; unusable ones have `fault` set."""
+        """Manifests of all panels, the built-in ones first, then by name; unusable ones have `fault` set."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name != SAMPLE]
-        return tuple(self._listed(name) for name in (SAMPLE, *names))
+        names = [f.name for f in folders if f.is_dir() and _NAME.fullmatch(f.name) and f.name not in BUILT_IN]
+        return tuple(self._listed(name) for name in (*BUILT_IN, *names))
 
     def _listed(self, name: str) -> Manifest:
         try:
             return self.show(name)
         except FinrlPodError as error:
-            return Manifest(name=name, builtin=name == SAMPLE, fault=str(error))
+            return Manifest(name=name, builtin=name in BUILT_IN, fault=str(error))
 
     def _manifest(self, name: str) -> Manifest:
         path = self._folder(name) / _MANIFEST
@@ -187,6 +191,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             symbols=manifest.symbols,
             tradable=~np.isnan(values["close"]),
             benchmark=benchmark or None,
+            sectors=manifest.sectors,
             adjusted=manifest.adjusted,
             bar=manifest.bar,
             name=manifest.name,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.features import compute
-from finrl_pod.data.liquidity import fill_volumes, trailing_volatility
+from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError
@@ -59,6 +59,7 @@ def build_market(
     fills, fillable = _fills(panel, close, fill)
     ended = _ended(panel.tradable)
     volumes = fill_volumes(panel, fillable, ended, fill)
+    half_spreads = fill_half_spreads(panel, fillable, fill)
     return MarketTensor(
         times=panel.times,
         symbols=panel.symbols,
@@ -77,6 +78,7 @@ def build_market(
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
         volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
+        half_spread=None if half_spreads is None else torch.from_numpy(half_spreads),
     )
 
 
@@ -141,6 +143,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         turbulence=moved_if_given(market.turbulence),
         fill_volume=moved_if_given(market.fill_volume),
         volatility=moved_if_given(market.volatility),
+        half_spread=moved_if_given(market.half_spread),
     )
 
 

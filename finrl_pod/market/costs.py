@@ -18,11 +18,12 @@ class BarLiquidity(NamedTuple):
     """Liquidity of the bar in which a trade fills, [..., N] each, or None if unknown.
 
     volume: shares traded, inf where a delisted ticker is paid out. volatility: standard deviation of one bar's log
-    return, as known at the decision.
+    return, as known at the decision. half_spread: half the quoted spread as a fraction of the price.
     """
 
     volume: Tensor | None = None
     volatility: Tensor | None = None
+    half_spread: Tensor | None = None
 
 
 @runtime_checkable
@@ -61,6 +62,25 @@ class HalfSpread:
 
     def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:  # noqa: ARG002
         return (self.share * prices).expand_as(amount)
+
+
+@dataclass(frozen=True)
+class QuotedHalfSpread:
+    """Half the quoted spread of each asset in the bar of the fill, from the data."""
+
+    name: str = "spread"
+    needs_volume: bool = False
+
+    def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+        return self._rate(liquidity) * amount * prices
+
+    def slope(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+        return (self._rate(liquidity) * prices).expand_as(amount)
+
+    def _rate(self, liquidity: BarLiquidity) -> Tensor:
+        if liquidity.half_spread is None:
+            raise ValueError("quoted spreads need the half spread of the bar")
+        return liquidity.half_spread
 
 
 @dataclass(frozen=True)
@@ -131,3 +151,8 @@ class Frictions:
     def needs_volume(self) -> bool:
         """Whether the market must have volumes."""
         return self.participation > 0 or any(model.needs_volume for model in self.costs)
+
+    @property
+    def needs_spread(self) -> bool:
+        """Whether the market must have spreads."""
+        return any(isinstance(model, QuotedHalfSpread) for model in self.costs)

@@ -73,39 +73,48 @@ def execute(
     prices: Tensor,
     rules: ExecutionRules,
     priority: Tensor | None = None,
+    cost_rates: Tensor | None = None,
 ) -> Fills:
     """Fill trades at `prices`: sells first, then buys as far as the cash goes, fees included.
 
     Purchases that cover shorts come before other buys and always fill, on credit if necessary.
 
     cash: [...]; shares, trades (signed), prices: [..., N]; priority: [..., N], the order of buys under
-    buy_allocation="sequential": larger first, the trades (truncated under whole_shares) when None. Prices must be
+    buy_allocation="sequential": larger first, the trades (truncated under whole_shares) when None. cost_rates:
+    [..., N], proportional cost of each asset, replaces the `cost_rate` of all; below 1. Prices must be
     positive and finite; a trade of an asset that cannot be traded must be zero. Without `borrow` and `short`, cash
     and shares never go negative.
     """
     if rules.whole_shares:
         trades = torch.trunc(trades)
+    rate = rules.cost_rate if cost_rates is None else cost_rates
     sell = (-trades).clamp(min=0)
     if not rules.short:
         sell = torch.minimum(sell, shares)
-    proceeds = (sell * prices).sum(-1)
+    sold = sell * prices
     held = shares - sell
-    funds = cash + proceeds * (1 - rules.cost_rate)
+    funds = cash + _scaled_sum(sold, 1 - rate)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
     cover, want = split_purchases(trades, held, rules)
-    paid = funds if cover is None else funds - (cover * prices).sum(-1) * (1 + rules.cost_rate)
+    paid = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
     if rules.buy_allocation == "sequential":
-        buy = _sequential(paid - floor, want, prices, rules, trades if priority is None else priority)
+        buy = _sequential(paid - floor, want, prices * (1 + rate), rules, trades if priority is None else priority)
     else:
-        buy = _proportional(paid - floor, want, prices, rules)
+        buy = _proportional(paid - floor, want, _scaled_sum(want * prices, 1 + rate), rules)
     if cover is not None:
         buy = buy + cover
-    spent = (buy * prices).sum(-1)
-    left = funds - spent * (1 + rules.cost_rate)
+    spent = buy * prices
+    left = funds - _scaled_sum(spent, 1 + rate)
     # Rounding can leave scaled-down purchases a few ulps below the floor.
     left = torch.maximum(left, torch.minimum(floor, paid))
-    traded = proceeds + spent
-    return Fills(left, held + buy, traded * rules.cost_rate, traded)
+    traded = sold.sum(-1) + spent.sum(-1)
+    cost = traded * rate if cost_rates is None else _scaled_sum(sold + spent, cost_rates)
+    return Fills(left, held + buy, cost, traded)
+
+
+def _scaled_sum(values: Tensor, factor: float | Tensor) -> Tensor:
+    """Sum over the assets of values [..., N] times a factor, one number or [..., N]."""
+    return (values * factor).sum(-1) if isinstance(factor, Tensor) else values.sum(-1) * factor
 
 
 def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
@@ -119,9 +128,8 @@ def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tupl
     return cover, want - cover
 
 
-def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules) -> Tensor:
-    """Scale all buys by one factor so that their cost with fees is at most `funds`."""
-    need = (want * prices).sum(-1) * (1 + rules.cost_rate)
+def _proportional(funds: Tensor, want: Tensor, need: Tensor, rules: ExecutionRules) -> Tensor:
+    """Scale all buys by one factor so that what they need, fees included, is at most `funds`."""
     funds = funds.clamp(min=0)
     # Keep the quotient at most 1: for tiny needs it would overflow and its gradient become NaN.
     scale = funds / torch.maximum(need, funds).clamp(min=torch.finfo(need.dtype).tiny)
@@ -129,10 +137,13 @@ def _proportional(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionR
     return torch.floor(buy) if rules.whole_shares else buy
 
 
-def _sequential(funds: Tensor, want: Tensor, prices: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
-    """Fill buys one asset after the other, highest priority first, each as far as the remaining funds go."""
+def _sequential(funds: Tensor, want: Tensor, units: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
+    """Fill buys one asset after the other, highest priority first, each as far as the remaining funds go.
+
+    units: [..., N], price of one share with fees.
+    """
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
-    wants, units = want.gather(-1, order), prices.expand_as(want).gather(-1, order) * (1 + rules.cost_rate)
+    wants, units = want.gather(-1, order), units.expand_as(want).gather(-1, order)
     funds, fills = funds.clamp(min=0), []
     for i in range(order.shape[-1]):
         affordable = funds / units[..., i]

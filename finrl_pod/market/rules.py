@@ -6,12 +6,13 @@ import itertools
 from datetime import date
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
+from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig
 
 NO_FRICTIONS = Frictions()
+MAX_COST_BPS_BESIDE_SPREADS = 5_000
 
 
 def rules_of(config: EnvironmentConfig) -> ExecutionRules:
@@ -34,7 +35,9 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
     """Frictions of a config. Raises ConfigError."""
     _check(config)
     costs: list[CostModel] = []
-    if config.half_spread_bps:
+    if config.half_spread == "from data":
+        costs.append(QuotedHalfSpread())
+    elif config.half_spread_bps:
         costs.append(HalfSpread(config.half_spread_bps / 1e4))
     if config.per_share or config.per_share_minimum:
         costs.append(PerShare(config.per_share, config.per_share_minimum))
@@ -54,6 +57,16 @@ def _check(config: EnvironmentConfig) -> None:
     check_settings("environment.", config)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
+    if config.half_spread == "from data" and config.half_spread_bps:
+        raise ConfigError(
+            'environment.half_spread = "from data" charges the spreads of the data, and environment.half_spread_bps = '
+            f'{config.half_spread_bps:g} a constant; set half_spread_bps = 0, or half_spread = "constant"'
+        )
+    if config.half_spread == "from data" and config.cost_bps >= MAX_COST_BPS_BESIDE_SPREADS:
+        raise ConfigError(
+            f'environment.cost_bps must stay below {MAX_COST_BPS_BESIDE_SPREADS} with half_spread = "from data", got '
+            f"{config.cost_bps:g}: half a spread can take up to half of the price"
+        )
     if config.impact and not config.participation:
         raise ConfigError(
             "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "

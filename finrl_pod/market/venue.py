@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.costs import BarLiquidity, HalfSpread
+from finrl_pod.market.costs import BarLiquidity, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
@@ -26,12 +26,16 @@ class Venue:
 
     fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
     risk_free: [T], return of cash from bar t to t+1, 0 for the last; None if cash earns nothing.
+    cost_rate: proportional cost of all assets. cost_rates: [T, N], that of each asset for decisions of bar t if it
+        depends on quoted spreads, else None.
     In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and
     accounts [P, G, A], prices are [P, G, 1, N].
     """
 
     def __init__(self, market: MarketTensor, rules: ExecutionRules, dtype: torch.dtype) -> None:
-        """Raises InputError if the rules need volumes that the market lacks, or delay fills at the same close."""
+        """Raises InputError if the rules need volumes or spreads that the market lacks, or delay fills at the same
+        close.
+        """
         frictions = rules.frictions
         self.rules = rules
         self.same_close = market.fill_rule == "same_close"
@@ -41,8 +45,10 @@ class Venue:
         self._fees: Tensor | None = None
         self._volume: Tensor | None = None
         self._volatility: Tensor | None = None
+        self._half_spread: Tensor | None = None
         self._plain = replace(rules, frictions=None)
         self._general = False
+        self.cost_rate, self.cost_rates = rules.cost_rate, None
         if frictions is None:
             return
         if self.same_close and frictions.delay > 1:
@@ -56,6 +62,8 @@ class Venue:
                     "import volumes, or set impact and participation to 0"
                 )
             self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
+        if frictions.needs_spread:
+            self._half_spread = _known_half_spreads(market).to(dtype)
         if frictions.delisting_return:
             exits = (market.ended & ~market.fillable).to(market.fill.device)
             self.fill = torch.where(
@@ -63,10 +71,13 @@ class Venue:
             )
         self._set_overnight_rates(market, dtype)
         spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
-        self._general = len(spreads) < len(frictions.costs) or frictions.participation > 0
+        proportional = all(isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs)
+        self._general = not proportional or frictions.participation > 0
         if not self._general:  # proportional costs add up to one rate
-            rate = rules.cost_rate + sum(model.share for model in spreads)
-            self._plain = replace(rules, cost_rate=rate, frictions=None)
+            self.cost_rate = rules.cost_rate + sum(model.share for model in spreads)
+            self._plain = replace(rules, cost_rate=self.cost_rate, frictions=None)
+            if self._half_spread is not None:
+                self.cost_rates = self._half_spread + self.cost_rate
 
     def fill_trades(
         self,
@@ -80,7 +91,8 @@ class Venue:
         """Fill the trades decided at bar t at `prices`: see `execute` and `execute_with_frictions`."""
         frictions = self.rules.frictions
         if not self._general or frictions is None:
-            return execute(cash, shares, trades, prices, self._plain, priority)
+            rates = None if self.cost_rates is None else _rows(self.cost_rates, t)
+            return execute(cash, shares, trades, prices, self._plain, priority, rates)
         return execute_with_frictions(cash, shares, trades, prices, self.rules, frictions, self.liquidity(t))
 
     def limit_to_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
@@ -108,11 +120,8 @@ class Venue:
 
     def liquidity(self, t: int | Tensor) -> BarLiquidity:
         """Liquidity of the bar in which the decision of t fills."""
-        if self._volume is None or self._volatility is None:
-            return BarLiquidity()
-        if isinstance(t, int):
-            return BarLiquidity(self._volume[t], self._volatility[t])
-        return BarLiquidity(self._volume[t].unsqueeze(-2), self._volatility[t].unsqueeze(-2))
+        tables = (self._volume, self._volatility, self._half_spread)
+        return BarLiquidity(*(None if table is None else _rows(table, t) for table in tables))
 
     def attribution(self, t: int, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
         """Costs [...] by model name of fills that changed the holdings by `change` [..., N] at bar t."""
@@ -142,6 +151,30 @@ def rates_at(times: Times, dated: tuple[tuple[str, float], ...]) -> Floats:
     starts = np.array([np.datetime64(date, "ns") for date, _ in dated])
     known = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
     return np.concatenate([[0.0], [rate for _, rate in dated]])[known]
+
+
+def _known_half_spreads(market: MarketTensor) -> Tensor:
+    """The market's half spreads. Raises InputError without them, and for a symbol that lacks one at a fill."""
+    spreads = market.half_spread
+    if spreads is None:
+        raise InputError(
+            'half_spread = "from data" needs prices with spreads, this data has none: import a column "spread", or set '
+            "half_spread_bps"
+        )
+    unknown = torch.isnan(spreads)
+    if bool(unknown.any()):
+        t, n = unknown.nonzero()[0].tolist()
+        count = int(unknown[:, n].sum())
+        raise InputError(
+            f'half_spread = "from data" needs a spread at every fill, but {market.symbols[n]} has none for {count} of '
+            f"its fills, first for the decision of {str(market.times[t])[:10]}; complete its spreads or leave it out"
+        )
+    return spreads
+
+
+def _rows(table: Tensor, t: int | Tensor) -> Tensor:
+    """table[t] [..., N], with a dimension of 1 for the accounts that share a bar."""
+    return table[t] if isinstance(t, int) else table[t].unsqueeze(-2)
 
 
 def _at(table: Tensor, t: int | Tensor) -> Tensor:

@@ -43,6 +43,7 @@ from finrl_pod.settings.constraints import (
 from finrl_pod.settings.toml import build_record, closest_key, read_toml
 
 __all__ = [
+    "BUILT_IN_SPLITS",
     "MAX_SEED",
     "AgentConfig",
     "AugmentationConfig",
@@ -96,7 +97,7 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
 class DataConfig:
     """Panel and symbols."""
 
-    name: str = setting("sample", 'panel of the store; "sample" is built in')
+    name: str = setting("sample", 'panel of the store; "sample" and "us74" are built in')
     symbols: tuple[str, ...] = setting((), "symbols of the panel to use; empty: all")
 
 
@@ -110,6 +111,13 @@ class SplitConfig:
     )
     test: tuple[str, str] = setting(("2019-01-01", "2022-12-31"), "used once, for the report")
     embargo: int = setting(5, "bars dropped from the end of train and of validation")
+
+
+# Splits of configs that name a built-in panel but no splits.
+BUILT_IN_SPLITS: Mapping[str, SplitConfig] = {
+    "sample": SplitConfig(),
+    "us74": SplitConfig(("2000-01-04", "2015-12-31"), ("2016-01-01", "2019-09-30"), ("2019-10-01", "2023-09-26")),
+}
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class FeatureConfig:
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """Market rules. `half_spread_bps` to `cash_rates`: frictions, see `finrl_pod.market.costs.Frictions`."""
+    """Market rules. `half_spread` to `cash_rates`: frictions, see `finrl_pod.market.costs.Frictions`."""
 
     kind: Literal["portfolio", "stock_trading", "discrete"] = setting(
         "portfolio", "actions: target weights, shares to trade scaled by hmax, or one choice (hold, buy one, sell one)"
@@ -165,8 +173,12 @@ class EnvironmentConfig:
         0.25, "discrete: share of equity that a choice buys or sells", above_and_at_most(0, 1)
     )
     turbulence_limit: float = setting(0.0, "liquidate while turbulence is above it; 0: off", NOT_NEGATIVE)
+    half_spread: Literal["constant", "from data"] = setting(
+        "constant",
+        "spread charged on every fill: half_spread_bps, or half the quoted spread of the asset in the bar of the fill",
+    )
     half_spread_bps: float = setting(
-        0.0, "half of the quoted spread in basis points of the price, on every fill", at_least_and_below(0, 10_000)
+        0.0, "constant: half of the quoted spread in basis points of the price", at_least_and_below(0, 10_000)
     )
     per_share: float = setting(0.0, "commission per share, in currency", at_least(0))
     per_share_minimum: float = setting(0.0, "minimum commission per order, in currency", at_least(0))
@@ -339,6 +351,9 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
         given["agent"] = _parse_agent(given["agent"], "agent", where)
     if isinstance(given.get("cohorts"), list | tuple):
         given["cohorts"] = tuple(_parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(given["cohorts"]))
+    data, splits = given.get("data"), given.get("splits", {})
+    if isinstance(data, dict) and isinstance(splits, dict) and data.get("name") in BUILT_IN_SPLITS:
+        given["splits"] = {**dataclasses.asdict(BUILT_IN_SPLITS[data["name"]]), **splits}
     config: RunConfig = build_record(RunConfig, given, where, renamed=RENAMED_KEYS)
     if not config.features.names:
         raise ConfigError(f"{where}: features.names is empty; name at least one feature, or leave it out")

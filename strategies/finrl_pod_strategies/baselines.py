@@ -129,7 +129,8 @@ def index_market(panel: Panel, fill: str = "next") -> tuple[Panel, MarketTensor]
 def index_rules(rules: ExecutionRules) -> ExecutionRules:
     """The rules without costs that an index cannot pay.
 
-    An index level has neither volume nor a number of shares: proportional costs, interest and delay remain.
+    An index level has neither volume, quoted spread nor a number of shares: constant proportional costs, interest and
+    delay remain.
     """
     frictions = rules.frictions
     if frictions is None:

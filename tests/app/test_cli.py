@@ -16,7 +16,7 @@ import pytest
 import typer
 from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
-from finrl_pod_app.services.presets import PRESETS, write_preset
+from finrl_pod_app.services.presets import PRESETS, preset, write_preset
 
 from finrl_pod import __version__
 from finrl_pod.errors import DataError, Interrupted
@@ -177,6 +177,13 @@ def test_demo_uses_preset_and_seed(services: FakeServices, tmp_path: Path) -> No
     (config, out), options = services.asked[0]
     assert config.tournament == PRESETS["quick"].tournament
     assert (config.seed, out, options["resume"], options["device"]) == (7, tmp_path / "o", False, "auto")
+
+
+def test_demo_and_init_take_another_panel(services: FakeServices) -> None:
+    assert run(["demo", "--data", "us74", "--out", "o"]) == 0
+    assert services.asked[0][0][0] == preset("laptop", "us74")
+    assert run(["init", "mine.toml", "--data", "us74"]) == 0
+    assert 'name = "us74"' in Path("mine.toml").read_text()
 
 
 def test_unnamed_runs_use_different_folders(services: FakeServices) -> None:

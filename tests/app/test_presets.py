@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.services.presets import PRESETS, config_text, preset, preset_text, write_preset
+from finrl_pod_app.services.presets import PRESETS, config_text, preset, preset_text, propose_splits, write_preset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import describe_settings
-from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig, TournamentConfig, load, parse
+from finrl_pod.settings.run import (
+    EnvironmentConfig,
+    FeatureConfig,
+    PPOConfig,
+    RunConfig,
+    SplitConfig,
+    TournamentConfig,
+    load,
+    parse,
+)
 
 SECTIONS = [field.name for field in dataclasses.fields(RunConfig) if field.name not in ("seed", "threads", "cohorts")]
 
@@ -89,3 +99,43 @@ def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
         write_preset("quick", tmp_path / "no" / "mine.toml")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_on_us74_charge_its_spreads(name: str) -> None:
+    config = preset(name, "us74")
+    assert parse(tomllib.loads(preset_text(name, "us74"))) == config
+    assert (config.data.name, config.splits.test) == ("us74", ("2019-10-01", "2023-09-26"))
+    rules = config.environment
+    assert (rules.half_spread, rules.half_spread_bps, rules.cost_bps) == ("from data", 0.0, 5.0)
+    assert config.tournament == PRESETS[name].tournament
+    assert preset(name, "sample") == PRESETS[name]
+
+
+def test_a_config_that_names_a_built_in_panel_only_has_its_splits() -> None:
+    assert parse({"data": {"name": "us74"}}).splits == preset("laptop", "us74").splits
+    assert parse({"data": {"name": "us74"}, "splits": {"embargo": 9}}).splits == dataclasses.replace(
+        preset("laptop", "us74").splits, embargo=9
+    )
+    assert parse({"data": {"name": "sample"}}) == parse({}) == PRESETS["laptop"]
+
+
+def test_a_preset_on_an_unknown_panel_is_refused() -> None:
+    with pytest.raises(DataError, match="no panel 'mine'"):
+        preset("quick", "mine")
+
+
+def test_default_splits_if_covered() -> None:
+    assert propose_splits(date(1990, 1, 2), date(2022, 12, 28)) == SplitConfig()
+
+
+def test_proposed_splits_are_ordered_without_overlap() -> None:
+    first, last = date(2005, 3, 1), date(2009, 3, 1)
+    splits = propose_splits(first, last)
+    days = [date.fromisoformat(day) for span in (splits.train, splits.validation, splits.test) for day in span]
+    assert days[0] == first
+    assert days[-1] == last
+    assert days == sorted(set(days))
+    for end, begin in ((days[1], days[2]), (days[3], days[4])):
+        assert (begin - end).days == 1
+    assert (days[1] - first).days == pytest.approx(0.7 * (last - first).days, abs=1)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from datetime import date
 
 import pytest
-from finrl_pod_app.dashboard.training_form import build_config, merge, number_field, propose_splits
+from finrl_pod_app.dashboard.training_form import build_config, merge, number_field
 from finrl_pod_app.services.presets import config_text
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import RunConfig, SplitConfig, describe_setting, parse
+from finrl_pod.settings.run import RunConfig, describe_setting, parse
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
@@ -55,22 +54,6 @@ def test_merge_changes_neither_argument() -> None:
     values, over = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}, "d": {"e": 1}}
     assert merge(values, over) == {"a": {"b": 9, "c": 2}, "d": {"e": 1}}
     assert values == {"a": {"b": 1, "c": 2}, "d": 3}
-
-
-def test_default_splits_if_covered() -> None:
-    assert propose_splits(date(1990, 1, 2), date(2022, 12, 28)) == SplitConfig()
-
-
-def test_proposed_splits_are_ordered_without_overlap() -> None:
-    first, last = date(2005, 3, 1), date(2009, 3, 1)
-    splits = propose_splits(first, last)
-    days = [date.fromisoformat(day) for span in (splits.train, splits.validation, splits.test) for day in span]
-    assert days[0] == first
-    assert days[-1] == last
-    assert days == sorted(set(days))
-    for end, begin in ((days[1], days[2]), (days[3], days[4])):
-        assert (begin - end).days == 1
-    assert (days[1] - first).days == pytest.approx(0.7 * (last - first).days, abs=1)
 
 
 def test_number_fields_follow_the_declarations() -> None:

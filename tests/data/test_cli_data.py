@@ -56,7 +56,8 @@ def fault(result: Result) -> FinrlPodError:
 def test_list_contains_the_sample_and_imported_panels(call: Call) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     panels = plain(call("list", "--json"))["panels"]
-    assert [(p["name"], p["builtin"], len(p["symbols"])) for p in panels] == [("sample", True, 20), ("mine", False, 3)]
+    listed = [(p["name"], p["builtin"], len(p["symbols"])) for p in panels]
+    assert listed == [("sample", True, 20), ("us74", True, 74), ("mine", False, 3)]
     table = call("list").stdout
     assert "8,313" in table
     assert "2024-01-15" in table
@@ -84,7 +85,7 @@ def test_show_prints_all_fields(call: Call) -> None:
 def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None:
     path = str(FIXTURES / "three.csv")
     assert "a gap" in str(fault(call("import", path, "--name", "mine")))
-    assert [m.name for m in store.list()] == ["sample"]
+    assert [m.name for m in store.list()] == ["sample", "us74"]
     done = plain(call("import", path, "--name", "mine", "--allow-gaps", "--unadjusted", "--json"))
     assert done["query"] == {"file": path, "bar": "1d", "allow_gaps": True}
     assert done["adjusted"] is False

@@ -102,7 +102,7 @@ def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch
         importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
     )
     listed = Store(tmp_path / "store").list()
-    assert [m.name for m in listed] == ["sample", "mine"]
+    assert [m.name for m in listed] == ["sample", "us74", "mine"]
     assert listed[0].fault == (
         "skfolio's sample file sp500_dataset.csv.gz is missing or damaged: install skfolio>=1.12 again"
     )
@@ -153,8 +153,8 @@ def test_missing_files_and_damaged_manifests_do_not_hide_other_panels(tmp_path: 
     with pytest.raises(DataError, match="is damaged: fetch or import"):
         store.load("b")
     listed = store.list()
-    assert [m.name for m in listed] == ["sample", "a", "b", "c"]
-    assert "damaged" in listed[2].fault
+    assert [m.name for m in listed] == ["sample", "us74", "a", "b", "c"]
+    assert "damaged" in listed[3].fault
     assert store.load("c").sha256 == made("c").sha256
 
 
@@ -194,19 +194,20 @@ def test_a_manifest_cannot_make_the_store_read_elsewhere(tmp_path: Path) -> None
         store.load("mine")
 
 
-def test_the_sample_is_always_available_and_its_name_reserved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["sample", "us74"])
+def test_built_in_panels_are_always_available_and_their_names_reserved(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "nothing")
-    assert [m.name for m in store.list()] == ["sample"]
-    assert store.list()[0].builtin
-    assert store.show("sample").sha256 == store.load("sample").sha256
+    assert [m.name for m in store.list()] == ["sample", "us74"]
+    assert all(m.builtin for m in store.list())
+    assert store.show(name).sha256 == store.load(name).sha256
     with pytest.raises(DataError, match="reserved for the built-in panel"):
-        store.save(made("sample"))
+        store.save(made(name))
 
 
 def test_an_unknown_name_lists_the_available_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(made("mine"))
-    with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, mine: .*data fetch"):
+    with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, us74, mine: .*data fetch"):
         store.load("other")
 
 

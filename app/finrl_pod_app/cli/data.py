@@ -27,7 +27,7 @@ NewName = Annotated[str, typer.Option("--name", help="Name of the stored panel; 
 
 @app.command("list", epilog="Example: finrl-pod data list --json")
 def list_panels(as_json: Json = False) -> None:
-    """List the stored panels and the built-in sample."""
+    """List the stored panels and the built-in ones."""
     from finrl_pod.data.store import Store
 
     store = Store()
@@ -174,6 +174,7 @@ def _show(manifest: Manifest, as_json: bool) -> None:
         "bars": f"{m.bars:,} ({m.bar}), {m.start} to {m.end}",
         f"{len(m.symbols)} tickers": ", ".join(m.symbols),
         "columns": ", ".join(m.columns),
+        "sectors": ", ".join(dict.fromkeys(m.sectors or ())),
         "benchmark": str(index or ""),
         "adjusted": "yes" if m.adjusted else "no",
         "created": m.created,

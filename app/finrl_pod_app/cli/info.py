@@ -14,11 +14,12 @@ from finrl_pod_app.cli.options import Json
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Where to write; never overwrites a file.")],
     preset: Annotated[str, typer.Option(help="laptop, gpu or quick.")] = "laptop",
+    data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
 ) -> None:
     """Write a commented config file."""
     from finrl_pod_app.services.presets import write_preset
 
-    write_preset(preset, file)
+    write_preset(preset, file, data)
     typer.echo(f"wrote {file}: run it with finrl-pod tournament {shlex.quote(str(file))}")
 
 

@@ -41,13 +41,14 @@ def demo(
     seed: Seed = None,
     resume: Resume = False,
     quick: Annotated[bool, typer.Option("--quick", help="Run every stage within a minute; learns little.")] = False,
+    data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores."""
     from finrl_pod_app.services.presets import preset
 
     folder = run_folder(out, Path("demo"), resume=resume)
-    _run_tournament(preset("quick" if quick else "laptop"), folder, seed, resume=resume, as_json=as_json)
+    _run_tournament(preset("quick" if quick else "laptop", data), folder, seed, resume=resume, as_json=as_json)
 
 
 def tournament(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from datetime import date, timedelta
 from typing import Any
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import RunConfig, SplitConfig, describe_setting, parse
+from finrl_pod.settings.run import RunConfig, describe_setting, parse
 
 MAX_NUMBER = 2**53 - 1  # the largest integer of a browser
-TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
 
 
 def setting_label(path: str) -> str:
@@ -59,19 +57,3 @@ def merge(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
         both = isinstance(current, Mapping) and isinstance(value, Mapping)
         result[key] = merge(current, value) if both else value  # type: ignore[arg-type]
     return result
-
-
-def propose_splits(first: date, last: date) -> SplitConfig:
-    """The default splits if the data covers them, else 70, 15 and 15 percent of the days from `first` to `last`."""
-    default = SplitConfig()
-    if first.isoformat() <= default.train[0] and last.isoformat() >= default.test[0]:
-        return default
-    days = (last - first).days
-    train_end = first + timedelta(days=round(TRAIN * days))
-    validation_end = first + timedelta(days=round((TRAIN + VALIDATION) * days))
-    day = timedelta(days=1)
-    return SplitConfig(
-        (first.isoformat(), train_end.isoformat()),
-        ((train_end + day).isoformat(), validation_end.isoformat()),
-        ((validation_end + day).isoformat(), last.isoformat()),
-    )

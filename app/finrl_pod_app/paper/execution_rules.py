@@ -18,7 +18,7 @@ from finrl_pod.types import BacktestResult, MarketTensor, Panel
 # Settings without a counterpart in a paper account: they must keep their defaults.
 UNSUPPORTED_SETTINGS = (
     *("delay", "short", "leverage", "fill", "whole_shares", "buy_allocation", "participation", "borrow_fee"),
-    *("cash_rates", "per_share", "per_share_minimum", "half_spread_bps", "impact", "delisting_return"),
+    *("cash_rates", "per_share", "per_share_minimum", "half_spread", "half_spread_bps", "impact", "delisting_return"),
 )
 
 

@@ -156,6 +156,10 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
 def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     """Sentences on spread, commission, market impact and volume limits; none for those that are off."""
     sentences = []
+    if rules.half_spread == "from data":
+        sentences.append(
+            "Half spread: every fill is worse by half the asset's quoted spread of that bar; none for the index."
+        )
     if rules.half_spread_bps:
         sentences.append(f"Half spread: every fill is {rules.half_spread_bps:g} basis points worse than its price.")
     if rules.per_share or rules.per_share_minimum:

@@ -5,11 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
+from finrl_pod.data.manifest import Manifest
+from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
-from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
+from finrl_pod.settings.run import (
+    BUILT_IN_SPLITS,
+    DataConfig,
+    EnvironmentConfig,
+    PPOConfig,
+    RunConfig,
+    SplitConfig,
+    TournamentConfig,
+)
 from finrl_pod.settings.toml import closest_key, record_lines
 
 PRESETS: Mapping[str, RunConfig] = {
@@ -33,16 +45,57 @@ PURPOSES: Mapping[str, str] = {
 }
 
 
-def preset(name: str) -> RunConfig:
-    """A preset by name. Raises ConfigError for an unknown one."""
+# Market rules of the presets on a built-in panel, where they differ: spreads are charged by asset and day.
+PANEL_RULES: Mapping[str, Mapping[str, Any]] = {"us74": {"cost_bps": 5.0, "half_spread": "from data"}}
+TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
+
+
+def preset(name: str, data: str | None = None) -> RunConfig:
+    """A preset by name, for the panel `data` of the store (see `for_panel`).
+
+    Raises ConfigError for an unknown preset, DataError for an unknown panel.
+    """
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; {closest_key(name, PRESETS)}")
-    return PRESETS[name]
+    config = PRESETS[name]
+    return config if data is None or data == config.data.name else for_panel(config, Store().show(data))
 
 
-def preset_text(name: str) -> str:
+def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
+    """The config on another panel: splits that fit its dates, and its market rules if it is built in."""
+    splits = propose_splits(
+        date.fromisoformat(panel.start[:10]), date.fromisoformat(panel.end[:10]), BUILT_IN_SPLITS.get(panel.name)
+    )
+    return dataclasses.replace(
+        config,
+        data=DataConfig(panel.name),
+        splits=dataclasses.replace(splits, embargo=config.splits.embargo),
+        environment=dataclasses.replace(config.environment, **PANEL_RULES.get(panel.name, {})),
+    )
+
+
+def propose_splits(first: date, last: date, default: SplitConfig | None = None) -> SplitConfig:
+    """Splits `default` (or those of the settings) if the data covers them, else 70, 15 and 15 percent of the days.
+
+    first, last: the days that the data covers.
+    """
+    default = default or SplitConfig()
+    if first.isoformat() <= default.train[0] and last.isoformat() >= default.test[0]:
+        return default
+    days = (last - first).days
+    train_end = first + timedelta(days=round(TRAIN * days))
+    validation_end = first + timedelta(days=round((TRAIN + VALIDATION) * days))
+    day = timedelta(days=1)
+    return SplitConfig(
+        (first.isoformat(), train_end.isoformat()),
+        ((train_end + day).isoformat(), validation_end.isoformat()),
+        ((validation_end + day).isoformat(), last.isoformat()),
+    )
+
+
+def preset_text(name: str, data: str | None = None) -> str:
     """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config."""
-    config = preset(name)
+    config = preset(name, data)
     head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# finrl-pod tournament THIS_FILE --out runs/mine\n\n"
     return head + config_text(config)
 
@@ -60,9 +113,9 @@ def config_text(config: RunConfig) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def write_preset(name: str, path: Path) -> None:
+def write_preset(name: str, path: Path, data: str | None = None) -> None:
     """Write a preset to a new file. Raises ConfigError when the file exists already or cannot be written."""
-    text = preset_text(name)
+    text = preset_text(name, data)
     try:
         # Mode "x" rather than a check first: a file created in between is not overwritten.
         with path.open("x", encoding="utf-8") as file:

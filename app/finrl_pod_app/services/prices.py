@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
@@ -16,7 +17,8 @@ from finrl_pod.types import Panel
 def load_panel(config: RunConfig) -> Panel:
     """The config's panel with its selection of symbols.
 
-    Raises ConfigError for whole shares or costs per share on adjusted prices, unless the config allows them.
+    Raises ConfigError for whole shares or costs per share on adjusted prices, unless the config allows them, and for
+    spreads from data that lack them.
     """
     panel = select(Store().load(config.data.name), config.data.symbols)
     check_prices(config.environment, panel)
@@ -24,12 +26,32 @@ def load_panel(config: RunConfig) -> Panel:
 
 
 def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
-    """Raise ConfigError if the rules count shares of adjusted prices and `adjusted_shares` is not set."""
+    """Raise ConfigError if the rules count shares of adjusted prices and `adjusted_shares` is not set, or charge
+    spreads that the panel lacks.
+    """
     if panel.adjusted and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
         name = "whole_shares" if rules.whole_shares else "per_share"
         raise ConfigError(
             f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so past counts differ "
             "from those traded; set environment.adjusted_shares = true to use them anyway"
+        )
+    if rules.half_spread == "from data":
+        _check_spreads(panel)
+
+
+def _check_spreads(panel: Panel) -> None:
+    if panel.spread is None:
+        raise ConfigError(
+            f'environment.half_spread = "from data" needs spreads, which {panel.name!r} lacks; import a column '
+            '"spread", or set half_spread = "constant"'
+        )
+    unknown = (panel.tradable & np.isnan(panel.spread)).sum(0)  # [N]
+    without = [panel.symbols[n] for n in np.flatnonzero(unknown)]
+    if without:
+        count, others = unknown[unknown > 0][0], f" ({len(without) - 1} more tickers lack some)" * (len(without) > 1)
+        raise ConfigError(
+            f'environment.half_spread = "from data" needs a spread on every bar, but {without[0]} in {panel.name!r} '
+            f"has none on {count} of its bars{others}; complete them, or choose other tickers with data.symbols"
         )
 
 

@@ -1,8 +1,9 @@
 """CSV and Parquet files, long or wide.
 
 Long: a column "time" (or date, datetime, timestamp), a column "symbol" (or ticker, tic), and close with any of open,
-high, low, volume. Wide: a time column, then one column of closes for each ticker. Times without a zone are UTC. CSV
-cells are separated by commas, semicolons or tabs (detected from the header), with decimal points.
+high, low, volume, spread (a fraction of the price) and sector (text). Wide: a time column, then one column of closes
+for each ticker. Times without a zone are UTC. CSV cells are separated by commas, semicolons or tabs (detected from the
+header), with decimal points.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from finrl_pod.data.dates import YEARS
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.frames import panel_of_rows
 from finrl_pod.errors import DataError
-from finrl_pod.types import PRICE_COLUMNS, Panel
+from finrl_pod.types import PANEL_COLUMNS, Panel
 
 TIME_NAMES = ("time", "date", "datetime", "timestamp")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
+SECTOR = "sector"
 OTHER_SEPARATORS = (";", "\t")  # than the comma
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
@@ -170,19 +172,22 @@ def _long(
     if symbol_column is None and "close" in names.values():
         raise DataError(f"{file} has a column 'close' but none that names the ticker: add a column 'symbol'")
     if symbol_column is not None:
-        unknown = [c for c in values if names[c] not in PRICE_COLUMNS]
+        unknown = [c for c in values if names[c] not in (*PANEL_COLUMNS, SECTOR)]
         if unknown:
-            known = ", ".join(("time", "symbol", *PRICE_COLUMNS))
+            known = ", ".join(("time", "symbol", *PANEL_COLUMNS, SECTOR))
             raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: rename or remove it")
     times = _times(table[time_column], where, bar)
-    numbers = {c: _numbers(table[c], c, where) for c in values}
+    sector = next((c for c in values if symbol_column is not None and names[c] == SECTOR), None)
+    numbers = {c: _numbers(table[c], c, where) for c in values if c != sector}
     count = np.arange(len(table))
     if symbol_column is not None:
         symbols = table[symbol_column].astype(str).str.strip()
         nameless = np.flatnonzero(symbols.eq("") | table[symbol_column].isna())
         if nameless.size:
             raise DataError(f"{where(int(nameless[0]))}: the ticker is missing")
-        rows = pd.DataFrame({"time": times, "symbol": symbols, **{names[c]: numbers[c] for c in values}})
+        rows = pd.DataFrame({"time": times, "symbol": symbols, **{names[c]: numbers[c] for c in numbers}})
+        if sector is not None:
+            rows[SECTOR] = table[sector].astype(str).where(table[sector].notna(), "").str.strip()
         return rows, count
     rows = pd.concat([pd.DataFrame({"time": times, "symbol": c, "close": numbers[c]}) for c in values])
     return rows.reset_index(drop=True), np.tile(count, len(values))

@@ -10,7 +10,7 @@ import pandas as pd
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError, FetchError
-from finrl_pod.types import PRICE_COLUMNS, Panel
+from finrl_pod.types import PANEL_COLUMNS, Panel
 
 _LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
 
@@ -28,9 +28,11 @@ def panel_of_rows(
 ) -> Panel:
     """Build a panel from a long table, over the union of all tickers' bars.
 
-    rows: columns "time" (naive datetime64, UTC; for daily bars the session's date), "symbol" (str) and price columns
-    (float64, NaN where missing). Tickers keep the order of their first row. where: source of row i for messages.
-    Raises DataError for no rows, duplicate bars, times of a ticker that decrease, and as `make_panel`.
+    rows: columns "time" (naive datetime64, UTC; for daily bars the session's date), "symbol" (str), panel columns
+    (float64, NaN where missing) and optionally "sector" (str, one for each ticker). Tickers keep the order of their
+    first row. where: source of row i for messages.
+    Raises DataError for no rows, duplicate bars, times of a ticker that decrease, a ticker without a sector or with
+    several, and as `make_panel`.
     """
     if rows.empty:
         raise DataError("there are no prices: a panel needs at least one bar of one ticker")
@@ -41,7 +43,7 @@ def panel_of_rows(
     union, t = np.unique(times, return_inverse=True)
     shape = len(union), len(symbols)
     columns = {}
-    for column in (c for c in PRICE_COLUMNS if c in rows.columns):
+    for column in (c for c in PANEL_COLUMNS if c in rows.columns):
         values = np.full(shape, np.nan)
         values[t, codes] = rows[column].to_numpy(dtype=np.float64)
         columns[column] = values
@@ -60,10 +62,28 @@ def panel_of_rows(
         source=source,
         bar=bar,
         adjusted=adjusted,
+        sectors=_sectors(rows, codes, symbols, where) if "sector" in rows.columns else None,
         flaws=flaws,
         allow_gaps=allow_gaps,
         locate=locate,
     )
+
+
+def _sectors(
+    rows: pd.DataFrame,
+    codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    symbols: Sequence[str],
+    where: Callable[[int], str] | None,
+) -> list[str]:
+    """The sector of each symbol. Raises DataError for a ticker without a sector or with several."""
+    text = rows["sector"].to_numpy(dtype=str)
+    first = np.unique(codes, return_index=True)[1]
+    for row in np.flatnonzero((text != text[first][codes]) | (text == ""))[:1]:
+        place = f"{where(int(row))}: " if where else ""
+        name, sector, expected = symbols[codes[row]], str(text[row]), str(text[first[codes[row]]])
+        got = f"the sectors {expected!r} and {sector!r}" if sector else "no sector"
+        raise DataError(f"{place}{name} has {got}: every ticker needs one, the same on all its bars")
+    return [str(sector) for sector in text[first]]
 
 
 def check_delivered(symbols: Sequence[str], delivered: Sequence[str], source: str, reasons: Sequence[str] = ()) -> None:

@@ -51,7 +51,7 @@ def champions(run: runs.RunFiles) -> tuple[str, ...]:
 
 @st.cache_resource(ttl=10.0, max_entries=1, show_spinner="Reading the catalogue")
 def catalogue() -> tuple[Manifest, ...]:
-    """Manifests of the stored panels, the built-in sample first."""
+    """Manifests of the stored panels, the built-in ones first."""
     from finrl_pod.data.store import Store
 
     return Store().list()

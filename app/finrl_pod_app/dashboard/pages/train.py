@@ -15,8 +15,8 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.run_monitor import show_run
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.dashboard.training_form import build_config, number_field, propose_splits
-from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text
+from finrl_pod_app.dashboard.training_form import build_config, number_field
+from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text, for_panel
 
 MONITOR, CONFIGURE = "Monitor", "New training"
 MIN_DATE = date(1900, 1, 1)
@@ -87,8 +87,9 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     st.caption(f"{len(panel.symbols)} tickers, {panel.bars:,} bars from {panel.start} to {panel.end}.")
     symbols = st.multiselect("Tickers", panel.symbols, placeholder="all", key=key(f"symbols of {panel.name}"))
     choices["data"] = {"name": panel.name, "symbols": symbols}
-    splits = propose_splits(date.fromisoformat(panel.start[:10]), date.fromisoformat(panel.end[:10]))
-    choices["splits"] = {"embargo": base.splits.embargo, **_choose_splits(splits, key(panel.name))}
+    base = for_panel(base, panel)
+    choices["environment"] = dataclasses.asdict(base.environment)
+    choices["splits"] = {"embargo": base.splits.embargo, **_choose_splits(base.splits, key(panel.name))}
     features = st.multiselect(
         "Features",
         cached.feature_names(),
@@ -128,7 +129,9 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     st.subheader("Market", divider="gray")
     rules: EnvironmentConfig = base.environment
     left, right = st.columns(2)
-    cost = number(left, "environment.cost_bps", rules.cost_bps, 1.0)
+    cost = left.number_input(
+        value=rules.cost_bps, step=1.0, key=key(f"cost on {panel.name}"), **number_field("environment.cost_bps")
+    )
     cash = number(right, "environment.cash", rules.cash, 100_000.0, "%.0f")
     choices["environment"] |= {"cost_bps": cost, "cash": cash}
     return choices

@@ -1,0 +1,59 @@
+"""The built-in market us74."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finrl_pod.data.sources import us74
+from finrl_pod.data.sources.us74 import load_us74
+from finrl_pod.data.splits import make_splits
+from finrl_pod.errors import SetupError
+from finrl_pod.settings.run import BUILT_IN_SPLITS
+
+
+def test_the_panel_matches_its_description() -> None:
+    panel = load_us74()
+    assert panel.close.shape == (5970, 74)
+    assert (str(panel.times[0])[:10], str(panel.times[-1])[:10]) == ("2000-01-04", "2023-09-26")
+    assert (panel.symbols[0], panel.symbols[-1]) == ("T0", "T100")
+    assert panel.columns == ("close", "spread")
+    assert panel.tradable.all()
+    assert panel.benchmark is None
+    spread = panel.spread
+    assert spread is not None
+    years = panel.times.astype("datetime64[Y]").astype(int) + 1970
+    medians = [1e4 * np.median(spread[years == year]) for year in (2000, 2011, 2023)]
+    assert medians == pytest.approx([18.3, 2.7, 1.3], abs=0.1)
+
+
+def test_its_flaws_are_computed_and_its_licence_is_beside_it() -> None:
+    text = " ".join(load_us74().flaws)
+    for words in (
+        "Survivorship",
+        "Sharpe ratio of 0.72",
+        "anonymised",
+        "Closes only",
+        "has 11 one-day moves above 40%",
+    ):
+        assert words in text
+    assert "MIT License" in (us74.FOLDER / "LICENSE").read_text()
+
+
+def test_its_splits_fit_its_dates() -> None:
+    splits = make_splits(load_us74().times, BUILT_IN_SPLITS["us74"])
+    assert splits.dates()["train"][0] == "2000-01-04"
+    assert splits.dates()["test"] == ["2019-10-01", "2023-09-26"]
+
+
+@pytest.mark.parametrize("name", ["close", "spread"])
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shutil.copytree(us74.FOLDER, tmp_path / "us74")
+    monkeypatch.setattr(us74, "FOLDER", tmp_path / "us74")
+    damaged = tmp_path / "us74" / f"{name}.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    with pytest.raises(SetupError, match=rf"{name}\.parquet is missing or damaged: install finrl-pod again"):
+        load_us74()
