@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import pandas as pd
 import torch
 
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, Floats, MarketTensor, Observation, Panel, Positions, Tensor, Window
 
 
@@ -31,7 +31,8 @@ class VecEnv(Protocol):
     that key the members' random streams, usually range(P).
     observation_size: S, numbers in an observation row. action_size: D, numbers in an action.
     action_kind: "direct" for actions in [-1, 1], "discrete" for choices (D = 1); market environments also have
-    "softmax" for scores that become portfolio weights. actions: number of choices, 0 unless discrete.
+    "softmax" for scores that become portfolio weights, "tilt" for scores that tilt a mandate's base. actions: number
+    of choices, 0 unless discrete.
     device: of all tensors.
     """
 
@@ -91,11 +92,13 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
 
     Observations are (day, account): the A accounts of each of G groups share a day, whose features are read from the
     market's table instead of being copied into every row.
-    groups, accounts: G and A. window: bars of an episode. first, last: range of decision bars.
+    mandate: bounds on holdings and trades, or None. groups, accounts: G and A. window: bars of an episode. first, last:
+    range of decision bars.
     """
 
     market: MarketTensor
     config: EnvironmentConfig
+    mandate: MandateConfig | None
     groups: int
     accounts: int
     window: int

@@ -120,6 +120,7 @@ class MarketTensor:
         a delisted ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
     half_spread: [T, N] float64 or None, half the quoted spread in the bar of fill(t) as a fraction of the price, the
         last known one where nothing can fill; NaN where it is unknown.
+    base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
     """
 
     times: Times
@@ -140,6 +141,7 @@ class MarketTensor:
     fill_volume: Tensor | None = None
     volatility: Tensor | None = None
     half_spread: Tensor | None = None
+    base: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -2,7 +2,8 @@
 
 `GymMarketEnv` is one account, `GymVectorEnv` a batch of them at the speed of the batched market. Both have flat
 observations and actions in [-1, 1], or choices. Actions of the portfolio environment are multiplied by `SCORE_SCALE`
-before they become weights, so that a bounded action can still put nearly everything into one asset.
+before they become weights, so that a bounded action can still put nearly everything into one asset; under a mandate by
+`TILT_SCALE`, so that it can nearly reach the largest tilt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.market.mandate import TILT_SCALE
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat, flat_size
@@ -41,7 +43,7 @@ class _Adapter:
             if self.discrete
             else gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         )
-        self._scale = SCORE_SCALE if env.config.kind == "portfolio" and not env.config.short else 1.0
+        self._scale = {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(env.action_kind, 1.0)
 
     def rows(self, observation: Observation) -> Array:
         """[E, size] float32, a new array."""
@@ -86,10 +88,14 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         *,
         first: int | None = None,
         last: int | None = None,
+        mandate: MandateConfig | None = None,
     ) -> None:
-        """Decisions at bars first..last of `market`; each reset draws the start of the window."""
+        """Decisions at bars first..last of `market`; each reset draws the start of the window.
+
+        mandate: bounds on what the account may hold and trade, as for `MarketEnv`.
+        """
         config = config or EnvironmentConfig()
-        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=1, group=1))
+        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=1, group=1, mandate=mandate))
         self.observation_space = self._adapter.observation
         self.action_space = self._adapter.action
         self._running = False
@@ -137,13 +143,16 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         envs: int | None = None,
         group: int = 1,
         stagger: bool = False,
+        mandate: MandateConfig | None = None,
     ) -> None:
         """envs: number of accounts, by default the config's; each `group` of them shares a window.
 
         stagger: give first episodes a random length, so that not all end in the same step.
         """
         config = config or EnvironmentConfig()
-        self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=envs, group=group))
+        self._adapter = _Adapter(
+            make_env(market, config, first=first, last=last, envs=envs, group=group, mandate=mandate)
+        )
         self._stagger = stagger
         self.num_envs = self._adapter.env.envs
         self.single_observation_space = self._adapter.observation

@@ -14,17 +14,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution import equity, limit_gross_exposure
+from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.market.execution import equity, limit_gross_exposure, trades_to_weights
+from finrl_pod.market.mandate import (
+    Decision,
+    MandateTable,
+    active,
+    drift,
+    entry_weights,
+    follow,
+    initial_budget,
+    replenished,
+    validate_mandate,
+    wanted_weights,
+)
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor, Times
 from finrl_pod_envs.market_kernels import (
     GradientKernel,
     StepKernel,
@@ -57,6 +71,7 @@ class MarketEnv(ABC):
         group: int | None = None,
         starts: Sequence[Tensor] | None = None,
         dtype: torch.dtype | None = None,
+        mandate: MandateConfig | None = None,
     ) -> None:
         """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
@@ -66,6 +81,8 @@ class MarketEnv(ABC):
         bar that leaves a full window.
         dtype: of accounts and of step's outputs; None: float32, but accounts are float64 with sequential buys in whole
         shares, where one share flipped by rounding would change every later purchase.
+        mandate: bounds on what an agent may hold and trade; None or base "none": unconstrained. Raises ConfigError for
+        settings that are out of range, in conflict, or do not fit the market.
         """
         config = config or EnvironmentConfig()
         if self.KIND is not None:
@@ -101,6 +118,11 @@ class MarketEnv(ABC):
         self.fill = self.venue.fill
         self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
+        self.mandate = active(mandate)
+        self._mandate: MandateTable | None = None
+        if self.mandate is not None:
+            validate_mandate(self.mandate, config, self.assets)
+            self._mandate = MandateTable(market, self.mandate, bars_per_year(_first_history(market.times)), self.dtype)
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
         self._observation: Observation | None = None
@@ -111,7 +133,8 @@ class MarketEnv(ABC):
 
     action_size: int
     actions = 0  # number of choices of a discrete action
-    action_kind: str  # "softmax": scores that become weights; "direct": used unchanged
+    # "softmax": scores that become weights; "direct": used unchanged; "tilt": scores of a mandate; "discrete": a choice
+    action_kind: str
 
     @abstractmethod
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -120,6 +143,10 @@ class MarketEnv(ABC):
     @abstractmethod
     def scale(self, worth: Tensor) -> Tensor | float:
         """Divisor of cash and holdings in the observation; worth: equity [P, G, A] in currency."""
+
+    def tilt_scores(self, action: Tensor) -> Tensor:
+        """Scores [P, G, A, N] of a mandate from actions [P, G, A, action_size]."""
+        return action
 
     # ---------------------------------------------------------------- VecEnv
 
@@ -149,6 +176,7 @@ class MarketEnv(ABC):
             torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
             self._initial_memory((p, g, a)),
             self._no_pending_actions((p, g, a)),
+            *self._initial_virtual((p, g, a)),
         )
         return self._observe_state()
 
@@ -272,6 +300,8 @@ class MarketEnv(ABC):
 
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
+        if self.mandate is not None:
+            return
         self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- pure functions
@@ -283,7 +313,10 @@ class MarketEnv(ABC):
         close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
         close_next, fill_next = self.close[nxt].unsqueeze(2), self.fill[nxt].unsqueeze(2)
         action, pending = action.to(self.dtype).reshape(p, g, a, -1), state.pending
-        if pending is None:
+        decision = None if self._mandate is None else self._decide(self._mandate, action, state, close)
+        if decision is not None:
+            trades, pending, priority = *self._mandate_trades(decision, state, close), None
+        elif pending is None:
             tradable = self.market.tradable[day].unsqueeze(2)
             trades, priority = self.trades(action, state, close, tradable)
         else:
@@ -310,7 +343,8 @@ class MarketEnv(ABC):
         ruined = worth <= RUIN * self.config.cash
         left = state.left - 1
         over = left <= 0  # [P, G]
-        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory, pending)
+        virtual, budget = self._next_virtual(decision, close_next / close)
+        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory, pending, virtual, budget)
         fresh = self._reset_where(reached, over, ruined)
         flat = (p, g * a)
         outcome = EnvStep(
@@ -360,6 +394,8 @@ class MarketEnv(ABC):
             torch.where(again.unsqueeze(-1), 0.0, state.shares),
             memory,
             pending,
+            None if state.virtual is None else torch.where(again.unsqueeze(-1), 0.0, state.virtual),
+            None if state.budget is None else torch.where(again, self._full_budget, state.budget),
         )
 
     def _next_window(self, state: EnvState, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -375,6 +411,44 @@ class MarketEnv(ABC):
         trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
         return torch.where(known.all(-1, keepdim=True), trades, 0.0), priority
 
+    def _decide(self, table: MandateTable, action: Tensor, state: EnvState, close: Tensor) -> Decision:
+        """Target weights [P, G, A, N] of an action under the mandate, and what is left of its budget."""
+        assert state.virtual is not None
+        values = state.shares * close
+        held = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
+        bar, terms = table.at(state.day), (table.config, self.config.leverage, table.bars_per_year)
+        wanted = wanted_weights(self.tilt_scores(action), bar, held, *terms)
+        return follow(wanted, entry_weights(bar, held, *terms), bar, held, state.virtual, state.budget, table.config)
+
+    def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""
+        weights, pending = torch.where(decision.trades, decision.weights, torch.nan), state.pending
+        if pending is not None:
+            weights, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], weights.unsqueeze(-2)], -2)
+        known = ~torch.isnan(weights)
+        trades = trades_to_weights(torch.where(known, weights, 0.0), state.cash, state.shares, close)
+        return torch.where(known, trades, 0.0), pending
+
+    def _next_virtual(self, decision: Decision | None, growth: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Virtual holdings and turnover budget at the next close. growth: [P, G, 1, N] of closes."""
+        if decision is None or self._mandate is None:
+            return None, None
+        table, budget = self._mandate, decision.budget
+        budget = None if budget is None else replenished(budget, 1, table.config, table.bars_per_year)
+        return drift(decision.weights, growth), budget
+
+    @property
+    def _full_budget(self) -> float:
+        return 0.0 if self.mandate is None else initial_budget(self.mandate)
+
+    def _initial_virtual(self, shape: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:
+        if self.mandate is None:
+            return None, None
+        virtual = torch.zeros(*shape, self.assets, dtype=self.dtype, device=self.device)
+        if not self.mandate.max_turnover:
+            return virtual, None
+        return virtual, torch.full(shape, self._full_budget, dtype=self.dtype, device=self.device)
+
     def _no_pending_actions(self, shape: tuple[int, int, int]) -> Tensor | None:
         if self.venue.delay == 1:
             return None
@@ -385,6 +459,12 @@ class MarketEnv(ABC):
         if self.config.reward != "differential_sharpe":
             return None
         return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)
+
+
+def _first_history(times: Times) -> Times:
+    """The bars up to where time goes back, as between variations of the training split side by side."""
+    back = np.flatnonzero(np.diff(times.astype(np.int64)) < 0)
+    return times[: back[0] + 1] if len(back) else times
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:

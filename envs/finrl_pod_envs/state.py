@@ -17,7 +17,9 @@ class EnvState(NamedTuple):
     day: [P, G] int64, the decision bar. left: [P, G] int64, steps to the end of the window. round: [P, G] int64, index
     of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the environment's dtype. memory:
     [2, P, G, A], moments kept by the reward, or None. pending: [P, G, A, delay - 1, action_size], actions not yet in
-    effect, oldest first, NaN where there is none; None without a delay.
+    effect, oldest first, NaN where there is none; None without a delay; target weights under a mandate. virtual:
+    [P, G, A, N], virtual holdings of a mandate as weights, or None. budget: [P, G, A], what is left of its turnover
+    budget, or None.
     """
 
     day: Tensor
@@ -27,6 +29,8 @@ class EnvState(NamedTuple):
     shares: Tensor
     memory: Tensor | None
     pending: Tensor | None = None
+    virtual: Tensor | None = None
+    budget: Tensor | None = None
 
 
 class KernelEnv(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.actions import number_of_choices, scores_to_weights, weight_change
+from finrl_pod.market.actions import choice_scores, number_of_choices, scores_to_weights, weight_change
 from finrl_pod.market.execution import trades_to_weights
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Tensor
@@ -14,9 +14,10 @@ from finrl_pod_envs.state import EnvState
 
 
 class PortfolioEnv(MarketEnv):
-    """Portfolio weights: long-only with cash by default, optionally with shorts and leverage.
+    """Portfolio weights: long-only with cash by default, optionally with shorts and leverage, or under a mandate.
 
-    action: [P, E, 1 + N] scores (see `scores_to_weights`). observation.account: cash and holdings as fractions of the
+    action: [P, E, 1 + N] scores (see `scores_to_weights`); under a mandate [P, E, N] scores of tilts, 0 for its base
+    (see `finrl_pod.market.mandate`). observation.account: cash and holdings as fractions of the
     current equity.
     """
 
@@ -26,6 +27,8 @@ class PortfolioEnv(MarketEnv):
         super().__init__(market, config, **kwargs)  # type: ignore[arg-type]
         self.action_size = self.assets + 1
         self.action_kind = "direct" if self.config.short else "softmax"
+        if self.mandate is not None:
+            self.action_size, self.action_kind = self.assets, "tilt"
         if type(self) is PortfolioEnv:
             self._use_native()
 
@@ -71,8 +74,8 @@ class DiscreteTradingEnv(MarketEnv):
     """Discrete trades, long-only: hold, or buy or sell one asset.
 
     action: [P, E, 1] whole numbers below `actions`. 0: hold; 1 to N: buy asset n for `trade_fraction` of equity; N + 1
-    to 2 N: sell as much of it. Buys are limited to the cash, sales to the holdings. observation.account: cash and
-    holdings as fractions of the current equity.
+    to 2 N: sell as much of it. Buys are limited to the cash, sales to the holdings. Under a mandate a choice tilts one
+    asset up or down. observation.account: cash and holdings as fractions of the current equity.
     """
 
     KIND = "discrete"
@@ -102,6 +105,9 @@ class DiscreteTradingEnv(MarketEnv):
         worth = state.cash + (state.shares * close).sum(-1)
         shares = change * worth.unsqueeze(-1) / close
         return shares * tradable, None
+
+    def tilt_scores(self, action: Tensor) -> Tensor:
+        return choice_scores(action[..., 0], self.assets).to(self.dtype)
 
     def scale(self, worth: Tensor) -> Tensor:
         return worth.unsqueeze(-1).clamp(min=1e-9)

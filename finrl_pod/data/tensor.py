@@ -144,6 +144,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         fill_volume=moved_if_given(market.fill_volume),
         volatility=moved_if_given(market.volatility),
         half_spread=moved_if_given(market.half_spread),
+        base=moved_if_given(market.base),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from finrl_pod.market.execution import ExecutionRules, execute, limit_gross_exposure
+from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.types import Tensor
 
 
@@ -66,6 +67,11 @@ def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
     """
     moves = torch.nn.functional.one_hot(choice.long(), number_of_choices(assets)).double()
     return (moves[..., 1 : assets + 1] - moves[..., assets + 1 :]) * trade_fraction
+
+
+def choice_scores(choice: Tensor, assets: int) -> Tensor:
+    """Scores [..., N] (float64) of a mandate for a discrete action [...]: one asset tilted up or down, or none."""
+    return weight_change(choice, assets, TILT_SCALE)
 
 
 def choices_as_weights(

@@ -51,6 +51,7 @@ __all__ = [
     "EnvironmentConfig",
     "FeatureConfig",
     "GateConfig",
+    "MandateConfig",
     "PPOConfig",
     "RunConfig",
     "SplitConfig",
@@ -229,6 +230,36 @@ class AugmentationConfig:
 
 
 @dataclass(frozen=True)
+class MandateConfig:
+    """Bounds on what every agent may hold and trade: a tilt of a base portfolio. See `finrl_pod.market.mandate`."""
+
+    base: str = setting(
+        "equal_weight",
+        'base portfolio: "none" for unconstrained weights, or a strategy such as "equal_weight", "inverse_volatility", '
+        '"minimum_variance", "hierarchical_risk_parity"',
+    )
+    tilt: float = setting(0.5, "largest tilt: a base weight is multiplied by exp(-tilt) to exp(tilt)", between(0, 10))
+    trade_speed: float = setting(
+        0.05, "share of the gap to the wanted weights that is traded at a decision", above_and_at_most(0, 1)
+    )
+    max_weight: float = setting(1.0, "limit on the wanted weight of an asset", above_and_at_most(0, 1))
+    max_turnover: float = setting(
+        0.0, "limit on turnover a year (half the sum of absolute weight changes); 0: off", at_least(0)
+    )
+    decide_every: int | Literal["week", "month"] = setting(
+        1,
+        'bars between decisions, or "week" or "month" for the first bar of each',
+        Constraint('1 or more, "week" or "month"', lambda x: x in ("week", "month") or (isinstance(x, int) and x >= 1)),
+    )
+    volatility_target: float = setting(
+        0.0, "annual volatility above which weights are scaled into cash; 0: off", at_least(0)
+    )
+    max_tracking_error: float = setting(
+        0.0, "limit on the annual tracking error to the base, by the trailing covariance; 0: off", at_least(0)
+    )
+
+
+@dataclass(frozen=True)
 class TournamentConfig:
     """Population, budget and selection."""
 
@@ -303,6 +334,9 @@ class RunConfig:
     environment: EnvironmentConfig = section(EnvironmentConfig, "Market rules.")
     augmentation: AugmentationConfig = section(
         AugmentationConfig, "Variations of the training split; validation and test are never changed."
+    )
+    mandate: MandateConfig = section(
+        MandateConfig, 'Bounds on what every agent may hold and trade; base = "none" lifts them all.'
     )
     agent: AgentConfig = section(
         PPOConfig, "Learning algorithm and its settings: `finrl-pod algorithms` lists the algorithms."

@@ -12,7 +12,7 @@ from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.generator import SlotInit
 from finrl_pod.tournament.run_directory import COUNTS
 from finrl_pod.tournament.scoring import metrics_of, run_members
@@ -86,11 +86,13 @@ class Cohort:
         self.learner.learn(samples, callback=after, schedule=schedule)
 
     def scores(
-        self, generation: int, market: MarketTensor, config: EnvironmentConfig, validation: tuple[int, int]
+        self, generation: int, market: MarketTensor, config: RunConfig, validation: tuple[int, int]
     ) -> tuple[list[Score], Floats]:
         """Validation scores of all pods and their equity [T, P]; NaN for diverged pods."""
         algorithm = self.learner.algorithm
-        ledger = run_members(algorithm.actor, algorithm.weights(), market, config, *validation)
+        ledger = run_members(
+            algorithm.actor, algorithm.weights(), market, config.environment, *validation, config.mandate
+        )
         metrics, equity = metrics_of(ledger, market), ledger.equity.cpu().numpy().copy()
         equity[:, [not alive for alive in self.learner.alive]] = math.nan
         scores = [

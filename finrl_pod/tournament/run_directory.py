@@ -94,8 +94,9 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """The run's config."""
-        return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
+        """The run's config. A run made before there were mandates has none."""
+        values = {"mandate": {"base": "none"}, **self._config_value("config", dict)}
+        return parse(values, f"the config of the run in {self.path}")
 
     @property
     def data_sha256(self) -> str:

@@ -12,10 +12,11 @@ import torch
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, simulate
+from finrl_pod.market.mandate import MandateAccounts, MandateTable, active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
-from finrl_pod.rl.training.acting import target_weights
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.rl.training.acting import target_weights, tilt_scores
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
 
 NO_METRICS = dict.fromkeys(METRICS, math.nan)
@@ -28,23 +29,35 @@ def run_members(
     config: EnvironmentConfig,
     first: int,
     last: int,
+    mandate: MandateConfig | None = None,
 ) -> Ledger:
     """Simulate P accounts from bar first to last, each controlled by one member without exploration.
 
-    The equity of a member that ever has NaN weights is NaN throughout.
+    mandate: the one that the members were trained under. The equity of a member that ever has NaN weights is NaN
+    throughout.
     """
     members = next(iter(params.values())).shape[0]
     close = market.close.double()
     valid = torch.ones(members, 1, dtype=torch.bool, device=close.device)
     turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
+    if (bounds := active(mandate)) is None:
+        accounts = None
+    else:
+        table = MandateTable(market, bounds, bars_per_year(market.times), torch.float64)
+        accounts = MandateAccounts(table, config.leverage)
 
-    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         if turbulent is not None and bool(turbulent[t]):
             return torch.zeros_like(shares)
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
-        weights = target_weights(actor, params, market.features[t], market.tradable[t], held, worth, close[t], config)
+        features, tradable = market.features[t], market.tradable[t]
+        if accounts is not None:
+            scores = tilt_scores(actor, params, features, tradable, held, config)
+            valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
+            return accounts.decide(t, torch.where(valid, scores, 0.0), held, close[t])
+        weights = target_weights(actor, params, features, tradable, held, worth, close[t], config)
         valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
         return torch.where(valid, weights, 0.0)
 
@@ -59,9 +72,10 @@ def score_members(
     config: EnvironmentConfig,
     first: int,
     last: int,
+    mandate: MandateConfig | None = None,
 ) -> list[dict[str, float]]:
     """Metrics of each member over bars first to last; all NaN for a member that had NaN weights."""
-    return metrics_of(run_members(actor, params, market, config, first, last), market)
+    return metrics_of(run_members(actor, params, market, config, first, last, mandate), market)
 
 
 def metrics_of(ledger: Ledger, market: MarketTensor) -> list[dict[str, float]]:

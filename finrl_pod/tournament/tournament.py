@@ -102,7 +102,7 @@ class Tournament:
             cohorts.append(self._cohort(number, i, agent, self._slot_inits(number, agent, places, state)))
             watch = self._watch(number, state, cohorts[-1], began)
             cohorts[-1].train(config.tournament.samples_per_generation, self._schedule(agent), watch)
-        measured = [cohort.scores(number, self.market, config.environment, self.validation) for cohort in cohorts]
+        measured = [cohort.scores(number, self.market, config, self.validation) for cohort in cohorts]
         scores = [score for found, _ in measured for score in found]
         self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
         parents = {**state.parents, **{score.id: score.parent for score in scores}}

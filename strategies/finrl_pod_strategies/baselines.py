@@ -16,7 +16,12 @@ from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod_strategies.optimised import hierarchical_risk_parity, mean_variance, minimum_variance
+from finrl_pod_strategies.optimised import (
+    hierarchical_risk_parity,
+    inverse_volatility,
+    mean_variance,
+    minimum_variance,
+)
 from finrl_pod_strategies.rule_based import EqualWeight, Index, Momentum, RandomWeights
 
 
@@ -34,6 +39,7 @@ BASELINES: dict[str, Callable[[], Strategy]] = {
     "equal_weight": equal_weight,
     "equal_weight_buy_and_hold": equal_weight_buy_and_hold,
     "index": Index,
+    "inverse_volatility": inverse_volatility,
     "minimum_variance": minimum_variance,
     "mean_variance": mean_variance,
     "hierarchical_risk_parity": hierarchical_risk_parity,

@@ -94,6 +94,17 @@ def hierarchical_risk_parity() -> Optimised:
     return Optimised("hierarchical_risk_parity", _risk_parity, bars=252)
 
 
+def inverse_volatility() -> Optimised:
+    """Weights inversely proportional to volatility; 252 bars."""
+    return Optimised("inverse_volatility", _inverse_volatility, bars=252)
+
+
+def _inverse_volatility() -> Any:
+    from skfolio.optimization import InverseVolatility
+
+    return InverseVolatility()
+
+
 def _minimum_variance() -> Any:
     from skfolio import RiskMeasure
     from skfolio.optimization import MeanRisk, ObjectiveFunction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,13 +13,15 @@ from finrl_pod.data.normalise import normalise
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.actions import choices_as_weights
+from finrl_pod.market.mandate import active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.algorithms.registry import make_actor
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.training.acting import choices, target_weights
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.rl.training.acting import choices, target_weights, tilt_scores
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Positions, Tensor, Window
+from finrl_pod_strategies.mandate_account import MandateAccount
 
 HALF = 0.5
 SHARE_TOLERANCE = 1e-12  # rounding error of sums of shares
@@ -63,10 +66,12 @@ class MemberGroup(NamedTuple):
 class PolicyStrategy:
     """Target weights of trained agents, without exploration.
 
-    All members share the environment's rules and the normaliser fitted in training. Features come with the window.
+    All members share the environment's rules, the mandate, and the normaliser fitted in training. Features come with
+    the window. Under a mandate the members' wanted weights are averaged, and one account of virtual holdings follows
+    them; `account.state` and `account.restore` carry it from one process to the next.
     """
 
-    lookback = 1
+    lookback: int | None = 1
 
     def __init__(
         self,
@@ -83,10 +88,16 @@ class PolicyStrategy:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
         self.rules, self.groups = _rebuild(first)[0], _group_by_spec(snapshots)
+        self.mandate = active(_mandate(first))
         for other in snapshots[1:]:
-            if other.normaliser != first.normaliser or other.spec["environment"] != first.spec["environment"]:
+            shared = (other.spec["environment"], other.spec.get("mandate"))
+            if other.normaliser != first.normaliser or shared != (
+                first.spec["environment"],
+                first.spec.get("mandate"),
+            ):
                 raise RunError(
-                    f"agents {first.id} and {other.id} cannot form an ensemble: their environments or features differ"
+                    f"agents {first.id} and {other.id} cannot form an ensemble: their environments, mandates "
+                    "or features differ"
                 )
         self.name, self.rule = name, rule
         self.normaliser = first.normaliser
@@ -94,6 +105,17 @@ class PolicyStrategy:
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
         self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
+        self.account: MandateAccount | None = None
+        if self.mandate is not None:
+            self.account = MandateAccount(self.mandate, self.rules.leverage)
+            self.lookback = self.account.lookback
+
+    def recreate(self) -> PolicyStrategy:
+        """The ensemble with an account that has no virtual holdings yet."""
+        fresh = copy.copy(self)
+        if self.mandate is not None:
+            fresh.account = MandateAccount(self.mandate, self.rules.leverage)
+        return fresh
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError if the policy cannot trade that many symbols; only an MLP is bound to their number."""
@@ -113,6 +135,10 @@ class PolicyStrategy:
         known = window.features[:, : len(self.normaliser.feature_names)]
         rows = torch.from_numpy(normalise(known, self.normaliser))
         tradable = torch.from_numpy(window.tradable[-1])
+        if self.account is not None:
+            return self.account.target_weights(
+                self._scores(rows, tradable, positions), self._combined, window, positions
+            )
         if self.rule == "vote" and self.rules.kind == "discrete":
             return self._vote_on_choices(rows, tradable, positions)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
@@ -122,10 +148,22 @@ class PolicyStrategy:
             equity = torch.full((len(members),), positions.equity, dtype=torch.float64)
             weights = target_weights(actor, params, rows, tradable, held, equity, prices, self.rules)
             targets[members] = weights.numpy()
+        return self._combined(targets)
+
+    def _combined(self, targets: Floats) -> Floats:
+        """The ensemble's weights [N] of its members' [M, N]: their mean, or weighted median."""
         if self.rule == "vote":
             return median_weights(targets, self.shares)
         mean: Floats = self.shares @ targets
         return mean
+
+    def _scores(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Tensor:
+        """Scores [M, N] float64 of the members under a mandate."""
+        scores = torch.empty(len(self.shares), len(tradable), dtype=torch.float64)
+        for actor, params, members in self.groups:
+            held = torch.from_numpy(positions.weights).expand(len(members), -1)
+            scores[members] = tilt_scores(actor, params, rows, tradable, held, self.rules)
+        return scores
 
     def _vote_on_choices(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Floats:
         """Weights [N] after the discrete action with the most votes."""
@@ -168,6 +206,12 @@ def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
         )
         for group in groups
     ]
+
+
+def _mandate(snapshot: AgentSnapshot) -> MandateConfig | None:
+    """The mandate of a snapshot, None for agents saved before there were mandates."""
+    values = snapshot.spec.get("mandate")
+    return None if values is None else MandateConfig(**values)
 
 
 def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 
@@ -26,7 +27,7 @@ from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
-from finrl_pod.settings.run import EnvironmentConfig, RunConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import metrics_of
@@ -93,7 +94,7 @@ def audit_champion(
         cash=config.environment.cash,
         out_of_sample=splits.train.last + 1,
         strategies=strategies,
-        make_env=audit_env_factory(config.environment),
+        make_env=audit_env_factory(config.environment, config.mandate),
     )
     on_step("leakage")
     market = market_builder(config, champion.normaliser)(panel)
@@ -159,17 +160,20 @@ def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel
 
     def build(panel: Panel) -> MarketTensor:
         turbulence = environment.turbulence_limit > 0
-        return build_market(panel, normaliser.feature_names, normaliser, environment.fill, turbulence=turbulence)
+        market = build_market(panel, normaliser.feature_names, normaliser, environment.fill, turbulence=turbulence)
+        return with_base(market, panel, config.mandate)
 
     return build
 
 
-def audit_env_factory(config: EnvironmentConfig) -> Callable[[MarketTensor, int, int], MarketEnv]:
+def audit_env_factory(
+    config: EnvironmentConfig, mandate: MandateConfig | None = None
+) -> Callable[[MarketTensor, int, int], MarketEnv]:
     """A function that makes a few environments. Cash earns no interest in them, which would resemble a wrong fill."""
     config = dataclasses.replace(config, cash_rates=())
 
     def make_audit_env(market: MarketTensor, first: int, last: int) -> MarketEnv:
-        return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP)
+        return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP, mandate=mandate)
 
     return make_audit_env
 
@@ -195,7 +199,7 @@ def _validation_scores(
 ) -> dict[str, float]:
     """id -> annual Sharpe ratio on the bars of `span`."""
     found: dict[str, float] = {}
-    for members, ledger in member_ledgers(agents, market, config.environment, *span):
+    for members, ledger in member_ledgers(agents, market, config, *span):
         metrics = metrics_of(ledger, market)
         found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
     return found

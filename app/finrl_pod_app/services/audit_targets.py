@@ -17,7 +17,7 @@ from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
-from finrl_pod.settings.run import DataConfig, RunConfig
+from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app.services.audit import (
@@ -104,7 +104,7 @@ def audit_env(
         raise InputError(f"--env must be one of {', '.join(KINDS)}, got {kind!r}")
     config, panel, span = _default_data(data)
     environment = dataclasses.replace(config.environment, kind=kind)  # type: ignore[arg-type]  # checked above
-    config = dataclasses.replace(config, environment=environment)
+    config = dataclasses.replace(config, environment=environment, mandate=MandateConfig(base="none"))
     market = build_market(panel, config.features.names, (0, span[0] - 1), environment.fill)
     pipeline = Pipeline(
         name=kind,

@@ -10,7 +10,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.simulate import Ledger
-from finrl_pod.settings.run import EnvironmentConfig, RunConfig
+from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import run_members
@@ -40,13 +40,13 @@ def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -
 
 
 def member_ledgers(
-    agents: Sequence[AgentSnapshot], market: MarketTensor, environment: EnvironmentConfig, first: int, last: int
+    agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, first: int, last: int
 ) -> list[tuple[Sequence[int], Ledger]]:
     """Simulate each agent on a separate account from bar first to last.
 
     Returns one (indices in `agents`, ledger) for each group of agents with the same specification.
     """
     return [
-        (members, run_members(actor, params, market, environment, first, last))
+        (members, run_members(actor, params, market, config.environment, first, last, config.mandate))
         for actor, params, members in PolicyStrategy(agents).groups
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.base_portfolios import with_base
 
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
@@ -178,7 +179,14 @@ def training_env(
     """
     if worlds is None:
         last = splits.train.last - REWARD_LAG
-        return make_env(market, config.environment, members=members, first=splits.train.first, last=last)
+        return make_env(
+            market,
+            config.environment,
+            members=members,
+            first=splits.train.first,
+            last=last,
+            mandate=config.mandate,
+        )
     window = worlds.window(config.environment.window)
     return make_env(
         worlds.market,
@@ -186,6 +194,7 @@ def training_env(
         members=members,
         first=worlds.first,
         last=worlds.last,
+        mandate=config.mandate,
         starts=[worlds.starts(member, window) for member in members],
     )
 
@@ -202,7 +211,8 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
 def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
     environment = config.environment
     turbulence = environment.turbulence_limit > 0
-    return build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
+    market = build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
+    return with_base(market, panel, config.mandate)
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:

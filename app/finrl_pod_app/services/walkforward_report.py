@@ -188,8 +188,7 @@ def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
     """Simple returns [bars, ranks] of the best agents of a leaderboard, from the fold's test to bar `last`."""
     agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:ranks]]
     context, columns = fold_run.context, [np.empty(0)] * ranks
-    environment, first = context.config.environment, fold_run.fold.test.first
-    for members, ledger in member_ledgers(agents, context.market, environment, first, last):
+    for members, ledger in member_ledgers(agents, context.market, context.config, fold_run.fold.test.first, last):
         for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
             columns[i] = simple_returns(equity)
     return np.stack(columns, 1)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from finrl_pod.market.actions import scores_to_weights
+from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.protocols import MarketVecEnv, VecEnv
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Observation, Tensor
@@ -101,7 +102,9 @@ class MarketAdapter:
         return ModelInput(items["account"], self.features[day], tradable)
 
     def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
-        """Target weights [R, K, A, N] of scores; shares to trade unchanged."""
+        """Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged."""
+        if self.spec.action == "tilt":
+            return torch.tanh(action * TILT_SCALE)
         if not self.spec.wants_weights:
             return action
         all_assets = torch.ones((), dtype=torch.bool, device=action.device)
@@ -129,7 +132,7 @@ class FlatAdapter:
 
 def scale_of(spec: PolicySpec) -> float:
     """Factor of actions in [-1, 1] before they are passed to the environment."""
-    return SCORE_SCALE if spec.action == "softmax" else 1.0
+    return {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(spec.action, 1.0)
 
 
 def row_size(spec: PolicySpec) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from finrl_pod.market.actions import choices_as_weights, scores_to_weights, trades_as_weights
+from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_to_weights, trades_as_weights
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.settings.run import EnvironmentConfig
@@ -27,7 +27,7 @@ def target_weights(
     prices: Tensor,
     rules: EnvironmentConfig,
 ) -> Tensor:
-    """Target weights [P, N] float64 of P members of one actor, each for its own account, without exploration.
+    """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 
     features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
     equity in currency; prices: [N], closes of the decision bar.
@@ -44,6 +44,21 @@ def target_weights(
             scores, held, tradable, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
         )
     return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)
+
+
+@torch.no_grad()
+def tilt_scores(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    features: Tensor,
+    tradable: Tensor,
+    held: Tensor,
+    rules: EnvironmentConfig,
+) -> Tensor:
+    """Scores [P, N] float64 of P members trained under a mandate; arguments as for `target_weights`."""
+    if rules.kind == "discrete":
+        return choice_scores(choices(actor, params, features, tradable, held, rules), held.shape[-1])
+    return _action(actor, params, features, tradable, held, None).view(len(held), -1).double()
 
 
 @torch.no_grad()

@@ -121,6 +121,7 @@ class Learner:
                 **asdict(self.algorithm.spec),
                 "algorithm": self.config.algorithm,
                 "environment": asdict(env.config),
+                "mandate": None if env.mandate is None else asdict(env.mandate),
             },
             weights=weights,
             optimiser=rest,

@@ -1,0 +1,360 @@
+"""Investment mandates: from an agent's scores to bounded, slowly traded target weights.
+
+A mandate starts from a base portfolio, allows a bounded tilt of every weight, applies limits on positions and risk, and
+trades a share of the remaining gap at each decision. Action 0 holds the base. The functions are pure, batched
+over leading dimensions, and differentiable almost everywhere; environments use float32, strategies float64.
+
+    u = tilt * tanh(scores)                                       scores [.., N]
+    w = B * b exp(u) / sum(b exp(u))                              over tradable assets; b: base weights
+    w = min(max_weight, c w), c such that the sum is kept         what cannot be placed is cash
+    w = b + min(1, max_tracking_error / te) (w - b)               te, sigma: trailing estimates, annualised
+    w = min(1, volatility_target / sigma) w
+    v = v + trade_speed (w - v)                                   v: virtual holdings, drifted with prices
+
+B is the leverage limit less the weight of holdings that cannot be traded. The bounded exponential tilt is the
+softmax form of parametric portfolio policies (Brandt, Santa-Clara and Valkanov 2009); partial trading towards an aim
+portfolio is optimal under quadratic costs (Garleanu and Pedersen 2013).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import Bools, MarketTensor, Tensor, Times
+
+TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
+RISK_BARS = 252  # trailing returns from which tracking error and volatility are estimated
+BUDGET_MONTHS = 12  # the turnover budget holds at most one month's allowance
+
+
+class MandateBar(NamedTuple):
+    """What a mandate needs of a decision bar, besides the accounts.
+
+    base: [.., N] weights that add up to at most 1, 0 for untradable assets. tradable: [.., N] bool. decides: [.., 1]
+    bool, whether `decide_every` allows a decision. returns: [.., L, N] trailing simple returns, or None.
+    """
+
+    base: Tensor
+    tradable: Tensor
+    decides: Tensor
+    returns: Tensor | None = None
+
+
+class Decision(NamedTuple):
+    """Outcome of a decision.
+
+    weights: [.., N] target weights of equity: the virtual holdings after the decision, actual ones for untradable
+    assets. trades: [.., 1] bool, False where the holdings are kept. budget: [..] turnover budget left, or None.
+    """
+
+    weights: Tensor
+    trades: Tensor
+    budget: Tensor | None
+
+
+def active(config: MandateConfig | None) -> MandateConfig | None:
+    """The mandate, or None if it is absent or its base is "none": actions are then unconstrained."""
+    return None if config is None or config.base == "none" else config
+
+
+def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, assets: int) -> None:
+    """Raises ConfigError for settings out of range, in conflict with each other, or with the environment."""
+    check_settings("mandate.", config)
+    if active(config) is None:
+        return
+    if environment.short:
+        raise ConfigError(
+            f'environment.short needs mandate.base = "none", got {config.base!r}: a tilt of a base is long-only'
+        )
+    if environment.kind == "stock_trading":
+        raise ConfigError(
+            f'environment.kind "stock_trading" trades numbers of shares, which mandate.base = {config.base!r} cannot '
+            'bound; set mandate.base = "none", or environment.kind = "portfolio"'
+        )
+    if config.max_weight * assets < environment.leverage - 1e-9:
+        raise ConfigError(
+            f"mandate.max_weight must be at least {environment.leverage / assets:.4g} for {assets} assets (1 / N), got "
+            f"{config.max_weight:g}: the base could not be held; raise it"
+        )
+
+
+# ---------------------------------------------------------------------- wanted weights
+
+
+def wanted_weights(
+    scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
+) -> Tensor:
+    """Wanted weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
+    base = base_weights(bar, held, config, leverage)
+    wanted = tilted(scores, bar, held, config, leverage)
+    if bar.returns is None:
+        return wanted
+    if config.max_tracking_error:
+        active_weights = wanted - base
+        wanted = base + active_weights * _risk_factor(
+            active_weights, bar.returns, config.max_tracking_error, bars_per_year
+        )
+    return _at_volatility(wanted, bar, config, bars_per_year)
+
+
+def entry_weights(
+    bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
+) -> Tensor:
+    """Weights [.., N] that an account in cash buys at once: the base within the mandate's limits."""
+    return _at_volatility(base_weights(bar, held, config, leverage), bar, config, bars_per_year)
+
+
+def base_weights(bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float) -> Tensor:
+    """Base weights [.., N] scaled to what can be invested, within max_weight."""
+    return capped(bar.base * _investable(bar, held, leverage), config.max_weight)
+
+
+def tilted(scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float) -> Tensor:
+    """Tilted base weights [.., N] within max_weight; a base weight of 0 stays 0.
+
+    Relative to the base, two weights differ by a factor of at most exp(2 tilt) before the limit.
+    """
+    mass = bar.base * torch.exp(config.tilt * torch.tanh(scores))
+    total = mass.sum(-1, keepdim=True)
+    share = bar.base.sum(-1, keepdim=True) * _investable(bar, held, leverage)
+    weights = mass * (share / total.clamp(min=torch.finfo(mass.dtype).tiny))
+    return capped(weights, config.max_weight)
+
+
+def capped(weights: Tensor, limit: float) -> Tensor:
+    """min(limit, c w) for weights [.., N], with c >= 1 such that the sum is kept as far as possible.
+
+    c is found by sorting. Its gradient is that of the active set: capped weights are constant, the others share the
+    rest in proportion.
+    """
+    if limit >= 1.0:
+        return weights
+    total = weights.sum(-1, keepdim=True)
+    ordered = weights.detach().sort(-1, descending=True).values
+    below = ordered.flip(-1).cumsum(-1).flip(-1)  # sums of the k-th largest and all smaller weights
+    k = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    scale = (total.detach() - limit * k).clamp(min=0) / below.clamp(min=torch.finfo(weights.dtype).tiny)
+    fits = (ordered * scale <= limit) & (below > 0)  # True from the number of capped weights on
+    count = torch.where(fits.any(-1, keepdim=True), fits.int().argmax(-1, keepdim=True), weights.shape[-1])
+    rank = weights.detach().argsort(stable=True, dim=-1, descending=True).argsort(-1)
+    at_limit = (rank < count) & (weights > 0)
+    free = torch.where(at_limit, 0.0, weights)
+    room = (total - limit * at_limit.to(weights.dtype).sum(-1, keepdim=True)).clamp(min=0)
+    c = room / free.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    return torch.where(at_limit, limit, torch.where(count > 0, free * c, free))
+
+
+def _investable(bar: MandateBar, held: Tensor, leverage: float) -> Tensor:
+    """[.., 1]: the leverage limit less the weight of holdings that cannot be traded."""
+    blocked = torch.where(bar.tradable, 0.0, held).sum(-1, keepdim=True)
+    return (leverage - blocked).clamp(min=0)
+
+
+def _at_volatility(weights: Tensor, bar: MandateBar, config: MandateConfig, bars_per_year: float) -> Tensor:
+    if bar.returns is None or not config.volatility_target:
+        return weights
+    return weights * _risk_factor(weights, bar.returns, config.volatility_target, bars_per_year)
+
+
+def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: float) -> Tensor:
+    """min(1, limit / estimate) [.., 1], the estimate being the annualised volatility of weights [.., N] on returns.
+
+    returns: [.., L, N]; the variance is that of the sample (divisor L). 1 where the estimate is below the limit, so
+    that the square root is never differentiated at 0.
+    """
+    path = (returns @ weights.unsqueeze(-1)).squeeze(-1)
+    variance = path.var(-1, correction=0, keepdim=True) * bars_per_year
+    binding = variance > limit**2
+    return torch.where(binding, limit / torch.where(binding, variance, 1.0).sqrt(), 1.0)
+
+
+# ---------------------------------------------------------------------- virtual holdings
+
+
+def follow(
+    wanted: Tensor,
+    entry: Tensor,
+    bar: MandateBar,
+    held: Tensor,
+    virtual: Tensor,
+    budget: Tensor | None,
+    config: MandateConfig,
+) -> Decision:
+    """Move the virtual holdings [.., N] towards the wanted weights [.., N].
+
+    entry: [.., N], what an account in cash holds at once. held: [.., N] weights of the actual holdings. budget: [..] of
+    turnover (half the sum of absolute changes), or None without a limit.
+    Holdings that cannot be traded keep their weight. Money freed by a delisting is spread over the others in
+    proportion.
+    """
+    zero = torch.zeros_like(virtual)
+    fresh = ~(held != 0).any(-1, keepdim=True)
+    blocked = torch.where(bar.tradable, zero, held)
+    before = torch.where(bar.tradable, virtual, zero)
+    mass, left = virtual.sum(-1, keepdim=True), before.sum(-1, keepdim=True)
+    available = (mass - blocked.sum(-1, keepdim=True)).clamp(min=0)
+    freed = ((virtual != 0) & ~bar.tradable & (held == 0)).any(-1, keepdim=True)
+    has_left = left > 0
+    spread = before * (available / torch.where(has_left, left, 1.0))
+    before = torch.where(fresh | ~has_left, torch.where(bar.tradable, entry, zero), spread)
+    change = torch.where(bar.tradable & bar.decides, config.trade_speed * (wanted - before), zero)
+    if budget is not None:
+        budget = torch.where(fresh[..., 0], initial_budget(config), budget)
+        spent = change.abs().sum(-1) / 2
+        factor = (budget / spent.clamp(min=torch.finfo(spent.dtype).tiny)).clamp(max=1)
+        change = change * factor.unsqueeze(-1)
+        budget = (budget - spent * factor).clamp(min=0)
+    return Decision(before + change + blocked, bar.decides | freed | fresh, budget)
+
+
+def drift(weights: Tensor, growth: Tensor) -> Tensor:
+    """Weights [.., N] after prices grew by `growth` [.., N] (new close / old close); cash stands still."""
+    values = weights * growth
+    return values / (1 + (values - weights).sum(-1, keepdim=True)).clamp(min=1e-9)
+
+
+def initial_budget(config: MandateConfig) -> float:
+    """Turnover budget of a new account: one month's allowance, which is also the largest."""
+    return config.max_turnover / BUDGET_MONTHS
+
+
+def replenished(budget: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> Tensor:
+    """Turnover budget [..] after some bars."""
+    return (budget + bars * config.max_turnover / bars_per_year).clamp(max=initial_budget(config))
+
+
+# ---------------------------------------------------------------------- tables of a market
+
+
+class MandateTable:
+    """A mandate's view of a market: base weights, decision bars and trailing returns of every bar, in one dtype.
+
+    bars_per_year: of the market's bars, for annualised limits.
+    """
+
+    def __init__(self, market: MarketTensor, config: MandateConfig, bars_per_year: float, dtype: torch.dtype) -> None:
+        """Raises ConfigError if the base needs weights that the market lacks."""
+        self.config, self.bars_per_year = config, bars_per_year
+        base = market.base
+        if base is None:
+            if config.base != "equal_weight":
+                raise ConfigError(
+                    f"mandate.base = {config.base!r} needs a market with its weights; build it with "
+                    "finrl_pod_strategies.base_portfolios.with_base"
+                )
+            base = equal_base(market.tradable)
+        self.base, self.tradable = base.to(dtype), market.tradable
+        self.decides = torch.from_numpy(decision_bars(market.times, config.decide_every)).to(base.device)
+        self._returns = trailing_returns(market, dtype) if needs_returns(config) else None
+
+    def at(self, t: int | Tensor) -> MandateBar:
+        """The bar t, or bars t [P, G] with a dimension for the accounts that share one."""
+        returns = None if self._returns is None else self._returns[t]
+        if isinstance(t, int):
+            return MandateBar(self.base[t], self.tradable[t], self.decides[t].view(1), returns)
+        return MandateBar(
+            self.base[t].unsqueeze(-2),
+            self.tradable[t].unsqueeze(-2),
+            self.decides[t][..., None, None],
+            None if returns is None else returns.unsqueeze(-3),
+        )
+
+
+def needs_returns(config: MandateConfig) -> bool:
+    """Whether a mandate estimates risk from trailing returns."""
+    return config.max_tracking_error > 0 or config.volatility_target > 0
+
+
+def equal_base(tradable: Tensor) -> Tensor:
+    """Equal weights [.., N] float64 of the tradable assets [.., N]; zero where none is."""
+    return tradable.double() / tradable.sum(-1, keepdim=True).clamp(min=1)
+
+
+def trailing_returns(market: MarketTensor, dtype: torch.dtype) -> Tensor:
+    """Simple returns [T, L, N] of the `RISK_BARS` bars up to each bar, as a view; 0 before the first bar."""
+    returns = bar_returns(market.close.double(), market.tradable).to(dtype)
+    padded = torch.cat([returns.new_zeros(RISK_BARS - 1, returns.shape[1]), returns])
+    return padded.unfold(0, RISK_BARS, 1).transpose(1, 2)
+
+
+def bar_returns(close: Tensor, tradable: Tensor) -> Tensor:
+    """Simple returns [T, N] of closes [T, N]; 0 where an asset is not tradable at both bars, and at the first bar."""
+    both = tradable[1:] & tradable[:-1]
+    returns = torch.zeros_like(close)
+    returns[1:] = torch.where(both, close[1:] / torch.where(both, close[:-1], 1.0) - 1, 0.0)
+    return returns
+
+
+def decision_bars(times: Times, every: int | str) -> Bools:
+    """[T] bool: bars at which a mandate decides.
+
+    every: a number of bars (of business days where bars are daily or longer), or the first bar of each "week" or
+    "month". Derived from the dates alone, so that any part of a series gives the same bars, except that its first bar
+    decides.
+    """
+    if every == 1:
+        return np.ones(len(times), dtype=bool)
+    number = _period_numbers(times, every)
+    result: Bools = np.ones(len(times), dtype=bool)
+    result[1:] = number[1:] != number[:-1]
+    return result
+
+
+def _period_numbers(times: Times, every: int | str) -> np.ndarray:
+    days = times.astype("datetime64[D]")
+    if every == "month":
+        return days.astype("datetime64[M]").astype(np.int64)
+    if every == "week":
+        return (days.astype(np.int64) + 3) // 7  # 1970-01-01 was a Thursday: weeks start on Monday
+    step = np.diff(times.astype("datetime64[s]").astype(np.int64))
+    usual = int(np.median(step)) if len(step) else 86_400
+    if usual >= 86_400:
+        return np.busday_count(np.datetime64("1970-01-01"), days) // int(every)
+    return times.astype("datetime64[s]").astype(np.int64) // usual // int(every)
+
+
+class MandateAccounts:
+    """Virtual holdings of B accounts that are simulated bar after bar on one market."""
+
+    def __init__(self, table: MandateTable, leverage: float) -> None:
+        self._table, self._leverage = table, leverage
+        self._state: VirtualHoldings | None = None
+
+    def decide(self, t: int, scores: Tensor, held: Tensor, close: Tensor) -> Tensor | None:
+        """Target weights [B, N] at bar t of scores [B, N], None if no account trades.
+
+        held: [B, N] weights; close: [N]. Must be called for each bar in turn.
+        """
+        table, config = self._table, self._table.config
+        state = self._state or VirtualHoldings.initial(held, close, config)
+        state = state.moved(close, 1, config, table.bars_per_year)
+        bar, terms = table.at(t), (config, self._leverage, table.bars_per_year)
+        wanted, entry = wanted_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
+        decision = follow(wanted, entry, bar, held, state.weights, state.budget, config)
+        self._state = VirtualHoldings(decision.weights, close, decision.budget)
+        return torch.where(decision.trades, decision.weights, held) if bool(decision.trades.any()) else None
+
+
+class VirtualHoldings(NamedTuple):
+    """State of a mandate between two decisions: weights [.., N] at closes [N], and the turnover budget [..] or None."""
+
+    weights: Tensor
+    close: Tensor
+    budget: Tensor | None
+
+    @classmethod
+    def initial(cls, held: Tensor, close: Tensor, config: MandateConfig) -> VirtualHoldings:
+        """The state of accounts whose past is unknown: the actual holdings [.., N], and a full budget."""
+        budget = torch.full_like(held[..., 0], initial_budget(config)) if config.max_turnover else None
+        return cls(held, close, budget)
+
+    def moved(self, close: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> VirtualHoldings:
+        """The state at later closes [N], some bars on."""
+        budget = None if self.budget is None else replenished(self.budget, bars, config, bars_per_year)
+        return VirtualHoldings(drift(self.weights, close / self.close), close, budget)

@@ -1,0 +1,147 @@
+"""Base portfolios of mandates: the weights that a tilt starts from, as a table of a market or at the end of a window.
+
+`equal_weight` follows the tradable assets at every bar. Any other strategy is asked at the first bar of each month,
+holding only cash, and its weights stand for that month. Weights of assets that become untradable pass to the
+others in proportion; cash that the strategy keeps stays cash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import ConfigError, FinrlPodError
+from finrl_pod.evaluate.backtest import lookback_of, target_weights_of, window_at
+from finrl_pod.market.mandate import active, equal_base
+from finrl_pod.protocols import Strategy
+from finrl_pod.settings.run import MandateConfig
+from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window
+from finrl_pod_strategies.baselines import make_baseline
+
+BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
+
+
+def with_base(market: MarketTensor, panel: Panel, mandate: MandateConfig | None) -> MarketTensor:
+    """The market with the base weights of a mandate, starting no earlier than they do.
+
+    Returns the market unchanged if the mandate is absent, unconstrained, or has equal weights. Raises ConfigError if
+    the base does not exist or cannot be computed on these prices.
+    """
+    if (bounds := active(mandate)) is None or bounds.base == "equal_weight":
+        return market
+    weights = base_table(bounds.base, panel)
+    first = int(np.isfinite(weights[:, 0]).argmax())
+    table = torch.from_numpy(np.nan_to_num(weights)).to(market.close.device)
+    return replace(market, base=table, first=max(market.first, first))
+
+
+def base_table(name: str, panel: Panel) -> Floats:
+    """Base weights [T, N] of a panel, NaN before they are defined. Raises ConfigError."""
+    if name == "equal_weight":
+        return np.asarray(equal_base(torch.from_numpy(panel.tradable)).numpy(), dtype=np.float64)
+    strategy = base_strategy(name)
+    lookback = lookback_of(strategy)
+    monthly = np.full(panel.close.shape, np.nan)
+    for t in np.flatnonzero(month_starts(panel.times)):
+        weights = _weights(strategy, window_at(panel, int(t), lookback))
+        if weights is not None:
+            monthly[t] = weights
+    if not np.isfinite(monthly).any():
+        raise ConfigError(
+            f"mandate.base = {name!r} is never defined on the {len(panel.times)} bars of "
+            f"{panel.name or 'these prices'}; it needs {lookback or 'more'} bars before a month begins"
+        )
+    return _daily(monthly, panel.tradable)
+
+
+def base_at(name: str, window: Window) -> Floats:
+    """Base weights [N] at the last bar of a window: the last row of `base_table` of the same prices.
+
+    Raises ConfigError if the window is too short.
+    """
+    if name == "equal_weight":
+        return np.asarray(equal_base(torch.from_numpy(window.tradable[-1])).numpy(), dtype=np.float64)
+    strategy = base_strategy(name)
+    starts = np.flatnonzero(month_starts(window.times))
+    lookback = lookback_of(strategy)
+    weights = _weights(strategy, _until(window, int(starts[-1]), lookback)) if len(starts) else None
+    if weights is None:
+        raise ConfigError(
+            f"mandate.base = {name!r} is not defined at {window.times[-1].astype('datetime64[D]')}: it needs "
+            f"{lookback or 'more'} bars before the month begins, the window has {len(window.times)}"
+        )
+    return np.asarray(_daily(weights[None], window.tradable[-1:])[0], dtype=np.float64)
+
+
+def base_lookback(name: str) -> int | None:
+    """Bars of a window that `base_at` needs; None for all."""
+    if name == "equal_weight":
+        return 1
+    bars = lookback_of(base_strategy(name))
+    return None if bars is None else bars + BARS_OF_A_MONTH + 1
+
+
+@lru_cache
+def base_strategy(name: str) -> Strategy:
+    """The strategy of a base. Raises ConfigError for one that does not exist or cannot be a base."""
+    try:
+        strategy = make_baseline(name)
+    except FinrlPodError as error:
+        raise ConfigError(f"mandate.base: {error}") from None
+    if name == "index" or strategy.feature_names:
+        raise ConfigError(
+            f"mandate.base = {name!r} cannot be a base: it does not weight the assets by their prices alone"
+        )
+    return strategy
+
+
+def month_starts(times: Times) -> Bools:
+    """[T] bool: the first bar of each calendar month (UTC). The first bar of all is not known to be one."""
+    months = times.astype("datetime64[M]")
+    starts: Bools = np.zeros(len(times), dtype=bool)
+    starts[1:] = months[1:] != months[:-1]
+    return starts
+
+
+def _weights(strategy: Strategy, window: Window) -> Floats | None:
+    cash = Positions(weights=np.zeros(len(window.symbols)), cash=1.0, equity=1.0)
+    return target_weights_of(strategy, window, cash, str(window.times[-1].astype("datetime64[D]")))
+
+
+def _until(window: Window, t: int, lookback: int | None) -> Window:
+    """The window's bars up to and including t, at most `lookback` of them."""
+    past = slice(0 if lookback is None else max(0, t + 1 - lookback), t + 1)
+
+    def column(values: Floats | None) -> Floats | None:
+        return None if values is None else values[past]
+
+    return replace(
+        window,
+        times=window.times[past],
+        close=window.close[past],
+        tradable=window.tradable[past],
+        open=column(window.open),
+        high=column(window.high),
+        low=column(window.low),
+        volume=column(window.volume),
+        benchmark=column(window.benchmark),
+        features=None,
+    )
+
+
+def _daily(monthly: Floats, tradable: Bools) -> Floats:
+    """Weights [T, N] carried forward from month to month, and passed on from untradable assets to the others."""
+    known = np.isfinite(monthly[:, 0])
+    latest = np.maximum.accumulate(np.where(known, np.arange(len(monthly)), -1))
+    carried = np.where((latest >= 0)[:, None], monthly[np.maximum(latest, 0)], np.nan)
+    total = carried.sum(1, keepdims=True)
+    held = np.where(tradable, carried, 0.0)
+    held[latest < 0] = np.nan
+    share = held.sum(1, keepdims=True)
+    weights: Floats = np.divide(
+        held * total, share, out=np.where(latest[:, None] < 0, np.nan, 0.0 * held), where=share > 0
+    )
+    return weights

@@ -1,0 +1,144 @@
+"""A mandate on one account: bars of windows instead of a market's tables, for backtests and the paper daemon.
+
+`MandateAccount` turns scores into target weights and keeps the virtual holdings. `BasePortfolio` is the strategy of an
+agent that never tilts: what a champion is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.market.mandate import (
+    RISK_BARS,
+    MandateBar,
+    VirtualHoldings,
+    bar_returns,
+    decision_bars,
+    entry_weights,
+    follow,
+    needs_returns,
+    wanted_weights,
+)
+from finrl_pod.settings.run import MandateConfig
+from finrl_pod.types import Floats, Positions, Tensor, Times, Window
+from finrl_pod_strategies.base_portfolios import base_at, base_lookback
+
+MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars between two calls
+Combine = Callable[[Floats], Floats]
+
+
+class MandateAccount:
+    """Target weights of one account under a mandate. lookback: bars of the windows that it needs, None for all."""
+
+    def __init__(self, config: MandateConfig, leverage: float) -> None:
+        self.config, self.leverage = config, leverage
+        risk = RISK_BARS + 1 if needs_returns(config) else 1
+        base = base_lookback(config.base)
+        self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
+        self._held: VirtualHoldings | None = None
+        self._time: np.datetime64 | None = None
+
+    def target_weights(self, scores: Tensor, combine: Combine, window: Window, positions: Positions) -> Floats | None:
+        """Target weights [N] at the window's last bar, or None where the mandate does not trade.
+
+        scores: [M, N] float64 of M members. combine: wanted weights [M, N] of the members -> [N] of the account.
+        """
+        bar, periods = self._bar(window), bars_per_year(window.times)
+        held = torch.from_numpy(positions.weights)
+        close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
+        terms = (self.config, self.leverage, periods)
+        wanted = torch.from_numpy(combine(wanted_weights(scores, bar, held, *terms).numpy()))
+        state = self._virtual(window, held, periods)
+        entry = entry_weights(bar, held, *terms)
+        decision = follow(wanted, entry, bar, held, state.weights, state.budget, self.config)
+        self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
+        return decision.weights.numpy() if bool(decision.trades) else None
+
+    def state(self) -> dict[str, Any] | None:
+        """What the next process needs to continue, as plain JSON values; None before the first decision."""
+        if self._held is None or self._time is None:
+            return None
+        budget = self._held.budget
+        return {
+            "time": str(self._time),
+            "weights": self._held.weights.tolist(),
+            "budget": None if budget is None else float(budget),
+        }
+
+    def restore(self, state: Mapping[str, Any], symbols: int) -> None:
+        """Continue from `state`. Raises InputError if it does not fit the number of symbols."""
+        weights = torch.tensor(state["weights"], dtype=torch.float64)
+        if len(weights) != symbols:
+            raise InputError(
+                f"the saved virtual holdings have {len(weights)} weights, the account has {symbols} symbols"
+            )
+        budget = None if state["budget"] is None else torch.tensor(state["budget"], dtype=torch.float64)
+        self._held = VirtualHoldings(weights, torch.ones_like(weights), budget)
+        self._time = np.datetime64(state["time"])
+
+    def _bar(self, window: Window) -> MandateBar:
+        tradable = torch.from_numpy(window.tradable[-1])
+        returns = None
+        if needs_returns(self.config):
+            known = torch.from_numpy(window.tradable[-RISK_BARS - 1 :])
+            close = torch.from_numpy(window.close[-RISK_BARS - 1 :]).nan_to_num(1.0)
+            returns = bar_returns(close, known)[-RISK_BARS:]
+            missing = RISK_BARS - len(returns)
+            returns = torch.cat([returns.new_zeros(missing, returns.shape[1]), returns])
+        decides = torch.from_numpy(decision_bars(window.times[-MIN_LOOKBACK:], self.config.decide_every)[-1:])
+        return MandateBar(torch.from_numpy(base_at(self.config.base, window)), tradable, decides, returns)
+
+    def _virtual(self, window: Window, held: Tensor, periods: float) -> VirtualHoldings:
+        """Virtual holdings drifted to the window's last bar; the actual ones if the last decision is not in it."""
+        index = None if self._time is None else _index(window.times, self._time)
+        close = torch.from_numpy(window.close[-1])
+        if self._held is None or index is None or len(self._held.weights) != len(held):
+            return VirtualHoldings.initial(held, close, self.config)
+        before = torch.from_numpy(_carried(window, index))
+        now = torch.from_numpy(_carried(window, len(window.times) - 1))
+        state = self._held._replace(close=before)
+        return state.moved(now, len(window.times) - 1 - index, self.config, periods)
+
+
+@dataclass
+class BasePortfolio:
+    """The mandate at tilt 0 with the same trading, as a strategy: what an agent's tilts are measured against."""
+
+    mandate: MandateConfig
+    leverage: float = 1.0
+    name: str = "base"
+    feature_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.account = MandateAccount(self.mandate, self.leverage)
+        self.lookback = self.account.lookback
+
+    def recreate(self) -> BasePortfolio:
+        """A copy without virtual holdings."""
+        return BasePortfolio(self.mandate, self.leverage, self.name)
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        """Target weights [N] of scores of 0, or None where the mandate does not trade."""
+        scores = torch.zeros(1, len(window.symbols), dtype=torch.float64)
+        return self.account.target_weights(scores, lambda weights: weights[0], window, positions)
+
+
+def _index(times: Times, time: np.datetime64) -> int | None:
+    """Index of a bar before the last one, None if it is not there."""
+    found = np.flatnonzero(times[:-1] == time)
+    return int(found[0]) if len(found) else None
+
+
+def _carried(window: Window, t: int) -> Floats:
+    """Closes [N] at bar t carried forward over gaps within the window; 1.0 before the first."""
+    known = np.isfinite(window.close[: t + 1])
+    latest = np.where(known.any(0), t - known[::-1].argmax(0), 0)
+    close: Floats = np.where(known.any(0), window.close[latest, np.arange(known.shape[1])], 1.0)
+    return close
