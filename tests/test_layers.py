@@ -32,6 +32,7 @@ RANK = {
     "settings": 1,
     "files": 1,
     "memory": 1,
+    "user_files": 1,
     "protocols": 2,
     "native": 3,
     "data": 3,

@@ -1,17 +1,13 @@
 """Strategies from users' own files, named as `file.py:Class`.
 
-The file is imported and runs with the rights of the user who started the program: it is trusted code, without a
-sandbox. A backtest does guarantee that the strategy only gets copies of past data.
+The file is trusted code, see `finrl_pod.user_files`. A backtest guarantees that it only gets copies of past data.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +15,7 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
-
-
-def is_file_reference(text: str) -> bool:
-    """Whether `text` has the form file.py:Class."""
-    path, _, name = text.rpartition(":")
-    return path.endswith(".py") and bool(name)
+from finrl_pod.user_files import error_text, import_user_file, stdout_to_stderr
 
 
 class UserStrategy:
@@ -43,7 +34,7 @@ class UserStrategy:
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of the user's object, or None."""
-        with _stdout_to_stderr():
+        with stdout_to_stderr():
             weights: Floats | None = self.inner.target_weights(window, positions)
         return weights
 
@@ -59,7 +50,7 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
     seed that it does not take, and a class without a method `target_weights`.
     """
     file, _, name = text.rpartition(":")
-    found = getattr(_import_file(Path(file), text), name, None)
+    found = getattr(import_user_file(Path(file), f"the strategy {text}"), name, None)
     if not inspect.isclass(found):
         raise InputError(f"{file} has no class {name}; give one that it defines, as {Path(file).name}:MyStrategy")
     if not callable(getattr(found, "target_weights", None)):
@@ -70,38 +61,13 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
     factory: Any = found
     try:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
-        with _stdout_to_stderr():
+        with stdout_to_stderr():
             return UserStrategy(factory, name, strategy_hash(text, seed))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} of {file} could not be created: {_error_text(error)}") from error
+        raise InputError(f"{name} of {file} could not be created: {error_text(error)}") from error
 
 
 def strategy_hash(text: str, seed: int | None = None) -> str:
     """Identity of a user's strategy: SHA-256 of its file's contents, its class name and its seed."""
     file, _, name = text.rpartition(":")
     return hashlib.sha256(Path(file).read_bytes() + repr((name, seed)).encode()).hexdigest()
-
-
-def _import_file(path: Path, text: str) -> Any:
-    if not path.is_file():
-        raise InputError(f"there is no file {path} for the strategy {text}; write it as path/to/file.py:Class")
-    spec = importlib.util.spec_from_file_location(f"finrl_pod_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} cannot be imported as Python; write it as path/to/file.py:Class")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
-    try:
-        with _stdout_to_stderr():
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{path} could not be imported: {_error_text(error)}") from error
-    return module
-
-
-def _stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
-    """Redirect what a user's code prints: standard output may have to be a single JSON object."""
-    return contextlib.redirect_stdout(sys.stderr)
-
-
-def _error_text(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

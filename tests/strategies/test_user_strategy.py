@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_strategies.rule_based import RandomWeights
-from finrl_pod_strategies.user_strategy import is_file_reference, load_user_strategy
+from finrl_pod_strategies.user_strategy import load_user_strategy
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.user_files import is_file_reference
 from tests.evaluate.conftest import build
 
 GOOD = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.baselines import index_panel
-from finrl_pod_strategies.user_strategy import is_file_reference, strategy_hash
+from finrl_pod_strategies.user_strategy import strategy_hash
 
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.tensor import build_market
@@ -20,6 +20,7 @@ from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
+from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.services.audit import (
     REFERENCE,
     Audit,

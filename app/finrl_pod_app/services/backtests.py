@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
-from finrl_pod_strategies.user_strategy import is_file_reference, load_user_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
@@ -23,6 +23,7 @@ from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
+from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
