@@ -1,4 +1,4 @@
-"""What holds for every test: seeds, and no network but the loopback."""
+"""Settings of all tests: fixed seeds, an isolated trial registry, and no network beyond loopback."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hypothesis import settings
 
 SEED = 0
 
-# The same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("same", derandomize=True, deadline=None)
+# Deterministic examples by default; HYPOTHESIS_PROFILE=explore generates new ones.
+settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 
 class NetworkForbidden(RuntimeError):
-    """A test reached for the network."""
+    """Raised when a test accesses the network."""
 
 
 def _refuse(host: object) -> None:
@@ -34,16 +34,16 @@ def _refuse(host: object) -> None:
         loopback = ipaddress.ip_address(text.split("%")[0]).is_loopback
     except ValueError:
         loopback = False
-    # 0.0.0.0 is what a test server binds to; nothing outside is reached by it.
+    # Test servers bind to 0.0.0.0, which does not reach other hosts.
     if not loopback and text not in ("0.0.0.0", "::"):
-        raise NetworkForbidden(f"tests reach no network but the loopback, this one wanted {text}")
+        raise NetworkForbidden(f"tests may only connect to loopback addresses, got {text}")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_network() -> Iterator[None]:
-    """Refuses look-ups and connections beyond the loopback, in this process."""
+    """Refuse name resolution and connections beyond loopback in this process."""
     patch = pytest.MonkeyPatch()
-    connect, connect_ex, look_up = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
 
     def guarded_connect(self: socket.socket, address: Any) -> None:
         if self.family in (socket.AF_INET, socket.AF_INET6):
@@ -55,20 +55,20 @@ def _no_network() -> Iterator[None]:
             _refuse(address[0])
         return connect_ex(self, address)
 
-    def guarded_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+    def guarded_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         _refuse(host)
-        return look_up(host, *args, **kwargs)
+        return getaddrinfo(host, *args, **kwargs)
 
     patch.setattr(socket.socket, "connect", guarded_connect)
     patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
-    patch.setattr(socket, "getaddrinfo", guarded_look_up)
+    patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
     yield
     patch.undo()
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_register(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trials that tests make are no trials of the user: they are counted in a folder of their own."""
+def _isolated_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Record the trials of tests in a temporary folder, not in the user's registry."""
     patch = pytest.MonkeyPatch()
     patch.setenv("FINRL_POD_HOME", str(tmp_path_factory.mktemp("home")))
     yield
@@ -77,7 +77,7 @@ def _own_register(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seeds() -> None:
-    """The project draws from streams of its own; this is for libraries that use the global ones."""
+    """Seed the global generators, which only other libraries use."""
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)

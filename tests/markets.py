@@ -1,4 +1,4 @@
-"""Small random markets for tests, built without the data rooms."""
+"""Small random markets for tests, built without finrl_pod.data."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ def random_market(
 ) -> MarketTensor:
     """Geometric random walks around 100.
 
-    opens: fill at an open of its own, else at the next close. gaps: share of bars missing. starts, ends: asset -> its
-    first or last bar. leak: the first feature is the return that a decision at the bar will earn, over its volatility.
-    volumes: of the bars that decisions fill in, from thin to plenty.
+    opens: fill at separate opening prices, else at the next close. gaps: share of missing bars. starts, ends: first or
+    last bar by asset. leak: the first feature is the future return of the decision divided by the volatility.
+    volumes: include random volumes of the fill bars.
     """
     rng = np.random.default_rng(seed)
     close = 100 * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(0, volatility, (bars, assets)), 0))
-    opened = close * np.exp(rng.normal(0, volatility / 2, close.shape))
+    open_price = close * np.exp(rng.normal(0, volatility / 2, close.shape))
     tradable = rng.random((bars, assets)) >= gaps
     row = np.arange(bars)
-    born = {asset: (starts or {}).get(asset, 0) for asset in range(assets)}
-    last = {asset: (ends or {}).get(asset, bars - 1) for asset in range(assets)}
+    start_bar = {asset: (starts or {}).get(asset, 0) for asset in range(assets)}
+    end_bar = {asset: (ends or {}).get(asset, bars - 1) for asset in range(assets)}
     for asset in range(assets):
-        tradable[born[asset], asset] = tradable[last[asset], asset] = True
-        tradable[(row < born[asset]) | (row > last[asset]), asset] = False
-    for t in range(bars):  # valuation: the last known close, 1.0 before the start
+        tradable[start_bar[asset], asset] = tradable[end_bar[asset], asset] = True
+        tradable[(row < start_bar[asset]) | (row > end_bar[asset]), asset] = False
+    for t in range(bars):  # valuation at the last known close, 1.0 before the start
         close[t] = np.where(tradable[t], close[t], close[t - 1] if t else 1.0)
-        close[t] = np.where(t < np.array(list(born.values())), 1.0, close[t])
-    ahead = np.vstack([tradable[1:], np.zeros((1, assets), bool)])
+        close[t] = np.where(t < np.array(list(start_bar.values())), 1.0, close[t])
+    tradable_next = np.vstack([tradable[1:], np.zeros((1, assets), bool)])
     if fill == "same_close":
         fillable, price = tradable, close.copy()
     else:
-        fillable = tradable & ahead
-        price = np.vstack([(opened if opens else close)[1:], close[-1:]])
+        fillable = tradable & tradable_next
+        price = np.vstack([(open_price if opens else close)[1:], close[-1:]])
         price = np.where(fillable, price, close)
     table = rng.normal(size=(bars, assets, features))
     if leak:
         table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
-    ended = (row[:, None] >= np.array(list(last.values()))) & ~tradable[-1]
+    ended = (row[:, None] >= np.array(list(end_bar.values()))) & ~tradable[-1]
     traded = np.where(fillable, np.exp(rng.uniform(5, 12, close.shape)), np.where(ended, np.inf, 0.0))
     names = tuple(f"feature_{i}" for i in range(features))
     table = table.astype(np.float32)
@@ -80,8 +80,10 @@ def random_market(
 
 
 def turbulent_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> MarketTensor:
-    """A market with turbulence in [0, 1]: NaN in the first bars, a third of it exactly 0.5; with gaps, also a late and
-    an early ticker."""
+    """A market with turbulence in [0, 1]: NaN in the first bars, exactly 0.5 in every third bar.
+
+    gaps: some bars are missing, one asset starts late and one ends early.
+    """
     turbulence = np.random.default_rng(seed).random(bars)
     turbulence[:3], turbulence[1::3] = np.nan, 0.5
     return random_market(

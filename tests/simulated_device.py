@@ -110,12 +110,12 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _refuse_mixed(func: Any, args: Sequence[Any], on_cpu: Sequence[torch.Tensor]) -> None:
     """Raise for CPU tensors in an operation on the device, except scalars (unless stacked) and indices, as on a GPU."""
-    foreign = [x for x in on_cpu if x.dim() > 0 or func in JOINS]
+    on_host = [x for x in on_cpu if x.dim() > 0 or func in JOINS]
     if func in INDEXES and isinstance(args[0], DeviceTensor):
         indices = {id(x) for x in tree_leaves(args[1])}
-        foreign = [x for x in foreign if id(x) not in indices]
-    if foreign:
-        raise RuntimeError(f"{func} got tensors of two devices; on the CPU: shapes {[tuple(x.shape) for x in foreign]}")
+        on_host = [x for x in on_host if id(x) not in indices]
+    if on_host:
+        raise RuntimeError(f"{func} got tensors of two devices; on the CPU: shapes {[tuple(x.shape) for x in on_host]}")
 
 
 def _check_generator(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

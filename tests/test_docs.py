@@ -1,4 +1,4 @@
-"""What the documents tell people to type is understood, and their examples run as they stand."""
+"""Commands and Python examples in the documentation are valid."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from finrl_pod_app.services.backtests import run_backtest
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAM = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?finrl-pod ")
-SHORT = (("500_000", "2_000"), ("threads=2", "threads=1"))  # of the README's example, which trains for a minute
+SHORT = (("500_000", "2_000"), ("threads=2", "threads=1"))  # shortens the README's example, which trains for a minute
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
-    """The fenced blocks of a page in that language; "" for those that name none."""
+    """Return the fenced code blocks of a page in one language; "" selects blocks without a language."""
     yield from re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -35,19 +35,19 @@ COMMANDS = sorted({(page.name, line) for page in PAGES for line in command_lines
 
 
 def parse(command: Any, arguments: list[str], parent: Any = None) -> str:
-    """The name of the command that the arguments ask for, parsed as when it is run; nothing is run.
+    """Parse the arguments without running the command; return the name of the selected command.
 
-    Raises typer's error for what is not understood.
+    Raises typer.TyperException for invalid arguments.
     """
     context = command.make_context(command.name, arguments, parent=parent)
     rest = [*context._protected_args, *context.args]
     if not hasattr(command, "resolve_command") or not rest:
         return str(command.name)
-    _, inner, left = command.resolve_command(context, rest)
-    return parse(inner, left, context)
+    _, subcommand, remaining = command.resolve_command(context, rest)
+    return parse(subcommand, remaining, context)
 
 
-def test_there_are_commands() -> None:
+def test_commands_are_found_and_invalid_ones_refused() -> None:
     assert len(COMMANDS) > 40
     with pytest.raises(typer.TyperException):
         parse(typer.main.get_command(app), ["backtest", "--no-such-option"])
@@ -56,21 +56,21 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_every_command_is_understood(page: str, line: str) -> None:
+def test_documented_commands_are_valid(page: str, line: str) -> None:
     arguments = shlex.split(line, comments=True)
     assert parse(typer.main.get_command(app), arguments) in arguments
 
 
-def test_the_strategy_of_the_documents_trades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_strategy_trades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
     (text,) = (block for block in blocks(ROOT / "docs" / "backtests.md", "python") if "class Mine" in block)
-    (tmp_path / "ideas.py").write_text(text)
-    document = run_backtest(f"{tmp_path / 'ideas.py'}:Mine", data="sample", start="1990-01-02", end="1995-12-29")
+    (tmp_path / "strategies.py").write_text(text)
+    document = run_backtest(f"{tmp_path / 'strategies.py'}:Mine", data="sample", start="1990-01-02", end="1995-12-29")
     assert document["test"]["strategies"]["Mine"]["turnover"] > 0.5
 
 
-def test_the_readme_s_python_runs(
+def test_readme_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Who may import whom, and what the core may need: read from the source of every module."""
+"""Import layers, import cycles and dependencies of the core, checked on the source of every module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "finrl_pod_strategies": {"finrl_pod"},
     "finrl_pod_app": {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies"},
 }
-# Rooms of finrl_pod: each may import itself and those of a lower rank.
+# Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
     "types": 0,
@@ -44,7 +44,7 @@ RANK = {
     "tournament": 5,
     "paper": 5,
 }
-# These run with torch, numpy and pandas alone.
+# Modules that need only torch, numpy and pandas.
 CORE = (
     *(
         "finrl_pod.types",
@@ -58,18 +58,18 @@ CORE = (
     *("finrl_pod_envs", "finrl_pod_app.bench"),
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}
-# Views for other libraries: nothing of the core imports them.
+# Adapters for other libraries: not imported by the core.
 ADAPTERS = {"finrl_pod_envs.gym"}
 
 
 def modules() -> dict[str, Path]:
     """Every module of the project by its dotted name."""
-    found = {}
+    result = {}
     for package, folder in SOURCES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = [package, *path.relative_to(folder).with_suffix("").parts]
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            result[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return result
 
 
 MODULES = modules()
@@ -95,18 +95,18 @@ def targets(node: ast.AST, importer: str) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        assert node.level == 0, f"{importer} has a relative import: write the whole name"
+        assert node.level == 0, f"{importer} has a relative import: use the absolute name"
         for alias in node.names:
-            whole = f"{node.module}.{alias.name}"
-            yield whole if whole in MODULES else str(node.module)
+            full_name = f"{node.module}.{alias.name}"
+            yield full_name if full_name in MODULES else str(node.module)
 
 
-def room(name: str) -> str:
+def subpackage(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def test_only_the_public_names_of_the_core_reach_upwards() -> None:
-    """finrl_pod/__init__.py names modules of the packages above as strings, to import them lazily. Nothing else may."""
+def test_core_does_not_name_modules_of_higher_packages() -> None:
+    """Only finrl_pod/__init__.py may name modules of the higher packages as strings, to import them lazily."""
     above = tuple(f"{package}." for package in SOURCES if package != "finrl_pod")
     for name, path in MODULES.items():
         if name.startswith("finrl_pod."):
@@ -147,7 +147,7 @@ def test_no_import_cycles() -> None:
     assert cycles == []
 
 
-def test_every_package_is_there() -> None:
+def test_every_package_has_modules() -> None:
     assert {name.split(".")[0] for name in MODULES} == set(SOURCES)
 
 
@@ -159,10 +159,10 @@ def test_packages_import_downwards(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("finrl_pod.")])
-def test_rooms_import_downwards(name: str) -> None:
-    own = room(name)
-    assert own in RANK, f"finrl_pod.{own} is a new room: give it a rank"
-    reached = {room(target) for target in imports(name) if target.split(".")[0] == "finrl_pod"} - {"", own}
+def test_subpackages_import_downwards(name: str) -> None:
+    own = subpackage(name)
+    assert own in RANK, f"finrl_pod.{own} is a new subpackage: add it to RANK"
+    reached = {subpackage(target) for target in imports(name) if target.split(".")[0] == "finrl_pod"} - {"", own}
     assert not {other for other in reached if RANK[other] >= RANK[own]}
 
 
@@ -172,27 +172,27 @@ def in_core(name: str) -> bool:
 
 def test_core_needs_only_torch_numpy_and_pandas() -> None:
     """Module level imports, followed through the project's own modules and the packages that hold them."""
-    waiting = [name for name in MODULES if in_core(name)]
+    queue = [name for name in MODULES if in_core(name)]
     seen: set[str] = set()
-    foreign = set()
-    while waiting:
-        name = waiting.pop()
+    unexpected = set()
+    while queue:
+        name = queue.pop()
         if name in seen:
             continue
         seen.add(name)
         parts = name.split(".")
-        waiting += [".".join(parts[:i]) for i in range(1, len(parts))]
+        queue += [".".join(parts[:i]) for i in range(1, len(parts))]
         for target in imports(name, module_level=True):
             top = target.split(".")[0]
             if top in SOURCES:
-                waiting.append(target)
+                queue.append(target)
             elif top not in CORE_NEEDS and top not in sys.stdlib_module_names:
-                foreign.add(f"{name} imports {target}")
+                unexpected.add(f"{name} imports {target}")
     assert len(seen) > len(CORE) // 2
-    assert not foreign
+    assert not unexpected
 
 
-def test_the_commands_start_without_heavy_modules() -> None:
+def test_commands_start_without_heavy_modules() -> None:
     heavy = ["torch", "numpy", "pandas", "plotly", "rich", "pydantic", "skfolio"]
     code = f"import sys, finrl_pod_app.cli.main; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

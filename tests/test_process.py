@@ -1,4 +1,4 @@
-"""A child ends with its parent, also with one that was gone before the child could ask for it."""
+"""Child processes exit with their parent, even if it exited before the child registered."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ CHILD = """
 import json, sys, time
 from finrl_pod.process import die_with_parent
 die_with_parent(json.loads(sys.argv[1]))
-print("stays")
+print("alive")
 """
 
 
 def child(pid: int) -> subprocess.CompletedProcess[str]:
-    order = f'{{"pid": {pid}, "main_thread": true}}'
-    return subprocess.run([sys.executable, "-c", CHILD, order], capture_output=True, text=True, check=False)
+    arguments = f'{{"pid": {pid}, "main_thread": true}}'
+    return subprocess.run([sys.executable, "-c", CHILD, arguments], capture_output=True, text=True, check=False)
 
 
-def test_a_child_of_a_dead_parent_exits_at_once() -> None:
-    assert child(os.getpid()).stdout == "stays\n"
-    orphan = child(os.getppid())  # it has been given to another one
+def test_child_of_an_exited_parent_exits() -> None:
+    assert child(os.getpid()).stdout == "alive\n"
+    orphan = child(os.getppid())  # the pid is not that of its parent
     assert (orphan.returncode, orphan.stdout) == (1, "")

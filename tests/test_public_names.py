@@ -19,7 +19,7 @@ PUBLIC = {
 }
 
 
-def test_the_public_names_are_locked() -> None:
+def test_public_names_are_locked() -> None:
     assert set(finrl_pod.__all__) == PUBLIC
     assert set(dir(finrl_pod)) >= PUBLIC
 
@@ -32,12 +32,12 @@ def test_every_public_name_resolves(name: str) -> None:
         assert value.__doc__
 
 
-def test_an_unknown_name_raises_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         finrl_pod.absent  # noqa: B018
 
 
-def test_the_stub_types_the_same_names_from_the_same_modules() -> None:
+def test_stub_types_the_same_names_from_the_same_modules() -> None:
     tree = ast.parse(Path(str(finrl_pod.__file__)).with_suffix(".pyi").read_text(encoding="utf-8"))
     typed = {
         alias.asname: f"{node.module}:{alias.name}"

@@ -1,4 +1,4 @@
-"""Files that people and services expect in the repository: present, well-formed, and in agreement with each other."""
+"""Repository files: present, well-formed and consistent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_files_of_the_platform_follow_their_schema(schema: str) -> None:
+def test_github_files_follow_their_schema(schema: str) -> None:
     files = sorted(ROOT.glob(SCHEMAS[schema]))
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
@@ -30,18 +30,18 @@ def test_files_of_the_platform_follow_their_schema(schema: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_workflow_runs_what_ci_runs() -> None:
+def test_workflow_runs_the_ci_script() -> None:
     assert "run: .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_version_is_defined_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
     assert project["tool"]["hatch"]["version"]["path"] == "finrl_pod/__init__.py"
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
-def test_the_changelog_keeps_its_form() -> None:
+def test_changelog_format() -> None:
     """Keep a Changelog: releases as `## [x]`, entries under the four kinds of changes that the project uses."""
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     releases = [line for line in lines if line.startswith("## ")]
@@ -59,5 +59,5 @@ def test_the_changelog_keeps_its_form() -> None:
         *(".editorconfig", ".pre-commit-config.yaml", ".clang-format"),
     ],
 )
-def test_files_that_people_expect_are_present(name: str) -> None:
+def test_standard_files_are_present(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8").strip()

@@ -26,7 +26,7 @@ from finrl_pod.settings.toml import build_record, read_toml
 
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
-MAX_CAPITAL = 1e12  # beyond it a float does not hold cents exactly
+MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
 RENAMED = {"outside": "monitoring"}  # former sections
 
 
@@ -108,7 +108,9 @@ class TimingSettings:
         30.0, "an order of unknown outcome counts as not accepted after it", above_and_at_most(0, DAY)
     )
     stale_stream: float = setting(
-        90.0, "silence of the stream after a poll found news; then an alert and a reconnect", above_and_at_most(0, DAY)
+        90.0,
+        "silence of the stream after polling found a change; then an alert and a reconnect",
+        above_and_at_most(0, DAY),
     )
     shutdown: float = setting(30.0, "for cancels at shutdown", above_and_at_most(0, DAY))
     drift: float = setting(60.0, "difference to the broker's clock that raises an alert", above_and_at_most(0, DAY))
@@ -118,20 +120,20 @@ class TimingSettings:
 class MonitoringSettings:
     """Heartbeat, health and alerts. Further alert channels are read from FINRL_POD_ALERT_URLS."""
 
-    heartbeat: str = setting("", "file that is rewritten while the daemon runs; empty: none")
+    heartbeat: str = setting("", "heartbeat file, rewritten while the daemon runs; empty: none")
     port: int = setting(0, "loopback port of health and metrics; 0: none", between(0, 65_535))
     webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 
 @dataclass(frozen=True)
 class PaperConfig:
-    """Everything a daemon depends on."""
+    """Complete configuration of a paper-trading daemon."""
 
     name: str = setting(
         "paper",
         "name of the account's run; part of every order's id",
         Constraint(
-            f"1 to {MAX_NAME_LENGTH} characters that can be printed",
+            f"1 to {MAX_NAME_LENGTH} printable characters",
             lambda x: 0 < len(x) <= MAX_NAME_LENGTH and x.isprintable(),
         ),
     )
@@ -142,7 +144,7 @@ class PaperConfig:
     run: str = setting("", "folder of a promoted run, or of runs: the newest promoted one")
     symbols: tuple[str, ...] = setting((), "symbols to trade")
     capital: float = setting(
-        100_000.0, "currency to trade with; the rest of the account is left alone", above_and_at_most(0, MAX_CAPITAL)
+        100_000.0, "currency to trade with; the rest of the account is not used", above_and_at_most(0, MAX_CAPITAL)
     )
     broker: BrokerSettings = section(BrokerSettings, "Connection to the broker.")
     schedule: ScheduleSettings = section(ScheduleSettings, "When decisions are taken and orders fill.")
@@ -200,47 +202,46 @@ def check(config: PaperConfig, where: str) -> None:
     for item in dataclasses.fields(config):
         if dataclasses.is_dataclass(record := getattr(config, item.name)):
             check_settings(f"{where}: {item.name}.", record)
-    _check_subject(config, where)
-    _check_limits(config, where)
-    _check_auction(config, where)
+    _validate_strategy_and_symbols(config, where)
+    _validate_limits(config, where)
+    _validate_auction(config, where)
 
 
-def _check_subject(config: PaperConfig, where: str) -> None:
+def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
     if bool(config.strategy) == bool(config.run):
-        raise ConfigError(f"{where}: name either a strategy or the folder of a promoted run, one of the two")
+        raise ConfigError(f"{where}: set either strategy or run (the folder of a promoted run), not both")
     if not config.symbols or len(set(config.symbols)) != len(config.symbols):
-        raise ConfigError(f"{where}: symbols must name each symbol to trade once, got {list(config.symbols)}")
+        raise ConfigError(f"{where}: symbols must list each symbol to trade once, got {list(config.symbols)}")
 
 
-def _check_limits(config: PaperConfig, where: str) -> None:
+def _validate_limits(config: PaperConfig, where: str) -> None:
     risk = config.risk
     if risk.max_position > risk.max_gross:
         raise ConfigError(
-            f"{where}: risk.max_position {risk.max_position:g} is above risk.max_gross {risk.max_gross:g}, which no "
-            "position could reach: lower the first"
+            f"{where}: risk.max_position must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_position:g}"
         )
     if risk.max_net > risk.max_gross:
         raise ConfigError(
-            f"{where}: risk.max_net {risk.max_net:g} is above risk.max_gross {risk.max_gross:g}: lower the first"
+            f"{where}: risk.max_net must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_net:g}"
         )
 
 
-def _check_auction(config: PaperConfig, where: str) -> None:
+def _validate_auction(config: PaperConfig, where: str) -> None:
     orders, schedule = config.orders, config.schedule
     if schedule.mode != "close":
         return
     if orders.fractional:
         raise ConfigError(
-            f"{where}: fractional orders cannot join the closing auction (they are DAY orders): set "
+            f"{where}: fractional orders are DAY orders and cannot join the closing auction; set "
             'orders.fractional = false or schedule.mode = "open"'
         )
     if orders.funding == "after_sales":
         raise ConfigError(
-            f"{where}: after the closing auction nothing can be bought with what its sales brought: set "
+            f'{where}: orders.funding = "after_sales" cannot buy after the closing auction; set '
             'orders.funding = "together" or schedule.mode = "open"'
         )
     if schedule.lead_minutes < 11:
         raise ConfigError(
-            f"{where}: orders for the closing auction are refused from 10 minutes before it: set "
-            f"schedule.lead_minutes to 11 or more, got {schedule.lead_minutes:g}"
+            f"{where}: schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in "
+            f"the last 10 minutes; got {schedule.lead_minutes:g}"
         )

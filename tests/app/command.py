@@ -1,4 +1,4 @@
-"""Runs the installed command as a process."""
+"""Run the installed command as a subprocess."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start(store: Path, *arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def call(store: Path, *arguments: str | Path) -> tuple[int, str, str]:
-    """Run a command; returns exit code, standard output and standard error."""
+    """Run a command; return exit code, standard output and standard error."""
     process = start(store, *arguments)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err

@@ -1,4 +1,4 @@
-"""A synthetic panel in a temporary store, and a config that runs the whole pipeline on it within seconds."""
+"""A synthetic panel in a temporary store, and a config that runs the whole pipeline within seconds."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.data.panels import panel
 BARS = 700  # days from 2020-01-01 to 2021-11-30
 
 
-def small_panel(name: str = "made", assets: int = 4, seed: int = 11, benchmark: bool = True) -> Panel:
-    """Closes of random walks that share a market."""
+def small_panel(name: str = "main", assets: int = 4, seed: int = 11, benchmark: bool = True) -> Panel:
+    """Random-walk closes with a common market factor."""
     rng = np.random.default_rng(seed)
-    moves = rng.normal(4e-4, 0.012, (BARS, assets)) + rng.normal(0, 0.006, (BARS, 1))
-    index = Benchmark("made index", 1000 * np.exp(moves.mean(1).cumsum()), price_only=True)
-    made = panel(40 * np.exp(moves.cumsum(0)), name=name, source="made")
-    return dataclasses.replace(made, benchmark=index if benchmark else None)
+    log_returns = rng.normal(4e-4, 0.012, (BARS, assets)) + rng.normal(0, 0.006, (BARS, 1))
+    index = Benchmark("main index", 1000 * np.exp(log_returns.mean(1).cumsum()), price_only=True)
+    prices = panel(40 * np.exp(log_returns.cumsum(0)), name=name, source="main")
+    return dataclasses.replace(prices, benchmark=index if benchmark else None)
 
 
 def fill_store(root: Path) -> Store:
-    """A store with the panels "made" (four tickers, an index) and "other" (three other ones, no index)."""
+    """Create a store with the panels "main" (four tickers and an index) and "other" (three other tickers, no index)."""
     store = Store(root)
     store.save(small_panel())
     other = small_panel("other", 3, seed=12, benchmark=False)
@@ -48,8 +48,7 @@ def fill_store(root: Path) -> Store:
 
 @contextlib.contextmanager
 def isolated_folders(folder: Path) -> Iterator[Path]:
-    """A store that is filled and a register, both in `folder`, for as long as it is open; torch's threads are put back
-    as they were."""
+    """Context manager: a filled store and a trial registry in `folder`; restores torch's thread count on exit."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FINRL_POD_DATA", str(folder / "store"))
@@ -60,7 +59,7 @@ def isolated_folders(folder: Path) -> Iterator[Path]:
 
 
 def small_config(**tournament: Any) -> RunConfig:
-    """Three pods, three generations, two features."""
+    """A config with three pods, three generations and two features."""
     settings = {
         "pods": 3,
         "generations": 3,
@@ -72,7 +71,7 @@ def small_config(**tournament: Any) -> RunConfig:
     return RunConfig(
         seed=5,
         threads=1,
-        data=DataConfig("made"),
+        data=DataConfig("main"),
         splits=SplitConfig(
             train=("2020-01-01", "2021-03-31"),
             validation=("2021-04-01", "2021-06-30"),

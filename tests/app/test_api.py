@@ -1,4 +1,4 @@
-"""A notebook user's handful of lines: train, save, load, act, backtest, warm start."""
+"""Python API: train, save, load, act, backtest, warm start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def setup() -> api.Setup:
     return api.prepare(CONFIG, device="cpu")
 
 
-def test_an_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_path: Path) -> None:
+def test_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_path: Path) -> None:
     calls: list[int] = []
     agent = api.train(setup, 1024, seed=3, callback=lambda a, _: calls.append(a.samples[0]))
     assert calls == [256, 512, 768, 1024]
@@ -41,7 +41,7 @@ def test_an_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_p
     np.testing.assert_array_equal(result.equity, again.equity)
 
 
-def test_a_warm_start_continues_from_the_saved_weights(setup: api.Setup, tmp_path: Path) -> None:
+def test_warm_start_continues_from_the_saved_weights(setup: api.Setup, tmp_path: Path) -> None:
     agent = api.train(setup, 256, seed=3)
     api.save(agent, tmp_path / "one", setup)
     more = api.train(setup, 256, seed=4, warm_start=tmp_path / "one")
@@ -63,7 +63,7 @@ def test_baselines_run_by_name_and_splits_are_checked(setup: api.Setup) -> None:
         api.backtest(setup, "equal_weight", split="tomorrow")
 
 
-def test_a_strategy_is_any_object_with_target_weights(setup: api.Setup) -> None:
+def test_strategy_is_any_object_with_target_weights(setup: api.Setup) -> None:
     class Half:
         def target_weights(self, window: Any, positions: Any) -> Any:
             return np.full(len(window.symbols), 0.5 / len(window.symbols))
@@ -71,20 +71,20 @@ def test_a_strategy_is_any_object_with_target_weights(setup: api.Setup) -> None:
     assert api.backtest(setup, Half()).equity[-1] > 0  # type: ignore[arg-type]
 
 
-def test_the_json_suffix_is_optional(setup: api.Setup, tmp_path: Path) -> None:
+def test_json_suffix_is_optional(setup: api.Setup, tmp_path: Path) -> None:
     assert api.save(api.train(setup, 256), tmp_path / "one.json", setup).name == "one.json"
     assert {path.name for path in tmp_path.iterdir()} == {"one.json", "one.safetensors"}
     assert api.load(tmp_path / "one.json").groups
 
 
-def test_an_incompatible_agent_is_refused(setup: api.Setup, tmp_path: Path) -> None:
+def test_incompatible_agent_is_refused(setup: api.Setup, tmp_path: Path) -> None:
     api.save(api.train(setup, 256), tmp_path / "one", setup)
     other = dataclasses.replace(CONFIG, agent=dataclasses.replace(CONFIG.agent, hidden=(16, 16)))
     with pytest.raises(RunError, match="does not fit"):
         api.train(api.prepare(other, device="cpu"), 256, warm_start=tmp_path / "one")
 
 
-def test_an_agent_with_a_turbulence_limit_is_backtested(tmp_path: Path) -> None:
+def test_agent_with_a_turbulence_limit_is_backtested(tmp_path: Path) -> None:
     environment = dataclasses.replace(CONFIG.environment, turbulence_limit=300.0)
     calm = api.prepare(dataclasses.replace(CONFIG, environment=environment), device="cpu")
     api.save(api.train(calm, 256, seed=3), tmp_path / "one", calm)

@@ -22,7 +22,7 @@ from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import fill_store
 
-MINE = """
+STRATEGIES = """
 import numpy as np
 
 class Mine:
@@ -40,7 +40,7 @@ class Exiting:
 
 class Printing(Mine):
     def target_weights(self, window, positions):
-        print("thinking")
+        print("debug output")
         return super().target_weights(window, positions)
 
 class Broken:
@@ -61,19 +61,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def strategy_target(tmp_path: Path) -> str:
-    (tmp_path / "mine.py").write_text(MINE)
-    return f"{tmp_path / 'mine.py'}:Mine"
+    (tmp_path / "strategies.py").write_text(STRATEGIES)
+    return f"{tmp_path / 'strategies.py'}:Mine"
 
 
 def test_folder_of_a_run_is_not_overwritten(strategy_target: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunError, match="holds a run, which would be overwritten"):
-        run_backtest(strategy_target, data="made", out=tmp_path, **SPAN)
+        run_backtest(strategy_target, data="main", out=tmp_path, **SPAN)
 
 
 def test_negative_costs_are_refused(strategy_target: str) -> None:
     with pytest.raises(ConfigError, match=r"environment\.cost_bps is out of its range, got -500"):
-        run_backtest(strategy_target, data="made", settings=("cost_bps=-500",), **SPAN)
+        run_backtest(strategy_target, data="main", settings=("cost_bps=-500",), **SPAN)
 
 
 def test_hourly_and_daily_bars_of_the_same_closes_have_equal_annual_metrics(tmp_path: Path, store: Path) -> None:
@@ -97,7 +97,7 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
     out = tmp_path / "out"
     document = run_backtest(
         strategy_target,
-        data="made",
+        data="main",
         out=out,
         settings=("half_spread_bps=2", "cash_rates=[['2020-01-01', 0.02]]"),
         **SPAN,
@@ -115,8 +115,8 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
     assert all(a["annual_return"] >= b["annual_return"] for a, b in pairwise(curve))
     assert document["test"]["band"]["level"] == 0.9
     page = (out / "report.html").read_text()
-    for words in ("Rolling Sharpe", "Monthly returns", "Sensitivity to costs", "Distribution", "Half spread"):
-        assert words in page
+    for text in ("Rolling Sharpe", "Monthly returns", "Sensitivity to costs", "Distribution", "Half spread"):
+        assert text in page
     bars = pd.read_parquet(out / "bars.parquet")
     assert set(bars["strategy"]) == {"Mine", "equal_weight", "index"}
     assert bars[bars["strategy"] == "Mine"]["costs"].sum() == pytest.approx(about["costs_paid"])
@@ -131,7 +131,7 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = strategy_target.replace(":Mine", ":Broken")
-    assert run(["backtest", broken, "--data", "made"]) == 2
+    assert run(["backtest", broken, "--data", "main"]) == 2
     err = capsys.readouterr().err
     assert "Broken failed at 2020-01-01: NameError" not in err
     assert "target weights at 2020-01-01 may add up to 1 at most" in err
@@ -143,22 +143,22 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
 def test_strategy_can_neither_exit_the_command_nor_print_into_the_json(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["backtest", strategy_target.replace(":Mine", ":Exiting"), "--data", "made", "--json"]) == 2
+    assert run(["backtest", strategy_target.replace(":Mine", ":Exiting"), "--data", "main", "--json"]) == 2
     assert "strategy Exiting failed at 2020-01-01: SystemExit: 0" in capsys.readouterr().err
-    assert run(["backtest", strategy_target.replace(":Mine", ":Printing"), "--data", "made", "--json"]) == 0
+    assert run(["backtest", strategy_target.replace(":Mine", ":Printing"), "--data", "main", "--json"]) == 0
     done = capsys.readouterr()
     assert json.loads(done.out)["test"]["strategies"]["Printing"]
-    assert "thinking" in done.err
+    assert "debug output" in done.err
     file = Path(strategy_target.removesuffix(":Mine"))
     file.write_text("raise SystemExit('done')")
-    assert run(["backtest", strategy_target, "--data", "made"]) == 2
+    assert run(["backtest", strategy_target, "--data", "main"]) == 2
     assert "could not be imported: SystemExit: done" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
-        (("per_share=0.005",), "per_share counts shares, but the prices of 'made' are adjusted"),
+        (("per_share=0.005",), "per_share counts shares, but the prices of 'main' are adjusted"),
         (("whole_shares=true",), "whole_shares counts shares"),
         (("participation=0.1",), "need prices with volumes"),
         (("delays=2",), "unknown key environment.delays; did you mean delay"),
@@ -166,16 +166,16 @@ def test_strategy_can_neither_exit_the_command_nor_print_into_the_json(
         (("delay",), "--set takes name=value"),
     ],
 )
-def test_invalid_settings_are_refused(settings: tuple[str, ...], words: str) -> None:
+def test_invalid_settings_are_refused(settings: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        run_backtest("equal_weight", data="made", settings=settings)
-    assert words in str(caught.value)
+        run_backtest("equal_weight", data="main", settings=settings)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_costs_per_share_on_adjusted_prices_need_consent_and_warn() -> None:
+def test_costs_per_share_on_adjusted_prices_need_confirmation_and_warn() -> None:
     settings = ("per_share=0.01", "per_share_minimum=1.0", "adjusted_shares=true")
-    document = run_backtest("equal_weight", data="made", settings=settings, **SPAN)
+    document = run_backtest("equal_weight", data="main", settings=settings, **SPAN)
     assert any("Warning: commission per share on adjusted prices" in rule for rule in document["rules"])
     assert document["test"]["tearsheet"]["costs"]["equal_weight"]["parts"]["per share"] > 0
     assert "per share" not in document["test"]["tearsheet"]["costs"]["index"]["parts"]
@@ -188,7 +188,7 @@ def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str
         ["equal_weight", "index", strategy_target],
         costs=[0.0, 10.0, 50.0],
         periods=periods,
-        data="made",
+        data="main",
         cash=5e5,
         out=out,
     )
@@ -197,12 +197,12 @@ def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str
     for row in rows:
         target = strategy_target if row["strategy"] == "Mine" else row["strategy"]
         same = run_backtest(
-            target, data="made", start=row["start"], end=row["end"], cost_bps=row["cost_bps"], cash=5e5
+            target, data="main", start=row["start"], end=row["end"], cost_bps=row["cost_bps"], cash=5e5
         )["test"]["strategies"][row["strategy"]]
-        # These strategies only check whether they hold anything, so costs change no decision.
+        # These strategies only depend on whether they hold positions, so costs change no decision.
         assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
-    kept: dict[str, Any] = json.loads((out / "sweep.json").read_text())
-    assert kept["rows"] == json.loads(json.dumps(rows))
+    document: dict[str, Any] = json.loads((out / "sweep.json").read_text())
+    assert document["rows"] == json.loads(json.dumps(rows))
     assert len(pd.read_parquet(out / "sweep.parquet")) == len(rows) == len((out / "sweep.csv").read_text().split()) - 1
 
 
@@ -211,7 +211,7 @@ def test_sweep_does_not_depend_on_the_size_of_its_batches(
 ) -> None:
     def sweep_rows() -> Any:
         periods = [("2021-01-01", "2021-06-30"), (None, None)]
-        return run_sweep([strategy_target, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="made")[
+        return run_sweep([strategy_target, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="main")[
             "rows"
         ]
 
@@ -224,7 +224,7 @@ def test_prices_are_loaded_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -
     loaded: list[str] = []
     load = Store.load
     monkeypatch.setattr(Store, "load", lambda self, name: (loaded.append(name), load(self, name))[1])
-    run_sweep(["random_weights"], seeds=range(5), periods=[("2021-01-01", None), (None, None)], data="made")
+    run_sweep(["random_weights"], seeds=range(5), periods=[("2021-01-01", None), (None, None)], data="main")
     assert len(loaded) == 2
 
 
@@ -242,9 +242,9 @@ class Seeded:
 def test_features_of_a_strategy_may_depend_on_the_seed(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SEEDED_STRATEGY)
     target = f"{tmp_path / 'own.py'}:Seeded"
-    rows = run_sweep([target], seeds=[0, 1], data="made")["rows"]
+    rows = run_sweep([target], seeds=[0, 1], data="main")["rows"]
     for row in rows:
-        same = run_backtest(target, data="made", seed=row["seed"])["test"]["strategies"]["Seeded"]
+        same = run_backtest(target, data="main", seed=row["seed"])["test"]["strategies"]["Seeded"]
         assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
     assert rows[0]["sharpe"] != rows[1]["sharpe"]
 
@@ -259,13 +259,13 @@ def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
 
     def sweep(out: Path | None) -> None:
         reports.clear()
-        run_sweep(["random_weights"], costs=[0, 5], seeds=range(9), data="made", out=out, progress=stop)
+        run_sweep(["random_weights"], costs=[0, 5], seeds=range(9), data="main", out=out, progress=stop)
 
     with pytest.raises(Interrupted, match="4 of 18 rows are kept in"):
         sweep(tmp_path / "new")
-    kept = json.loads((tmp_path / "new" / "sweep.json").read_text())
-    assert [(row["seed"], row["cost_bps"]) for row in kept["rows"]] == [(0, 0), (0, 5), (1, 0), (1, 5)]
-    assert "14 of 18 rows are missing" in kept["note"]
+    document = json.loads((tmp_path / "new" / "sweep.json").read_text())
+    assert [(row["seed"], row["cost_bps"]) for row in document["rows"]] == [(0, 0), (0, 5), (1, 0), (1, 5)]
+    assert "14 of 18 rows are missing" in document["note"]
     assert [(report.samples, report.total_samples) for report in reports] == [(0, 18), (2, 18), (4, 18)]
     assert reports[0].seconds_left is None
     for out in (None, tmp_path / "new"):  # an existing complete result is not replaced by a partial one
@@ -274,15 +274,15 @@ def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
 
 
 def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="made")["rows"]
+    rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="main")["rows"]
     assert [row["seed"] for row in rows] == [1, 2, 3]
     assert len({row["sharpe"] for row in rows}) == 3
-    assert run(["sweep", "--strategy", "random_weights", "--seeds", "0-1,5", "--data", "made"]) == 0
+    assert run(["sweep", "--strategy", "random_weights", "--seeds", "0-1,5", "--data", "main"]) == 0
     assert "3 backtests" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "a sweep needs at least one strategy"),
         (["--strategy", "equal_weight", "--cost-bps", "a,b"], "--cost-bps takes numbers such as 0,5,10"),
@@ -294,7 +294,7 @@ def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_invalid_sweep_arguments_are_refused(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["sweep", *arguments, "--data", "made"]) == 2
-    assert words in capsys.readouterr().err
+    assert run(["sweep", *arguments, "--data", "main"]) == 2
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The benchmarks' command: what it prints, what it refuses, what it needs."""
+"""The bench command: output, input errors and required modules."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def test_json_is_a_single_object_with_rows(arguments: list[str], name: str, caps
 
 
 def test_table_output_and_json_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "new" / "env.json"
-    assert main(["env", *SMALL, "--out", str(kept)]) == 0
+    file = tmp_path / "new" / "env.json"
+    assert main(["env", *SMALL, "--out", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "value", "low", "high", "unit"]
     assert lines[1].startswith("env_steps ")
-    assert json.loads(kept.read_text())["rows"][0]["name"] == "env_steps"
-    assert [path.name for path in kept.parent.iterdir()] == ["env.json"]
+    assert json.loads(file.read_text())["rows"][0]["name"] == "env_steps"
+    assert [path.name for path in file.parent.iterdir()] == ["env.json"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         ([], "required"),
         (["speed"], "invalid choice: 'speed'"),
-        (["env", "--envs", "many"], "invalid int value: 'many'"),
+        (["env", "--envs", "two"], "invalid int value: 'two'"),
         (["env", "--envs", "0"], "--envs must be at least 1, got 0"),
         (["env", "--days", "2"], "--days at least 3"),
         (["ppo", "--minibatch", "1000"], "--minibatch must divide envs x horizon = 16384"),
@@ -72,30 +72,32 @@ def test_table_output_and_json_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["ppo", "--hidden", "64x64"], "widths must be numbers such as 64,64, got '64x64'"),
         (["ppo", "--policy", "tree"], "invalid choice: 'tree'"),
         (["env", "--threads", "-1"], "--threads must be 0 or more, got -1"),
-        (["learn", "--only", "luck"], "invalid choice: 'luck'"),
+        (["learn", "--only", "unknown_name"], "invalid choice: 'unknown_name'"),
         (["learn", "--seeds", "0"], "--seeds must be at least 1, got 0"),
     ],
 )
-def test_invalid_arguments_print_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_print_one_line(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
-    printed, complaint = capsys.readouterr()
+    printed, error = capsys.readouterr()
     assert printed == ""
-    assert words in complaint
-    assert complaint.count("\n") == 1
+    assert expected in error
+    assert error.count("\n") == 1
 
 
-def test_an_unwritable_file_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("kept")
+def test_unwritable_file_is_refused_before_the_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("file")
     assert main(["env", *SMALL, "--out", str(tmp_path / "file" / "env.json")]) == 2
     assert main(["env", *SMALL, "--out", str(tmp_path)]) == 2
-    complaints = capsys.readouterr().err
-    assert complaints.count("\n") == 2
-    assert "warm-up" not in complaints
-    assert (tmp_path / "file").read_text() == "kept"
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 2
+    assert "warm-up" not in errors
+    assert (tmp_path / "file").read_text() == "file"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", *SMALL[:-1], "cuda"]) == 2
     assert "use --device cpu" in capsys.readouterr().err
 
@@ -103,33 +105,33 @@ def test_a_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 def test_learn_runs_the_selected_benchmarks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[str, int | None]] = []
+    calls: list[tuple[str, int | None]] = []
 
-    def stand_in(name: str) -> Any:
+    def fake_benchmark(name: str) -> Any:
         def run(settings: Any) -> Row:
-            asked.append((name, settings.seeds))
+            calls.append((name, settings.seeds))
             return Row(name, 0.5, 0.25, 0.75, "share", {})
 
         return run
 
     monkeypatch.setattr(
-        "finrl_pod_app.bench.learn.BENCHMARKS", {name: stand_in(name) for name in BENCHMARKS}, raising=True
+        "finrl_pod_app.bench.learn.BENCHMARKS", {name: fake_benchmark(name) for name in BENCHMARKS}, raising=True
     )
     assert main(["learn", "--only", "noise_ppo", "--only", "leaked_ppo", "--seeds", "7", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["leaked_ppo", "noise_ppo"]
-    assert asked == [("leaked_ppo", 7), ("noise_ppo", 7)]
+    assert calls == [("leaked_ppo", 7), ("noise_ppo", 7)]
     assert main(["learn"]) == 0
-    assert len(asked) == 2 + len(BENCHMARKS)
+    assert len(calls) == 2 + len(BENCHMARKS)
 
 
-def test_a_population_is_compared_with_one_member(capsys: pytest.CaptureFixture[str]) -> None:
+def test_population_is_compared_with_a_single_member(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--envs", "16", "--members", "4", "--group", "2", "--horizon", "4", "--minibatch", "32", "--days", "40"]
     small = ["--assets", "3", "--features", "2", "--hidden", "8", "--runs", "2", "--device", "cpu", "--json"]
     assert main(["population", *sizes, *small]) == 0
-    many, alone, ratio = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["name"] for row in (many, alone)] == ["population_samples", "population_samples_alone"]
-    assert (many["config"]["members"], alone["config"]["members"]) == (4, 1)
-    assert many["config"]["samples_a_run"] == alone["config"]["samples_a_run"]
+    population, single, ratio = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in (population, single)] == ["population_samples", "population_samples_alone"]
+    assert (population["config"]["members"], single["config"]["members"]) == (4, 1)
+    assert population["config"]["samples_a_run"] == single["config"]["samples_a_run"]
     assert ratio["name"] == "population_ratio"
     assert ratio["low"] <= ratio["value"] <= ratio["high"]
 
@@ -142,7 +144,7 @@ def test_rows_are_medians_with_their_range() -> None:
         as_json({"x": float("nan")})
 
 
-def test_the_table_is_aligned() -> None:
+def test_table_is_aligned() -> None:
     rows = [Row("short", 1234567.0, 0.5, 2e6, "steps/s", {}), Row("a_longer_name", 0.123456, -1.0, 1.0, "share", {})]
     lines = as_table(rows).splitlines()
     assert "1,234,567" in lines[1]
@@ -160,17 +162,17 @@ def test_sequential_order_uses_finrl_rules() -> None:
     assert torch.equal(plain.market.fill[:-1], plain.market.close[1:])
 
 
-def test_speed_and_the_planted_signal_need_only_torch_numpy_and_pandas() -> None:
+def test_speed_and_planted_signal_need_only_torch_numpy_and_pandas() -> None:
     code = f"""
     import sys
-    class Only:
+    class ImportBlocker:
         allowed = {{"torch", "numpy", "pandas"}}
         refused = {{"skfolio", "scipy", "arch", "pyarrow", "rich", "typer", "pydantic", "safetensors", "gymnasium",
                     "tensorboard", "talib", "plotly", "psutil", "empyrical", "exchange_calendars", "sklearn"}}
         def find_spec(self, name, path=None, target=None):
             if name.split(".")[0] in self.refused:
                 raise ModuleNotFoundError(name)
-    sys.meta_path.insert(0, Only())
+    sys.meta_path.insert(0, ImportBlocker())
     import torch
     from finrl_pod_app.bench import main
     from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_attainable
@@ -187,7 +189,7 @@ def test_speed_and_the_planted_signal_need_only_torch_numpy_and_pandas() -> None
     assert "ppo_samples" in done.stdout
 
 
-def test_it_runs_as_a_module() -> None:
+def test_bench_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "finrl_pod_app.bench", "ppo", "--minibatch", "7"], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""The benchmark of backtests: its rows, its refusals, and the same wealth from kernel and engine."""
+"""The backtest benchmark: rows, input errors and comparison with peer libraries."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ def test_rows_hold_rates_and_their_config(
     assert rows["backtest_rate"]["config"]["variations"] == 6
 
 
-def test_a_peer_is_compared_by_rate_and_wealth(tmp_path: Path) -> None:
-    """An interpreter that answers as the peers' script does: what it says is put beside our own figures."""
-    answer = {
+def test_peer_is_compared_by_rate_and_wealth(tmp_path: Path) -> None:
+    """A fake interpreter prints the output of the peers' script, which is compared with our own results."""
+    peer_output = {
         "vectorbt_rates": [2.0, 4.0],
         **{f"{name}_{kind}": 1.0 for name in ("vectorbt", "bt") for kind in ("free", "costs")},
         "versions": {"vectorbt": "1"},
     }
     peer = tmp_path / "peer"
-    peer.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer)}\nEND\n")  # a path in a #! line may hold no space
+    peer.write_text(
+        f"#!/bin/sh\ncat <<'END'\n{json.dumps(peer_output)}\nEND\n"
+    )  # a path in a #! line must not contain spaces
     peer.chmod(0o755)
     rows = {row.name: row for row in backtest_rows(BacktestSettings(**SMALL, peer=str(peer)))}
     assert rows["vectorbt_rate"].value == 3.0
     assert rows["times_vectorbt"].value == pytest.approx(rows["backtest_rate"].value / 3.0)
-    gap = rows["wealth_free_vectorbt"]
-    assert gap.value == pytest.approx(abs(gap.config["ours"] - 1.0))
+    difference = rows["wealth_free_vectorbt"]
+    assert difference.value == pytest.approx(abs(difference.config["ours"] - 1.0))
     assert "fee" in rows["wealth_costs_bt"].config["difference"]
 
 

@@ -1,4 +1,4 @@
-"""The study of the gate: worlds as they are said to be, records that resume, shares with exact intervals."""
+"""Gate study: simulated markets, resumable records and exact confidence intervals."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ CPU = torch.device("cpu")
 
 
 def history(bars: int = 1200, assets: int = 6) -> Panel:
-    """Walks of unequal means."""
+    """Random walks with unequal means."""
     rng = np.random.default_rng(4)
-    moves = rng.normal(np.linspace(-5e-4, 2e-3, assets), 0.012, (bars, assets)) + rng.normal(0, 0.006, (bars, 1))
+    log_returns = rng.normal(np.linspace(-5e-4, 2e-3, assets), 0.012, (bars, assets)) + rng.normal(0, 0.006, (bars, 1))
     days = np.datetime64("2015-01-01", "ns") + np.arange(bars) * np.timedelta64(1, "D")
-    return make_panel(days, [f"S{n}" for n in range(assets)], {"close": 50 * np.exp(moves.cumsum(0))})
+    return make_panel(days, [f"S{n}" for n in range(assets)], {"close": 50 * np.exp(log_returns.cumsum(0))})
 
 
 def returns_of(panel: Panel) -> np.ndarray:
     return np.asarray(panel.close[1:] / panel.close[:-1] - 1)
 
 
-# ---------------------------------------------------------------------- worlds
+# ---------------------------------------------------------------------- simulated markets
 
 
-def test_without_an_edge_no_asset_is_better_and_nothing_predicts() -> None:
-    world = edge_panel(history(), 1199, 0.0, seed=1, bars=40_000)
-    moves = returns_of(world)
-    error = moves.std(0) / np.sqrt(len(moves))
-    assert (np.abs(moves.mean(0) - moves.mean()) < 4 * error).all()
-    rank = compute(world, ("return_21_rank",))[..., 0]
-    told = np.corrcoef(rank[BARS:-REWARD_LAG].ravel(), moves[BARS + REWARD_LAG - 1 :].ravel())[0, 1]
-    assert abs(told) < 4 / np.sqrt(moves.size)
+def test_without_an_edge_means_are_equal_and_ranks_do_not_predict() -> None:
+    market = edge_panel(history(), 1199, 0.0, seed=1, bars=40_000)
+    returns = returns_of(market)
+    error = returns.std(0) / np.sqrt(len(returns))
+    assert (np.abs(returns.mean(0) - returns.mean()) < 4 * error).all()
+    rank = compute(market, ("return_21_rank",))[..., 0]
+    correlation = np.corrcoef(rank[BARS:-REWARD_LAG].ravel(), returns[BARS + REWARD_LAG - 1 :].ravel())[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(returns.size)
 
 
-def test_the_registered_feature_predicts_the_planted_return() -> None:
-    plain, moved = (edge_panel(history(), 1199, s, seed=2, bars=600) for s in (0.0, 0.3))
-    rank = compute(moved, ("return_21_rank",))[..., 0]
-    added = returns_of(moved) - returns_of(plain)  # the same rows were drawn
+def test_registered_feature_predicts_the_planted_return() -> None:
+    plain, planted = (edge_panel(history(), 1199, s, seed=2, bars=600) for s in (0.0, 0.3))
+    rank = compute(planted, ("return_21_rank",))[..., 0]
+    added = returns_of(planted) - returns_of(plain)  # both draw the same rows
     for t in range(BARS, 600 - REWARD_LAG):
         assert np.argsort(added[t + REWARD_LAG - 1] / returns_of(plain).std(0)).tolist() == np.argsort(rank[t]).tolist()
     assert np.abs(added[: BARS + REWARD_LAG - 1]).max() < 1e-12
 
 
-def test_a_planted_edge_leaves_the_market_return_unchanged() -> None:
+def test_planted_edge_leaves_the_market_return_unchanged() -> None:
     base = np.random.default_rng(3).normal(4e-4, 0.01, (400, 5))
-    base *= 0.01 / base.std(0)  # where all assets move as much, ranks cancel
-    moved = planted_momentum(base, 0.5)
-    assert np.abs(moved - base).max() > 1e-3
-    assert (moved - base).mean(1) == pytest.approx(np.zeros(400), abs=1e-12)
+    base *= 0.01 / base.std(0)  # with equal volatilities, the rank effects cancel
+    planted = planted_momentum(base, 0.5)
+    assert np.abs(planted - base).max() > 1e-3
+    assert (planted - base).mean(1) == pytest.approx(np.zeros(400), abs=1e-12)
 
 
-def test_the_information_ratio_grows_with_the_strength() -> None:
+def test_information_ratio_grows_with_the_strength() -> None:
     ratios = [
         information_ratio(edge_panel(history(), 1199, s, seed=5, bars=3000), ExecutionRules())[0]
         for s in (0.0, 0.1, 0.3)
@@ -82,7 +82,7 @@ def test_the_information_ratio_grows_with_the_strength() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study of a few hundred days."""
+    """Configure a study of a few hundred days."""
     config = dataclasses.replace(
         gate.CONFIG,
         threads=1,
@@ -102,80 +102,84 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "new" / "gate.jsonl"
-    (row,) = gate.gate_rows([2.0], ["ppo"], 1, 7, kept, CPU)
+def test_study_resumes_and_aggregates_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "new" / "gate.jsonl"
+    (row,) = gate.gate_rows([2.0], ["ppo"], 1, 7, file, CPU)
     assert (row.name, row.config["worlds"]) == ("gate_ppo_2", 1)
-    first = kept.read_text()
+    first = file.read_text()
     assert json.loads(first.splitlines()[0]) == {"config": gate.settings()}
     record = json.loads(first.splitlines()[1])
-    assert list(record["rules"]) == ["deflated_sharpe", "overfitting"]  # refused on how it was chosen
+    assert list(record["rules"]) == ["deflated_sharpe", "overfitting"]  # fails the selection rules
     assert not record["promoted"]
-    assert record["trials"]["raw"] == 3  # of its own register: two agents and their ensemble
-    # The world that is there is not run again; the same seed gives the same record.
-    rows = gate.gate_rows([2.0], ["ppo", "untrained"], 1, 7, kept, CPU)
+    assert record["trials"]["raw"] == 3  # from a separate registry: two agents and their ensemble
+    # A recorded market is not run again; the same seed gives the same record.
+    rows = gate.gate_rows([2.0], ["ppo", "untrained"], 1, 7, file, CPU)
     assert [row.name for row in rows] == ["gate_ppo_2", "gate_untrained_2"]
-    assert kept.read_text().startswith(first)
-    assert len(kept.read_text().splitlines()) == 3
-    again = gate.run_market(2.0, "ppo", 7, CPU)
-    assert {**again, "seconds": 0} == {**record, "seconds": 0}
+    assert file.read_text().startswith(first)
+    assert len(file.read_text().splitlines()) == 3
+    repeated = gate.run_market(2.0, "ppo", 7, CPU)
+    assert {**repeated, "seconds": 0} == {**record, "seconds": 0}
     assert "edge 2, untrained, seed 7: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_a_champion_that_passes_selection_is_judged_by_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_champion_that_passes_selection_is_evaluated_by_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = gate.run_market(2.0, "ppo", 7, CPU)
     lenient = dataclasses.replace(gate.CONFIG.gate, min_dsr=0.0, max_pbo=1.0)
     monkeypatch.setattr(gate, "CONFIG", dataclasses.replace(gate.CONFIG, gate=lenient))
-    judged = gate.run_market(2.0, "ppo", 7, CPU)
-    assert judged["rules"].keys() == {
+    evaluated = gate.run_market(2.0, "ppo", 7, CPU)
+    assert evaluated["rules"].keys() == {
         *("baselines", "deflated_sharpe", "overfitting", "probabilistic_sharpe", "superior_ability"),
         *("excess", "drawdown", "break_even", "audit"),
     }
-    assert judged["rules"]["audit"]["passed"]
-    assert judged["sharpe"].keys() == {"validation", "test"}
-    # What refused it is what the whole line would have found, from as many trials.
+    assert evaluated["rules"]["audit"]["passed"]
+    assert evaluated["sharpe"].keys() == {"validation", "test"}
+    # The failed rules have the same values as in the complete evaluation, with as many trials.
     for name, rule in refused["rules"].items():
-        assert rule["value"] == judged["rules"][name]["value"]
-    assert refused["trials"] == judged["trials"]
+        assert rule["value"] == evaluated["rules"][name]["value"]
+    assert refused["trials"] == evaluated["trials"]
 
 
-def line(**changes: Any) -> str:
+def record_line(**changes: Any) -> str:
     rules = {"audit": {"value": 0, "limit": 0, "passed": True}}
     record = {"edge": 0.0, "learner": "ppo", "seed": 1, "promoted": False, "rules": rules, "seconds": 1.0}
     return json.dumps({**record, **changes}) + "\n"
 
 
-def begun(**changes: Any) -> str:
+def header_line(**changes: Any) -> str:
     return json.dumps({"config": {**gate.settings(), **changes}}) + "\n"
 
 
 def test_shares_have_exact_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "gate.jsonl"
-    worlds = "".join(line(seed=i, promoted=i < 3) for i in range(100))
-    kept.write_text(begun() + worlds + line(edge=2.0, promoted=True))
-    assert main(["gate", "--worlds", "0", "--keep", str(kept), "--json", "--device", "cpu"]) == 0
+    file = tmp_path / "gate.jsonl"
+    records = "".join(record_line(seed=i, promoted=i < 3) for i in range(100))
+    file.write_text(header_line() + records + record_line(edge=2.0, promoted=True))
+    assert main(["gate", "--worlds", "0", "--keep", str(file), "--json", "--device", "cpu"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     from scipy import stats
 
     expected = stats.binomtest(3, 100).proportion_ci(0.95, "exact")
-    none = rows["gate_ppo_0"]
-    assert (none["value"], none["low"], none["high"]) == pytest.approx((0.03, expected.low, expected.high))
-    assert none["config"]["rules"] == {"audit": {"met": 100, "of": 100}}
+    row = rows["gate_ppo_0"]
+    assert (row["value"], row["low"], row["high"]) == pytest.approx((0.03, expected.low, expected.high))
+    assert row["config"]["rules"] == {"audit": {"met": 100, "of": 100}}
     assert rows["gate_ppo_2"]["value"] == 1.0
 
 
 def test_invalid_study_files_are_refused(tmp_path: Path) -> None:
-    kept = tmp_path / "gate.jsonl"
-    for text, number in ((begun() + line() + "{not json\n", 3), (begun() + line(learner="sac"), 2), (line(), 1)):
-        kept.write_text(text)
+    file = tmp_path / "gate.jsonl"
+    for text, number in (
+        (header_line() + record_line() + "{not json\n", 3),
+        (header_line() + record_line(learner="sac"), 2),
+        (record_line(), 1),
+    ):
+        file.write_text(text)
         with pytest.raises(RunError, match=f"line {number} is not a valid record"):
-            gate.read(kept)
-    loose = {**gate.settings()["gate"], "min_dsr": 0.1}
-    kept.write_text(begun(gate=loose) + line())
+            gate.read(file)
+    other_gate = {**gate.settings()["gate"], "min_dsr": 0.1}
+    file.write_text(header_line(gate=other_gate) + record_line())
     with pytest.raises(RunError, match=r"other thresholds \(gate\.min_dsr\): start a new file"):
-        gate.read(kept)
+        gate.read(file)
     with pytest.raises(ConfigError, match=r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"):
         gate.gate_rows([3.0], ["ppo"], 1, 0, tmp_path / "x", CPU)
     with pytest.raises(ConfigError, match="--worlds and --first must be 0 or more, got -1"):
@@ -184,18 +188,18 @@ def test_invalid_study_files_are_refused(tmp_path: Path) -> None:
         gate.gate_rows([0.0], ["sac"], 1, 0, tmp_path / "x", CPU)
 
 
-def test_a_setting_added_later_keeps_a_study_valid(tmp_path: Path) -> None:
-    then = gate.settings()
-    del then["agent"]["group_baseline"]
-    (tmp_path / "gate.jsonl").write_text(json.dumps({"config": then}) + "\n" + line())
+def test_setting_added_later_keeps_a_study_valid(tmp_path: Path) -> None:
+    old_settings = gate.settings()
+    del old_settings["agent"]["group_baseline"]
+    (tmp_path / "gate.jsonl").write_text(json.dumps({"config": old_settings}) + "\n" + record_line())
     assert len(gate.read(tmp_path / "gate.jsonl")) == 1
-    assert gate.changed({**then, "gone": 1}, gate.settings()) == "gone"
+    assert gate.changed({**old_settings, "removed": 1}, gate.settings()) == "removed"
 
 
 def test_both_learners_share_their_config() -> None:
-    """One config whatever the edge: only the world's prices differ."""
+    """Both learners use one config for every edge; only the market's prices differ."""
     assert set(STRENGTHS) == {0.0, 0.5, 1.0, 2.0}
     assert gate.config_of("ppo", 3) == dataclasses.replace(gate.CONFIG, seed=3)
-    still = gate.config_of("untrained", 3)
-    assert still.gate == gate.CONFIG.gate
-    assert still.tournament.samples_per_generation == 1
+    untrained = gate.config_of("untrained", 3)
+    assert untrained.gate == gate.CONFIG.gate
+    assert untrained.tournament.samples_per_generation == 1

@@ -1,4 +1,4 @@
-"""The command line: one sentence for a failure, one object for --json, and an example in every help."""
+"""The command line: one-line errors, a single JSON object with --json, and an example in every help text."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ DOCUMENT: dict[str, Any] = {
 
 
 class FakeServices(types.SimpleNamespace):
-    """Stands for `finrl_pod_app.services.training`: remembers what it was asked."""
+    """Fake of `finrl_pod_app.services.training` that records its calls."""
 
-    asked: ClassVar[list[tuple[Any, dict[str, Any]]]]
+    calls: ClassVar[list[tuple[Any, dict[str, Any]]]]
     failure: BaseException | None = None
 
     def run_tournament(self, config: RunConfig, out: Path, **options: Any) -> dict[str, Any]:
-        return self._answer((config, out), options)
+        return self._record((config, out), options)
 
     def run_backtest(self, target: str | Path, **options: Any) -> dict[str, Any]:
-        return self._answer(target, options)
+        return self._record(target, options)
 
-    def _answer(self, what: Any, options: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append((what, options))
+    def _record(self, what: Any, options: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append((what, options))
         if self.failure is not None:
             raise self.failure
         if "progress" in options:
@@ -68,7 +68,7 @@ def progress(**changes: Any) -> Any:
 @pytest.fixture
 def services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeServices:
     fake = FakeServices()
-    fake.asked = []  # type: ignore[misc]
+    fake.calls = []  # type: ignore[misc]
     for module in ("training", "backtests"):
         monkeypatch.setattr(finrl_pod_app.services, module, fake, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -76,25 +76,25 @@ def services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeServices:
 
 
 def commands() -> list[list[str]]:
-    """Every command and sub-command, as its words."""
-    found = []
+    """Return every command and subcommand as a list of words."""
+    result = []
 
     def walk(group: Any, words: list[str]) -> None:
         for name, command in group.commands.items():
             if hasattr(command, "commands"):
                 walk(command, [*words, name])
             else:
-                found.append([*words, name])
+                result.append([*words, name])
 
     walk(typer.main.get_command(app), [])
-    return found
+    return result
 
 
-def test_the_set_of_commands() -> None:
+def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
-    trained = {"demo", "tournament", "train", "walkforward", "algorithms"}
-    judged = {"backtest", "sweep", "audit", "promote", "trials"}
-    assert top == {*trained, *judged, "init", "migrate", "data", "doctor", "bench", "paper", "dashboard"}
+    training = {"demo", "tournament", "train", "walkforward", "algorithms"}
+    evaluation = {"backtest", "sweep", "audit", "promote", "trials"}
+    assert top == {*training, *evaluation, "init", "migrate", "data", "doctor", "bench", "paper", "dashboard"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -111,7 +111,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["dance"], "no such command 'dance' (see finrl-pod --help)"),
+        (["unknown"], "no such command 'unknown' (see finrl-pod --help)"),
         (["tournament"], "missing argument 'CONFIG.toml' (see finrl-pod tournament --help)"),
         (["demo", "--sped", "3"], "no such option"),
         (["demo", "--seed", "-1"], "'--seed'"),
@@ -122,22 +122,22 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["backtest", "runs/a", "--strategy", "index"], "a run directory or --strategy NAME"),
     ],
 )
-def test_a_failure_prints_one_line_on_standard_error(
+def test_errors_print_one_line_on_standard_error(
     services: FakeServices, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("finrl-pod: ")
-    assert sentence in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("finrl-pod: ")
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("failure", "code", "sentence"),
     [
         (DataError("prices must be positive, AAPL is -1.0 on 2020-01-02"), 2, "AAPL is -1.0"),
-        (Interrupted("stopped after generation 3, go on with --resume"), 130, "generation 3"),
+        (Interrupted("stopped after generation 3, continue with --resume"), 130, "generation 3"),
         (KeyboardInterrupt(), 130, "--resume"),
         (PermissionError(13, "Permission denied", "/runs/x"), 2, "cannot use /runs/x: Permission denied"),
     ],
@@ -153,12 +153,12 @@ def test_errors_map_to_exit_codes(
 ) -> None:
     services.failure = failure
     assert run(["demo", *as_json]) == code
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert sentence in shown.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert sentence in output.err.splitlines()[-1]
 
 
-def test_a_bug_keeps_its_traceback(services: FakeServices) -> None:
+def test_unexpected_errors_keep_their_traceback(services: FakeServices) -> None:
     services.failure = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         run(["demo"])
@@ -167,14 +167,14 @@ def test_a_bug_keeps_its_traceback(services: FakeServices) -> None:
 def test_json_output_is_a_single_object(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["demo", "--quick", "--json"], ["backtest", "--strategy", "index", "--json"]):
         assert run(arguments) == 0
-        shown = capsys.readouterr()
-        assert json.loads(shown.out) == DOCUMENT
-        assert shown.err == ""
+        output = capsys.readouterr()
+        assert json.loads(output.out) == DOCUMENT
+        assert output.err == ""
 
 
 def test_demo_uses_preset_and_seed(services: FakeServices, tmp_path: Path) -> None:
     assert run(["demo", "--quick", "--seed", "7", "--out", str(tmp_path / "o")]) == 0
-    (config, out), options = services.asked[0]
+    (config, out), options = services.calls[0]
     assert config.tournament == PRESETS["quick"].tournament
     assert (config.seed, out, options["resume"], options["device"]) == (7, tmp_path / "o", False, "auto")
 
@@ -188,31 +188,31 @@ def test_demo_and_init_take_another_panel(services: FakeServices) -> None:
 
 def test_unnamed_runs_use_different_folders(services: FakeServices) -> None:
     assert run(["demo"]) == run(["demo"]) == 0
-    first, second = (what[1] for what, _ in services.asked)
+    first, second = (what[1] for what, _ in services.calls)
     assert first != second
     assert first.parent == Path("runs")
 
 
 def test_tournament_uses_the_seed_of_the_config(services: FakeServices) -> None:
-    write_preset("quick", Path("mine.toml"))
-    text = Path("mine.toml").read_text()
-    Path("mine.toml").write_text(text.replace("seed = 0", "seed = 11"))
-    assert run(["tournament", "mine.toml", "--out", "o", "--resume", "--device", "cpu"]) == 0
-    (config, out), options = services.asked[0]
+    write_preset("quick", Path("config.toml"))
+    text = Path("config.toml").read_text()
+    Path("config.toml").write_text(text.replace("seed = 0", "seed = 11"))
+    assert run(["tournament", "config.toml", "--out", "o", "--resume", "--device", "cpu"]) == 0
+    (config, out), options = services.calls[0]
     assert (config.seed, out, options["resume"], options["device"]) == (11, Path("o"), True, "cpu")
 
 
 def test_resume_requires_out(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
-    write_preset("quick", Path("mine.toml"))
-    assert run(["tournament", "mine.toml", "--resume"]) == 2
+    write_preset("quick", Path("config.toml"))
+    assert run(["tournament", "config.toml", "--resume"]) == 2
     assert "--resume needs --out" in capsys.readouterr().err
-    assert not services.asked
+    assert not services.calls
 
 
 def test_train_runs_a_tournament_with_one_pod(services: FakeServices) -> None:
-    write_preset("laptop", Path("mine.toml"))
-    assert run(["train", "mine.toml"]) == 0
-    tournament = services.asked[0][0][0].tournament
+    write_preset("laptop", Path("config.toml"))
+    assert run(["train", "config.toml"]) == 0
+    tournament = services.calls[0][0][0].tournament
     assert (tournament.pods, tournament.champion) == (1, 1)
     assert (tournament.exploit_fraction, tournament.reinit_fraction) == (0.0, 0.0)
     assert tournament.samples_per_generation == PRESETS["laptop"].tournament.samples_per_generation
@@ -220,26 +220,24 @@ def test_train_runs_a_tournament_with_one_pod(services: FakeServices) -> None:
 
 def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
-    target, options = services.asked[0]
+    target, options = services.calls[0]
     assert target == Path("runs/a")
     assert options == {
         "data": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
     }  # fmt: skip
 
 
-def test_the_result_lists_champion_verdict_and_report(
-    services: FakeServices, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--out", "o"]) == 0
-    shown = capsys.readouterr()
-    rows = [line for line in shown.out.splitlines() if "champion" in line or "equal weight" in line]
+    output = capsys.readouterr()
+    rows = [line for line in output.out.splitlines() if "champion" in line or "equal weight" in line]
     assert rows[0].split()[0] == "champion"
     assert "10.1" in rows[0]
     assert "1.23" in rows[0]
-    assert "The champion is not promoted: its interval contains zero." in shown.out
-    assert str(Path("o") / "report.html") in shown.out
-    # Three calls of one stage are one line where standard error is no terminal.
-    assert shown.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
+    assert "The champion is not promoted: its interval contains zero." in output.out
+    assert str(Path("o") / "report.html") in output.out
+    # Repeated progress of one stage is one line if standard error is not a terminal.
+    assert output.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -260,7 +258,7 @@ def test_unknown_speed_score_and_time_are_omitted() -> None:
     assert console.progress_summary(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
 
 
-def test_the_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with console.progress_display(quiet=False) as report:
         report(progress(stage="[bold]reading", samples=0, total_samples=0))
@@ -268,18 +266,18 @@ def test_the_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+    calls: list[list[str]] = []
 
-    def answer(arguments: list[str]) -> int:
-        asked.append(arguments)
+    def main(arguments: list[str]) -> int:
+        calls.append(arguments)
         return 3
 
-    monkeypatch.setattr(finrl_pod_app, "bench", types.SimpleNamespace(main=answer), raising=False)
+    monkeypatch.setattr(finrl_pod_app, "bench", types.SimpleNamespace(main=main), raising=False)
     assert run(["bench", "learn", "--json", "--seeds", "20"]) == 3
-    assert asked == [["learn", "--json", "--seeds", "20"]]
+    assert calls == [["learn", "--json", "--seeds", "20"]]
 
 
-def test_the_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
+def test_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("finrl-pod")
     environment = {**os.environ, "FINRL_POD_DATA": str(tmp_path)}
     done = subprocess.run(
@@ -290,15 +288,15 @@ def test_the_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "code", "words"),
+    ("redirection", "code", "message"),
     [
         (">/dev/full", 2, "finrl-pod: cannot write to standard output: No space left on device\n"),
         ("| true", 2, ""),
         (">&-", 0, ""),
     ],
 )
-def test_a_full_standard_output_fails_without_a_traceback(where: str, code: int, words: str) -> None:
+def test_full_standard_output_fails_without_a_traceback(redirection: str, code: int, message: str) -> None:
     script = Path(sys.executable).with_name("finrl-pod")
-    line = f"set -o pipefail; '{script}' algorithms --json {where}"
+    line = f"set -o pipefail; '{script}' algorithms --json {redirection}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (code, words)
+    assert (done.returncode, done.stderr) == (code, message)

@@ -15,7 +15,7 @@ from tests.app import command
 pytestmark = pytest.mark.slow
 
 
-def test_it_serves_until_sigterm(tmp_path: Path) -> None:
+def test_server_runs_until_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     faults = tmp_path / "faults.json"
     faults.write_text('[{"kind": "answer", "path": "/v2/account", "status": 503}]')

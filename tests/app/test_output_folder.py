@@ -1,4 +1,4 @@
-"""A folder of results is one process's at a time, and of one kind."""
+"""Output folders: locked by one process and containing one kind of result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with locked_folder(Path(sys.argv[1]), RUN):
 """
 
 
-def test_a_folder_is_locked_until_its_process_ends(tmp_path: Path) -> None:
+def test_folder_is_locked_until_its_process_ends(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     command = [sys.executable, "-c", HOLDER, str(out)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -46,9 +46,9 @@ def test_a_folder_is_locked_until_its_process_ends(tmp_path: Path) -> None:
     assert out.exists()
 
 
-def test_an_empty_new_folder_is_removed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing to do"), locked_folder(tmp_path / "one", RUN):
-        raise ValueError("nothing to do")
+def test_empty_new_folder_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="test error"), locked_folder(tmp_path / "one", RUN):
+        raise ValueError("test error")
     assert not (tmp_path / "one").exists()
 
 
@@ -60,7 +60,7 @@ def test_other_kinds_of_results_are_not_overwritten(tmp_path: Path) -> None:
             refuse_other(tmp_path, own)
 
 
-def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"cannot write .*file/one: Not a directory"),
@@ -70,11 +70,11 @@ def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.description)
-def test_foreign_files_are_not_overwritten(kind: RewritableResult, tmp_path: Path) -> None:
-    theirs = tmp_path / kind.others[0]
-    theirs.write_text("mine")
+def test_files_of_other_programs_are_not_overwritten(kind: RewritableResult, tmp_path: Path) -> None:
+    other = tmp_path / kind.others[0]
+    other.write_text("user file")
     with (
-        pytest.raises(RunError, match=f"holds a {theirs.name} that was not written by {kind.description}"),
+        pytest.raises(RunError, match=f"holds a {other.name} that was not written by {kind.description}"),
         rewritable_folder(tmp_path, kind),
     ):
         pass
@@ -87,10 +87,10 @@ def test_foreign_files_are_not_overwritten(kind: RewritableResult, tmp_path: Pat
     (tmp_path / kind.marker).write_text(f'{{"{kind.key}": []}}')
     with rewritable_folder(tmp_path, kind):
         pass
-    assert theirs.read_text() == "mine"
+    assert other.read_text() == "user file"
 
 
-def test_an_unwritable_folder_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folder_is_refused_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunError, match=r"file: it is a file"),

@@ -83,13 +83,13 @@ def test_replay_status_orders_and_halt(call: Callable[..., CommandOutput], confi
     assert halted.code == 0
     assert json.loads(halted.out)["outcome"] is None
     assert json.loads(call("paper", "status", str(config), "--json").out)["state"] == "halted"
-    # Commands that the daemon did not execute are no success.
+    # Commands not executed by the daemon are not successful.
     assert call("paper", "reconcile", str(config), "--wait", "0").code == 1
     assert call("paper", "flatten", str(config), "--wait", "0").code == 1
 
 
 @pytest.mark.parametrize(
-    "result", [CommandResult("active"), CommandResult("not resumed: the account does not agree", refused=True)]
+    "result", [CommandResult("active"), CommandResult("not resumed: account and journal differ", refused=True)]
 )
 def test_refused_command_exits_with_1(
     call: Callable[..., CommandOutput], config: Path, monkeypatch: pytest.MonkeyPatch, result: CommandResult
@@ -111,7 +111,7 @@ def test_refused_command_exits_with_1(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["status"], "there is no journal"),
         (["run"], "does not keep its account between runs"),
@@ -120,11 +120,11 @@ def test_refused_command_exits_with_1(
     ],
 )
 def test_bad_input_is_refused_in_one_line(
-    call: Callable[..., CommandOutput], config: Path, arguments: list[str], words: str
+    call: Callable[..., CommandOutput], config: Path, arguments: list[str], message: str
 ) -> None:
     done = call("paper", *arguments, str(config))
     assert done.code == 2
-    assert words in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 
@@ -182,7 +182,7 @@ def test_unpromoted_champion_does_not_trade(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"promoted": True}, "contradicts its own rules"),
         ({"promoted": True, "rules": []}, "contradicts its own rules"),
@@ -190,14 +190,16 @@ def test_unpromoted_champion_does_not_trade(run: Path) -> None:
         (None, "was not promoted"),
     ],
 )
-def test_damaged_missing_or_forged_verdict_does_not_trade(run: Path, change: dict[str, Any] | None, words: str) -> None:
+def test_damaged_missing_or_forged_verdict_does_not_trade(
+    run: Path, change: dict[str, Any] | None, message: str
+) -> None:
     update_report(run, verdict={"promoted": False, "reasons": []})
     verdict = run / "verdict.json"
     if change is None:
         verdict.unlink()
     else:
         verdict.write_text(json.dumps({**json.loads(verdict.read_text()), **change}))
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(RunError, match=message):
         load_promoted(run, SYMBOLS)
 
 

@@ -79,7 +79,7 @@ def test_any_config_is_unchanged_after_writing_and_parsing(
     assert parse(tomllib.loads(config_text(config))) == config
 
 
-def test_an_unknown_preset_names_the_known_ones() -> None:
+def test_unknown_preset_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no preset 'lapto'.*laptop"):
         preset("lapto")
     with pytest.raises(ConfigError, match=r"no preset 'xyz'.*laptop, gpu, quick"):
@@ -87,18 +87,18 @@ def test_an_unknown_preset_names_the_known_ones() -> None:
 
 
 def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
+    path = tmp_path / "config.toml"
     write_preset("quick", path)
     assert load(path) == PRESETS["quick"]
-    path.write_text("mine")
+    path.write_text("user file")
     with pytest.raises(ConfigError, match="already exists"):
         write_preset("laptop", path)
-    assert path.read_text() == "mine"
+    assert path.read_text() == "user file"
 
 
 def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
-        write_preset("quick", tmp_path / "no" / "mine.toml")
+        write_preset("quick", tmp_path / "no" / "config.toml")
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -112,7 +112,7 @@ def test_presets_on_us74_charge_its_spreads(name: str) -> None:
     assert preset(name, "sample") == PRESETS[name]
 
 
-def test_a_config_that_names_a_built_in_panel_only_has_its_splits() -> None:
+def test_config_with_only_a_built_in_panel_has_its_splits() -> None:
     assert parse({"data": {"name": "us74"}}).splits == preset("laptop", "us74").splits
     assert parse({"data": {"name": "us74"}, "splits": {"embargo": 9}}).splits == dataclasses.replace(
         preset("laptop", "us74").splits, embargo=9
@@ -120,9 +120,9 @@ def test_a_config_that_names_a_built_in_panel_only_has_its_splits() -> None:
     assert parse({"data": {"name": "sample"}}) == parse({}) == PRESETS["laptop"]
 
 
-def test_a_preset_on_an_unknown_panel_is_refused() -> None:
-    with pytest.raises(DataError, match="no panel 'mine'"):
-        preset("quick", "mine")
+def test_preset_on_an_unknown_panel_is_refused() -> None:
+    with pytest.raises(DataError, match="no panel 'unknown'"):
+        preset("quick", "unknown")
 
 
 def test_default_splits_if_covered() -> None:

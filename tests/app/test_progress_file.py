@@ -1,4 +1,4 @@
-"""What a run that is training says about itself, and how a process that is gone is told from one that works."""
+"""The progress file of a training run, and detection of its process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finrl_pod.tournament.progress import Progress
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of our own that waits."""
+    """A child process that sleeps."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     yield process
     process.kill()
@@ -33,64 +33,64 @@ def progress(stage: str = "training", samples: int = 10, best: float | None = 1.
     return Progress(stage, samples, 100, 50.0, best, 1.8)
 
 
-def test_the_file_exists_during_the_run(tmp_path: Path) -> None:
-    with progress_file.live_progress(tmp_path) as tell:
-        tell(progress())
-        told = progress_file.read(tmp_path / progress_file.FILE)
-        assert told is not None
-        assert told["progress"]["samples"] == 10
-        assert told["progress"]["best"] == 1.5
-        process = progress_file.process_of(told)
+def test_file_exists_during_the_run(tmp_path: Path) -> None:
+    with progress_file.live_progress(tmp_path) as report:
+        report(progress())
+        content = progress_file.read(tmp_path / progress_file.FILE)
+        assert content is not None
+        assert content["progress"]["samples"] == 10
+        assert content["progress"]["best"] == 1.5
+        process = progress_file.process_of(content)
         assert process is not None
         assert process.pid == os.getpid()
     assert progress_file.read(tmp_path / progress_file.FILE) is None
 
 
-def test_the_file_is_removed_after_an_error(tmp_path: Path) -> None:
+def test_file_is_removed_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), progress_file.live_progress(tmp_path):
         raise KeyboardInterrupt
     assert not (tmp_path / progress_file.FILE).exists()
 
 
-def test_the_file_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
-    with progress_file.live_progress(tmp_path) as tell:
-        tell(progress(samples=1))
-        tell(progress(samples=2))
+def test_file_is_written_once_a_second_and_at_every_new_stage(tmp_path: Path) -> None:
+    with progress_file.live_progress(tmp_path) as report:
+        report(progress(samples=1))
+        report(progress(samples=2))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 1
-        tell(progress(stage="auditing", samples=3))
+        report(progress(stage="auditing", samples=3))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["samples"] == 3
 
 
 def test_nan_is_written_as_null(tmp_path: Path) -> None:
-    with progress_file.live_progress(tmp_path) as tell:
-        tell(progress(best=math.nan))
+    with progress_file.live_progress(tmp_path) as report:
+        report(progress(best=math.nan))
         assert json.loads((tmp_path / progress_file.FILE).read_text())["progress"]["best"] is None
 
 
-def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
+def test_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot write"), progress_file.live_progress(tmp_path / "file"):
         pass
 
 
-def test_a_reused_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
-    named = progress_file.identity(sleeper.pid)
-    assert progress_file.process_of({"process": named}) is not None
-    assert progress_file.process_of({"process": {**named, "began": named["began"] - 60}}) is None
+def test_reused_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = progress_file.identity(sleeper.pid)
+    assert progress_file.process_of({"process": identity}) is not None
+    assert progress_file.process_of({"process": {**identity, "began": identity["began"] - 60}}) is None
 
 
-def test_an_exited_process_is_not_found(sleeper: subprocess.Popen[bytes]) -> None:
-    named = progress_file.identity(sleeper.pid)
+def test_exited_process_is_not_found(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = progress_file.identity(sleeper.pid)
     sleeper.kill()
     end = time.monotonic() + 10
     while psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         time.sleep(0.02)
-    assert progress_file.process_of({"process": named}) is None  # dead, though nobody has asked for its code yet
+    assert progress_file.process_of({"process": identity}) is None  # a zombie until its exit code is read
     sleeper.wait()
-    assert progress_file.process_of({"process": named}) is None
+    assert progress_file.process_of({"process": identity}) is None
 
 
-def test_a_paused_process_is_recognised(sleeper: subprocess.Popen[bytes]) -> None:
+def test_paused_process_is_recognised(sleeper: subprocess.Popen[bytes]) -> None:
     process = progress_file.process_of({"process": progress_file.identity(sleeper.pid)})
     assert process is not None
     assert not progress_file.is_paused(process)
@@ -104,5 +104,5 @@ def test_a_paused_process_is_recognised(sleeper: subprocess.Popen[bytes]) -> Non
 @pytest.mark.parametrize(
     "damaged", [None, {}, {"process": 3}, {"process": {"pid": "x", "began": 1}}, {"process": {"pid": -1, "began": 0}}]
 )
-def test_a_file_without_a_process_gives_none(damaged: dict[str, object] | None) -> None:
+def test_file_without_a_process_gives_none(damaged: dict[str, object] | None) -> None:
     assert progress_file.process_of(damaged) is None

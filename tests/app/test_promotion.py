@@ -138,14 +138,14 @@ def test_every_backtest_of_a_run_or_user_strategy_is_a_look(finished: Path, fold
     before = looks()
     assert run_backtest(finished)["looks"] >= 1
     assert looks() == before  # counted by the verdict
-    run_backtest("equal_weight", data="made")
+    run_backtest("equal_weight", data="main")
     assert looks() == before
     (tmp_path / "own.py").write_text(OWN)
-    first = run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="made")["looks"]
-    run_sweep([f"{tmp_path / 'own.py'}:Stateful"], costs=(0.0, 10.0), data="made")
+    first = run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="main")["looks"]
+    run_sweep([f"{tmp_path / 'own.py'}:Stateful"], costs=(0.0, 10.0), data="main")
     assert looks() == before + 1  # other costs and repeated bars are not counted
     (tmp_path / "own.py").write_text(OWN + "# changed")
-    assert run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="made")["looks"] == first + 1
+    assert run_backtest(f"{tmp_path / 'own.py'}:Stateful", data="main")["looks"] == first + 1
     # A panel with one symbol less is the same market.
     (tmp_path / "own.py").write_text(OWN + "# changed again")
     Store().save(dataclasses.replace(select(small_panel(), small_panel().symbols[1:]), name="fewer"))
@@ -157,7 +157,7 @@ def test_backtest_on_training_bars_is_marked_in_sample(
 ) -> None:
     default = run_backtest(finished)
     assert "in_sample" not in default
-    assert run_backtest(finished, data="made")["splits"]["test"] == default["splits"]["test"]  # the run's own panel
+    assert run_backtest(finished, data="main")["splits"]["test"] == default["splits"]["test"]  # the run's own panel
     splits = make_splits(small_panel().times, small_config().splits)
     first, last = (str(small_panel().times[bar])[:10] for bar in (splits.validation.last - 9, splits.test.last))
     assert command(["backtest", str(finished), "--start", first, "--out", str(tmp_path / "seen")]) == 0
@@ -259,9 +259,9 @@ def test_audit_finds_fills_at_the_observed_close(folder: Path) -> None:
 
 def test_audit_of_baselines_and_environments_passes() -> None:
     for name in ("equal_weight", "index"):
-        assert audit_strategy(name, "made", probes=2, warm_up_bars=100).clean
+        assert audit_strategy(name, "main", probes=2, warm_up_bars=100).clean
     for kind in ("portfolio", "stock_trading"):
-        assert audit_env(kind, "made", probes=2, warm_up_bars=320).clean
+        assert audit_env(kind, "main", probes=2, warm_up_bars=320).clean
 
 
 OWN = """
@@ -289,17 +289,17 @@ class Unseeded:
 
 def test_audit_of_user_strategies(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    assert audit_strategy(f"{tmp_path / 'own.py'}:Stateful", "made", probes=2, warm_up_bars=100).clean
-    found = audit_strategy(f"{tmp_path / 'own.py'}:Unseeded", "made", probes=2, warm_up_bars=100)
+    assert audit_strategy(f"{tmp_path / 'own.py'}:Stateful", "main", probes=2, warm_up_bars=100).clean
+    found = audit_strategy(f"{tmp_path / 'own.py'}:Unseeded", "main", probes=2, warm_up_bars=100)
     # Random decisions are one failure: they change whether or not later bars do.
     assert [f.check for f in found.findings if f.status == "fail"] == ["determinism"]
 
 
 def test_audit_refuses_unknown_subjects() -> None:
     with pytest.raises(InputError, match="--env must be one of portfolio, stock_trading, discrete, got 'options'"):
-        audit_env("options", "made")
+        audit_env("options", "main")
     with pytest.raises(InputError, match="unknown strategy 'equal'"):
-        audit_strategy("equal", "made")
+        audit_strategy("equal", "main")
     with pytest.raises(DataError, match="there is no panel 'nothing'"):
         audit_strategy("equal_weight", "nothing")
 
@@ -334,7 +334,7 @@ def test_promote_without_a_verdict_exits_with_2(tmp_path: Path, capsys: pytest.C
 
 
 def test_audit_command(folder: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["audit", "--strategy", "equal_weight", "--data", "made", "--probes", "2", "--warm-up", "100"]
+    arguments = ["audit", "--strategy", "equal_weight", "--data", "main", "--probes", "2", "--warm-up", "100"]
     assert command(arguments) == 0
     printed = capsys.readouterr()
     assert "No failures" in printed.out
@@ -349,34 +349,34 @@ def test_audit_command(folder: Path, finished: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "exactly one of a run directory, --strategy NAME and --env KIND"),
         (["--strategy", "index", "--env", "portfolio"], "exactly one of"),
         (["runs/none"], "holds no run with a finished generation"),
-        (["runs/none", "--data", "made"], "a run is audited on its own data"),
+        (["runs/none", "--data", "main"], "a run is audited on its own data"),
     ],
 )
 def test_audit_command_refuses_invalid_arguments_in_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(["audit", *arguments, "--json"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert words in printed.err
+    assert message in printed.err
     assert printed.err.count("\n") == 1
 
 
 def test_trials_command_lists_the_registry(finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(["trials", "--data", "made", "--json"]) == 0
+    assert command(["trials", "--data", "main", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["register"] == str(folder / "home" / FILE)
     (entry,) = document["data_sets"]
-    assert entry["name"] == "made"
+    assert entry["name"] == "main"
     assert entry["trials"] == registry(folder).counts(small_panel().sha256).raw
     assert entry["looks"][0]["first"] == "2021-07-01"
     assert command(["trials"]) == 0
-    assert "made: look at 2021-07-01 to 2021-10-31 on" in capsys.readouterr().out
+    assert "main: look at 2021-07-01 to 2021-10-31 on" in capsys.readouterr().out
     assert command(["trials", "--data", "other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data_sets"] == []
 
@@ -395,4 +395,4 @@ def test_tournament_with_discrete_actions_passes_the_audit(folder: Path, agent: 
     document = run_tournament(config, folder / f"discrete-{agent.algorithm}", device="cpu")
     (rule,) = (rule for rule in document["verdict"]["rules"] if rule["name"] == "audit")
     assert rule["passed"], rule["sentence"]
-    assert audit_env("discrete", "made").clean
+    assert audit_env("discrete", "main").clean

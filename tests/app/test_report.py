@@ -213,10 +213,10 @@ def test_backtest_page_has_no_champion_sections(tmp_path: Path) -> None:
 
 def test_unwritable_folder_raises_and_keeps_existing_files(tmp_path: Path) -> None:
     results = synthetic_results(bars=60, names=("index",))
-    (tmp_path / "file").write_text("mine")
+    (tmp_path / "file").write_text("user file")
     with pytest.raises(RunError, match=r"cannot write .*report.json"):
         write_report(tmp_path / "file", synthetic_document(results), results)
-    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "user file"
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""From a config to a report, and from a run to a backtest."""
+"""Running a tournament and backtesting a finished run."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
-    """The folder of a finished run, and what it told on its way."""
-    folder, told = tmp_path_factory.mktemp("runs") / "run", list[Progress]()
-    run_tournament(small_config(), folder, device="cpu", progress=told.append)
-    return folder, told
+    """The folder of a finished run and its progress reports."""
+    folder, reports = tmp_path_factory.mktemp("runs") / "run", list[Progress]()
+    run_tournament(small_config(), folder, device="cpu", progress=reports.append)
+    return folder, reports
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +56,19 @@ def report(folder: Path) -> dict[str, Any]:
     return values
 
 
-def timeless(document: dict[str, Any]) -> dict[str, Any]:
+def without_timings(document: dict[str, Any]) -> dict[str, Any]:
     copy = json.loads(json.dumps(document))
     for section, key in CLOCK:
         copy[section].pop(key)
     return dict(copy)
 
 
-def test_the_report_is_complete(out: Path) -> None:
+def test_report_is_complete(out: Path) -> None:
     document, config = report(out), small_config()
     assert {"name", "sha256", "symbols", "start", "end", "columns", "flaws"} <= document["data"].keys()
     assert document["data"]["sha256"] == small_panel().sha256
     assert document["splits"] == {
-        "train": ["2020-01-01", "2021-03-29"],  # less an embargo of two bars
+        "train": ["2020-01-01", "2021-03-29"],  # minus an embargo of two bars
         "validation": ["2021-04-01", "2021-06-28"],
         "test": ["2021-07-01", "2021-10-31"],
         "embargo": 2,
@@ -88,7 +88,7 @@ def test_the_report_is_complete(out: Path) -> None:
     assert (out / "report.html").stat().st_size > 100_000
 
 
-def test_the_champion_is_the_best_of_the_leaderboard(out: Path) -> None:
+def test_champion_is_the_best_of_the_leaderboard(out: Path) -> None:
     document = report(out)
     ids = [row["id"] for row in document["leaderboard"]]
     assert document["champion"]["members"] == ids[:2]
@@ -106,20 +106,20 @@ def test_the_champion_is_the_best_of_the_leaderboard(out: Path) -> None:
 
 def test_equal_seeds_give_equal_reports(out: Path, tmp_path: Path) -> None:
     returned = run_tournament(small_config(), tmp_path / "again", device="cpu")
-    assert timeless(returned) == timeless(report(out))
+    assert without_timings(returned) == without_timings(report(out))
     assert report(tmp_path / "again") == json.loads(json.dumps(returned))
 
 
 def test_resuming_a_finished_run_writes_the_same_report(out: Path) -> None:
-    before = timeless(report(out))
+    before = without_timings(report(out))
     (out / "report.json").unlink()
     run_tournament(small_config(), out, resume=True, device="cpu")
-    assert timeless(report(out)) == before
+    assert without_timings(report(out)) == before
 
 
 def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:
-    told = finished[1]
-    assert list(dict.fromkeys(progress.stage for progress in told)) == [
+    reports = finished[1]
+    assert list(dict.fromkeys(progress.stage for progress in reports)) == [
         "reading prices and features",
         *(f"training generation {i} of 3" for i in (1, 2, 3)),
         "validating the champion and the baselines",
@@ -127,7 +127,7 @@ def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:
         "testing the champion and the baselines",
         "writing the report",
     ]
-    assert told[-1].best is not None
+    assert reports[-1].best is not None
 
 
 def test_ctrl_c_keeps_finished_generations(out: Path, tmp_path: Path) -> None:
@@ -140,7 +140,9 @@ def test_ctrl_c_keeps_finished_generations(out: Path, tmp_path: Path) -> None:
         run_tournament(small_config(), folder, device="cpu", progress=stop)
     assert caught.value.exit_code == 130
     assert json.loads((folder / "state.json").read_text())["generation"] == 1
-    assert timeless(run_tournament(small_config(), folder, resume=True, device="cpu")) == timeless(report(out))
+    assert without_timings(run_tournament(small_config(), folder, resume=True, device="cpu")) == without_timings(
+        report(out)
+    )
 
 
 # ---------------------------------------------------------------------- backtests
@@ -156,8 +158,8 @@ def test_backtesting_a_run_reproduces_its_report(out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["equal_weight", "equal_weight_buy_and_hold", "index", "momentum_12_1"])
-def test_a_baseline_alone_matches_the_one_in_the_report(name: str, out: Path) -> None:
-    document = run_backtest(name, data="made", start="2021-07-01", end="2021-10-31")
+def test_baseline_alone_matches_the_one_in_the_report(name: str, out: Path) -> None:
+    document = run_backtest(name, data="main", start="2021-07-01", end="2021-10-31")
     assert document["test"]["strategies"][name] == report(out)["test"]["strategies"][name]
     assert set(document["test"]["strategies"]) == {name, "equal_weight", "index"}
 
@@ -174,18 +176,18 @@ def test_other_costs_and_cash(out: Path) -> None:
     assert rich["sharpe"] == pytest.approx(plain["sharpe"])
 
 
-def test_a_sweep_uses_the_settings_of_its_run(out: Path) -> None:
+def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:
     rows = run_sweep([out, "equal_weight"], costs=[10.0])["rows"]
     assert [(row["strategy"], row["start"], row["end"]) for row in rows] == [
         ("champion", "2021-07-01", "2021-10-31"),
         ("equal_weight", "2021-07-01", "2021-10-31"),
     ]
     for row in rows:
-        told = report(out)["test"]["strategies"][row["strategy"]]
-        assert {name: row[name] for name in told} == pytest.approx(told)
+        expected = report(out)["test"]["strategies"][row["strategy"]]
+        assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
-def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:
+def test_equivariant_champion_runs_on_other_data(out: Path) -> None:
     document = run_backtest(out, data="other")
     assert document["data"]["symbols"] == ["X", "Y", "Z"]
     assert set(document["test"]["strategies"]) == {"champion", "equal_weight"}  # it has no index
@@ -193,7 +195,7 @@ def test_an_equivariant_champion_runs_on_other_data(out: Path) -> None:
     assert document["test"]["strategies"]["champion"]["turnover"] > 0
 
 
-def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
+def test_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
     config = dataclasses.replace(
         small_config(generations=1, pods=1, champion=1),
         agent=PPOConfig(policy="mlp", hidden=(4, 4), horizon=8, minibatches=2),
@@ -204,8 +206,8 @@ def test_an_mlp_is_refused_on_another_universe(tmp_path: Path) -> None:
         run_backtest(tmp_path / "run", data="other")
 
 
-def test_a_report_is_written_to_out(tmp_path: Path) -> None:
-    document = run_backtest("index", data="made", out=tmp_path / "deep" / "folder")
+def test_report_is_written_to_out(tmp_path: Path) -> None:
+    document = run_backtest("index", data="main", out=tmp_path / "deep" / "folder")
     assert report(tmp_path / "deep" / "folder") == json.loads(json.dumps(document))
     assert (tmp_path / "deep" / "folder" / "report.html").exists()
 
@@ -215,17 +217,17 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
 
     Store(store).save(small_panel(seed=99))
     try:
-        with pytest.raises(DataError, match="'made' has changed since the run"):
+        with pytest.raises(DataError, match="'main' has changed since the run"):
             run_backtest(out)
         with pytest.raises(RunError, match="was made on other data"):
             run_tournament(small_config(), out, resume=True, device="cpu")
-        assert run_backtest(out, data="made")  # asked for by name
+        assert run_backtest(out, data="main")  # data requested by name
     finally:
         Store(store).save(small_panel())
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("terms", "message"),
     [
         ({"cost_bps": -1.0}, "--cost-bps must be at least 0 and below 10000, got -1"),
         ({"cost_bps": float("nan")}, "--cost-bps must be at least 0"),
@@ -235,14 +237,14 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"start": "2030-01-01"}, "start 2030-01-01 is outside the period, which ends on"),
     ],
 )
-def test_overrides_out_of_range_are_refused(terms: dict[str, Any], words: str) -> None:
+def test_overrides_out_of_range_are_refused(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        run_backtest("equal_weight", **{"data": "made", **terms})
-    assert words in str(caught.value)
+        run_backtest("equal_weight", **{"data": "main", **terms})
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_run_or_strategy_is_refused(tmp_path: Path) -> None:
+def test_unknown_run_or_strategy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run with a finished generation"):
         run_backtest(tmp_path)
     with pytest.raises(InputError, match="unknown strategy 'equal_wait'; did you mean equal_weight"):
@@ -265,11 +267,11 @@ def test_periods() -> None:
     assert dates("2021-08-01", None, splits) == ("2021-08-01", "2021-10-31")
     assert dates(None, "2021-08-01", splits) == ("2021-07-01", "2021-08-01")
     assert dates("2021-02-01", "2021-02-02") == ("2021-02-01", "2021-02-02")
-    assert dates("2019-12-28", "2021-12-05") == ("2020-01-01", "2021-11-30")  # a weekend's slack
+    assert dates("2019-12-28", "2021-12-05") == ("2020-01-01", "2021-11-30")  # within the tolerance of a weekend
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "words"),
+    ("start", "end", "message"),
     [
         ("2019-01-01", None, "exceeds the data, which covers 2020-01-01 to 2021-11-30"),
         (None, "2023-01-01", "exceeds the data"),
@@ -280,10 +282,10 @@ def test_periods() -> None:
         ("2021", None, "the start must be a date"),
     ],
 )
-def test_invalid_periods_are_refused(start: str | None, end: str | None, words: str) -> None:
+def test_invalid_periods_are_refused(start: str | None, end: str | None, message: str) -> None:
     with pytest.raises(DataError) as caught:
         dates(start, end)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 # ---------------------------------------------------------------------- before anything is written
@@ -295,7 +297,7 @@ def changed(section: str, **values: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (changed("agent", minibatches=5), r"agent\.minibatches must divide"),
         (changed("agent", horizon=41, minibatches=1), r"agent\.horizon must be at most"),
@@ -304,14 +306,14 @@ def changed(section: str, **values: Any) -> RunConfig:
         (changed("tournament", pods=0), r"tournament\.pods is out of its range"),
     ],
 )
-def test_an_invalid_setting_leaves_no_folder(config: RunConfig, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_invalid_setting_creates_no_folder(config: RunConfig, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         run_tournament(config, tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()  # so the mended config may go into the same one
+    assert not (tmp_path / "run").exists()  # so that the fixed config can use the same folder
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_missing_device_is_refused(tmp_path: Path) -> None:
+def test_missing_device_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no CUDA device .* --device cpu"):
         run_tournament(small_config(), tmp_path / "run", device="cuda")
     with pytest.raises(InputError, match="device must be auto, cpu or cuda, got 'tpu'"):

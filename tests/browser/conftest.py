@@ -1,4 +1,4 @@
-"""Chromium for tests of the dashboard. Neither browser nor server reaches anything but the loopback interface."""
+"""Chromium for tests of the dashboard; browser and server may only connect to the loopback interface."""
 
 from __future__ import annotations
 

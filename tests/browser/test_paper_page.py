@@ -116,7 +116,7 @@ def test_resume_needs_the_typed_word_and_the_password(page: Page, harness: Daemo
     expect(dialog).to_contain_text("wrong password")
     assert commands(harness.journal) == before
     expect(badge(page, "trading")).to_contain_text("halted")
-    # During the wait even the right password is refused.
+    # During the wait, the correct password is refused as well.
     dialog.get_by_label("Password", exact=True).and_(dialog.locator("input")).fill(PASSWORD)
     dialog.get_by_role("textbox", name=re.compile("^Type ")).fill("resume, please")
     dialog.get_by_role("button", name="Resume").click()
@@ -144,7 +144,7 @@ def test_wrong_passwords_are_rate_limited_across_sessions(
         expect(dialog).to_contain_text(f"wrong password: try again in {wait} s")
         if wait < 8:
             wait_for_retry(first, wait)
-    # The other session has harness no guess and has the right password, but must wait too.
+    # The other session made no wrong guess and has the correct password, but must wait as well.
     other.get_by_role("button", name="Resume").click()
     expect(other).to_contain_text("too soon after a wrong password")
     assert commands(harness.journal) == before

@@ -58,7 +58,7 @@ def test_demo_run_is_started_and_monitored(dashboard: DashboardProcess, open_pag
     stop = page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
     expect(stop).to_be_hidden(timeout=TRAINING_TIMEOUT)
-    expect(page.get_by_role("heading", name="Latest runs")).to_have_count(1)  # the welcome is gone
+    expect(page.get_by_role("heading", name="Latest runs")).to_have_count(1)  # without the welcome message
     assert len(list(dashboard.runs.glob("*/report.json"))) == 1
 
 

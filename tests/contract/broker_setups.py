@@ -62,7 +62,7 @@ class ShortTimeoutClock:
 
 
 class HttpSetup:
-    """A broker that talks to a fake Alpaca server."""
+    """A broker connected to a fake Alpaca server."""
 
     def __init__(self, addresses: dict[str, str], kind: str) -> None:
         self.url = addresses["url"]

@@ -47,7 +47,7 @@ def learn(name: str, policy: str, device: str) -> Learner:
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
-def test_algorithm_learns_the_same_as_on_the_cpu(name: str, policy: str) -> None:
+def test_algorithm_matches_the_cpu(name: str, policy: str) -> None:
     on_cpu = learn(name, policy, "cpu")
     with simulated_device() as device:
         on_device = learn(name, policy, device)
@@ -83,7 +83,7 @@ def test_simulated_device_rejects_tensors_of_two_devices() -> None:
         torch.ones(3, device=device)
 
 
-def test_pipeline_learns_on_a_device_from_a_replay_on_the_cpu() -> None:
+def test_pipeline_learns_on_a_device_from_a_replay_buffer_on_the_cpu() -> None:
     """Sampled batches and the reward scale are moved to the device."""
     on_cpu = small_learner("sac", policy="mlp")
     on_cpu.learn(8 * on_cpu.iteration_samples)

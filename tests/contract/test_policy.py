@@ -1,4 +1,4 @@
-"""What every policy promises, whatever its architecture: a pure function over members, groups and accounts."""
+"""Contract of every policy: a pure function that is independent across members, groups and accounts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> torch.Tenso
 
 
 def parameters(policy: Policy, dtype: torch.dtype = DOUBLE, members: int = P) -> dict[str, torch.Tensor]:
-    """Initial weights, moved about so that nothing is zero by construction."""
+    """Initial weights plus noise, so that no weight is zero by construction."""
     each = [policy.init(torch.Generator().manual_seed(p), dtype) for p in range(members)]
     stacked = {name: torch.stack([member[name] for member in each]) for name in each[0]}
     return {
@@ -46,10 +46,10 @@ def accounts(seed: int = 1, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
 
 
 def mask() -> torch.Tensor:
-    known = draw(P, K, N, seed=5) > -0.5
-    known[..., 0] = True
-    assert not known.all()
-    return known
+    tradable = draw(P, K, N, seed=5) > -0.5
+    tradable[..., 0] = True
+    assert not tradable.all()
+    return tradable
 
 
 def assert_close(one: PolicyOutput, other: PolicyOutput) -> None:
@@ -60,8 +60,8 @@ def assert_close(one: PolicyOutput, other: PolicyOutput) -> None:
 def test_shapes_and_finite_numbers_in_both_precisions(policy: Policy) -> None:
     for dtype in (torch.float32, DOUBLE):
         params = parameters(policy, dtype)
-        for known in (None, mask()):
-            out = policy.forward(params, draw(P, K, N, F, dtype=dtype), accounts(dtype=dtype), known)
+        for tradable in (None, mask()):
+            out = policy.forward(params, draw(P, K, N, F, dtype=dtype), accounts(dtype=dtype), tradable)
             assert out.mean.shape == (P, K, A, policy.spec.action_size)
             assert out.value.shape == (P, K, A)
             assert out.log_std.shape in ((P, 1), (P, policy.spec.action_size))
@@ -70,8 +70,8 @@ def test_shapes_and_finite_numbers_in_both_precisions(policy: Policy) -> None:
                 assert torch.isfinite(part).all()
 
 
-def test_accounts_beyond_the_long_only_simplex_give_numbers(policy: Policy) -> None:
-    """Shorts, borrowed cash, an account in cash alone, and one far above its starting cash."""
+def test_accounts_outside_the_long_only_simplex_give_finite_outputs(policy: Policy) -> None:
+    """Short positions, borrowed cash, an account with only cash, and one far above its starting cash."""
     account = torch.zeros(P, K, A, N + 1, dtype=DOUBLE)
     account[:, 0, 0, 0] = 1.0
     account[:, 1, 0] = torch.tensor([1.5, -0.5, 0.5, -1.0, 0.5, 0.0], dtype=DOUBLE)
@@ -81,23 +81,23 @@ def test_accounts_beyond_the_long_only_simplex_give_numbers(policy: Policy) -> N
     assert all(torch.isfinite(part).all() for part in out)
 
 
-def test_value_alone_is_the_forward_value(policy: Policy) -> None:
+def test_value_equals_the_value_of_forward(policy: Policy) -> None:
     params, features, account = parameters(policy), draw(P, K, N, F), accounts()
-    for known in (None, mask()):
-        value = policy.value(params, features, account, known)
-        assert torch.equal(value, policy.forward(params, features, account, known).value)
+    for tradable in (None, mask()):
+        value = policy.value(params, features, account, tradable)
+        assert torch.equal(value, policy.forward(params, features, account, tradable).value)
 
 
-def test_a_mask_that_hides_nothing_changes_nothing(policy: Policy) -> None:
+def test_full_mask_equals_no_mask(policy: Policy) -> None:
     params, features, account = parameters(policy), draw(P, K, N, F), accounts()
-    everything = torch.ones(P, K, N, dtype=torch.bool)
-    assert_close(policy.forward(params, features, account, everything), policy.forward(params, features, account, None))
+    full = torch.ones(P, K, N, dtype=torch.bool)
+    assert_close(policy.forward(params, features, account, full), policy.forward(params, features, account, None))
 
 
-def test_members_groups_and_accounts_do_not_see_each_other(policy: Policy) -> None:
-    """Each of the P x K x A outputs equals that of the account alone with its member's weights."""
-    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
-    out = policy.forward(params, features, account, known)
+def test_members_groups_and_accounts_are_independent(policy: Policy) -> None:
+    """Each of the P x K x A outputs equals that of a single account with its member's weights."""
+    params, features, account, tradable = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    out = policy.forward(params, features, account, tradable)
     for p in range(P):
         own = {name: value[p : p + 1] for name, value in params.items()}
         for k in range(K):
@@ -106,7 +106,7 @@ def test_members_groups_and_accounts_do_not_see_each_other(policy: Policy) -> No
                     own,
                     features[p : p + 1, k : k + 1],
                     account[p : p + 1, k : k + 1, a : a + 1],
-                    known[p : p + 1, k : k + 1],
+                    tradable[p : p + 1, k : k + 1],
                 )
                 torch.testing.assert_close(out.mean[p, k, a], single.mean[0, 0, 0])
                 torch.testing.assert_close(out.value[p, k, a], single.value[0, 0, 0])
@@ -122,49 +122,49 @@ def test_every_parameter_has_an_effect(policy: Policy) -> None:
         assert all(gradient[p].any() for p in range(P)), name
 
 
-def test_initial_weights_depend_on_the_stream_only(policy: Policy) -> None:
-    one, again, other = (policy.init(torch.Generator().manual_seed(seed), torch.float32) for seed in (3, 3, 4))
-    assert all(torch.equal(one[name], again[name]) for name in one)
+def test_initial_weights_depend_only_on_the_generator(policy: Policy) -> None:
+    one, same, other = (policy.init(torch.Generator().manual_seed(seed), torch.float32) for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], same[name]) for name in one)
     is_random = policy.spec.kind != "linear"  # all weights of a linear policy start at 0
     assert any(not torch.equal(one[name], other[name]) for name in one) == is_random
     assert all(value.dtype == torch.float32 for value in one.values())
 
 
-def test_forward_changes_nothing_it_was_given(policy: Policy) -> None:
-    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
-    given = [*params.values(), features, account, known]
-    kept = [x.clone() for x in given]
-    policy.forward(params, features, account, known)
-    assert all(torch.equal(a, b) for a, b in zip(given, kept, strict=True))
+def test_forward_does_not_modify_its_inputs(policy: Policy) -> None:
+    params, features, account, tradable = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    inputs = [*params.values(), features, account, tradable]
+    copies = [x.clone() for x in inputs]
+    policy.forward(params, features, account, tradable)
+    assert all(torch.equal(a, b) for a, b in zip(inputs, copies, strict=True))
 
 
-def test_all_accounts_of_a_group_share_its_day(policy: Policy) -> None:
+def test_accounts_of_a_group_share_its_features(policy: Policy) -> None:
     """[P, K] groups of A accounts give what [P, K * A] groups of one account give."""
-    params, features, account, known = parameters(policy), draw(P, K, N, F), accounts(), mask()
-    shared = policy.forward(params, features, account, known)
-    apart = policy.forward(
+    params, features, account, tradable = parameters(policy), draw(P, K, N, F), accounts(), mask()
+    shared = policy.forward(params, features, account, tradable)
+    separate = policy.forward(
         params,
         features.repeat_interleave(A, 1),
         account.reshape(P, K * A, 1, N + 1),
-        known.repeat_interleave(A, 1),
+        tradable.repeat_interleave(A, 1),
     )
-    torch.testing.assert_close(shared.mean.reshape(P, K * A, 1, -1), apart.mean)
-    torch.testing.assert_close(shared.value.reshape(P, K * A, 1), apart.value)
+    torch.testing.assert_close(shared.mean.reshape(P, K * A, 1, -1), separate.mean)
+    torch.testing.assert_close(shared.value.reshape(P, K * A, 1), separate.value)
 
 
-def test_agents_that_tilt_a_base_portfolio_start_at_the_base(kind: str) -> None:
+def test_tilt_policy_starts_at_the_base_portfolio(kind: str) -> None:
     policy = make_policy(PolicySpec(kind, N, F, N, (8, 6), "tilt"))
     each = [policy.init(torch.Generator().manual_seed(p), DOUBLE) for p in range(P)]
     params = {name: torch.stack([member[name] for member in each]).requires_grad_() for name in each[0]}
     mean = policy.mean(params, draw(P, K, N, F), accounts(), mask())
     assert not mean.any()
-    reach = torch.autograd.grad(mean.sum(), list(params.values()), allow_unused=True)
-    assert any(gradient is not None and gradient.any() for gradient in reach)  # and it can leave it
+    gradients = torch.autograd.grad(mean.sum(), list(params.values()), allow_unused=True)
+    assert any(gradient is not None and gradient.any() for gradient in gradients)  # training can change it
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 6), (8, 7, 6), (8, 5, 7, 6)])
-def test_every_hidden_layer_is_there(kind: str, hidden: tuple[int, ...]) -> None:
-    """The sizes of all hidden layers are found in the parameters, and all parameters have an effect."""
+def test_every_hidden_layer_has_parameters(kind: str, hidden: tuple[int, ...]) -> None:
+    """The parameters have the sizes of all hidden layers, and each affects the outputs."""
     if kind == "linear":
         pytest.skip("a linear policy has no hidden layers")
     policy = make_policy(PolicySpec(kind, N, F, N + 1, hidden))
@@ -175,10 +175,10 @@ def test_every_hidden_layer_is_there(kind: str, hidden: tuple[int, ...]) -> None
     gradients = torch.autograd.grad(total, list(params.values()))
     assert all(gradient.any() for gradient in gradients)
     matrices = [x for name, x in params.items() if x.dim() == 3 and not name.startswith(("value_", "critic_"))]
-    chain = [x for x in matrices if tuple(x.shape[1:]) in pairwise(hidden)]
-    assert len(chain) >= len(hidden) - 1
+    layers = [x for x in matrices if tuple(x.shape[1:]) in pairwise(hidden)]
+    assert len(layers) >= len(hidden) - 1
 
 
-def test_an_unknown_policy_is_refused() -> None:
+def test_unknown_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be equivariant, linear or mlp, got 'transformer'"):
         make_policy(PolicySpec("transformer", N, F, N, (8,)))

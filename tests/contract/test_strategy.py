@@ -1,4 +1,4 @@
-"""Every strategy: decides from the past alone, gives weights that the engine accepts, repeats itself."""
+"""Contract of every strategy: no look-ahead, valid weights, deterministic decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = ExecutionRules(0.001)
 
 
 def random_panel(seed: int = 0) -> Panel:
-    """Four assets of which one starts late, one ends early and one has gaps; an index; weekdays."""
+    """Four assets on weekdays, of which one starts late, one ends early and one has gaps, and an index."""
     rng = np.random.default_rng(seed)
     close = 40 * np.exp(np.cumsum(rng.normal(0.0005, 0.015, (BARS, 4)), 0))
     close[:200, 1] = np.nan
@@ -31,8 +31,8 @@ def random_panel(seed: int = 0) -> Panel:
     return Panel(times, ("A", "B", "C", "D"), close, np.isfinite(close), benchmark=Benchmark("index", index, True))
 
 
-def after(panel: Panel, t: int, seed: int = 1) -> Panel:
-    """The same panel up to t, another future after it."""
+def with_other_future(panel: Panel, t: int, seed: int = 1) -> Panel:
+    """Return the panel with different prices after bar t."""
     rng = np.random.default_rng(seed)
     close, tradable = panel.close.copy(), panel.tradable.copy()
     close[t + 1 :] *= rng.uniform(0.5, 2.0, close[t + 1 :].shape)
@@ -45,8 +45,8 @@ def after(panel: Panel, t: int, seed: int = 1) -> Panel:
 
 
 @dataclass
-class Watched:
-    """Passes everything on to a strategy, keeps its decisions, and afterwards ruins what it was handed."""
+class RecordingStrategy:
+    """Delegates to a strategy, records its decisions, and zeroes its inputs after each call."""
 
     inner: Strategy
     decisions: list[np.ndarray | None] = field(default_factory=list)
@@ -57,9 +57,9 @@ class Watched:
     def target_weights(self, window: Window, positions: Positions) -> np.ndarray | None:
         before = [value.copy() for value in arrays(window, positions)]
         weights = self.inner.target_weights(window, positions)
-        for was, now in zip(before, arrays(window, positions), strict=True):
-            np.testing.assert_array_equal(was, now)  # a strategy leaves its window as it was
-            now[...] = np.zeros((), now.dtype)
+        for old, new in zip(before, arrays(window, positions), strict=True):
+            np.testing.assert_array_equal(old, new)  # strategies must not modify their inputs
+            new[...] = np.zeros((), new.dtype)
         self.decisions.append(None if weights is None else weights.copy())
         return weights
 
@@ -71,49 +71,51 @@ def arrays(*records: object) -> list[np.ndarray]:
 
 def decisions(name: str, panel: Panel) -> list[np.ndarray | None]:
     panel = index_panel(panel) if name == "index" else panel
-    watched = Watched(make_baseline(name))
-    backtest(watched, panel, build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5)
-    return watched.decisions
+    recorder = RecordingStrategy(make_baseline(name))
+    backtest(recorder, panel, build_market(panel, (), (0, 400)), FIRST, LAST, RULES, 1e5)
+    return recorder.decisions
 
 
 def month_start(panel: Panel) -> int:
-    """A bar well inside the run that opens a month: a monthly strategy decides there."""
+    """Return the first bar of a month well inside the run, where monthly strategies decide."""
     months = panel.times.astype("datetime64[M]")
     return next(t for t in range(FIRST + 30, LAST - 25) if months[t] != months[t - 1])
 
 
 @pytest.mark.parametrize("offset", [0, -1])
 @pytest.mark.parametrize("name", BASELINES)
-def test_another_future_leaves_earlier_decisions_as_they_were(name, offset):
-    # The future changes right after a decision, and right before one: a window one bar too long shows in the second.
+def test_decisions_do_not_depend_on_later_bars(name, offset):
+    # The future changes right after (0) or right before (-1) a decision; the latter detects windows one bar too long.
     panel = random_panel()
     cut = month_start(panel) + offset
-    one, other = decisions(name, panel), decisions(name, after(panel, cut))
+    one, other = decisions(name, panel), decisions(name, with_other_future(panel, cut))
     for t, (a, b) in enumerate(zip(one, other, strict=True), start=FIRST):
         if t <= cut:
             assert (a is None) == (b is None), t
             np.testing.assert_array_equal(a, b, err_msg=str(t))
-    if name not in ("index", "equal_weight_buy_and_hold"):  # these two decide once, at the first bar
+    if name not in ("index", "equal_weight_buy_and_hold"):  # these decide only at the first bar
         assert any(a is not None and not np.array_equal(a, b) for a, b in zip(one, other, strict=True)), "same future"
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_decisions_repeat_and_are_weights(name):
+def test_decisions_are_deterministic_and_valid_weights(name):
     panel = random_panel(5)
-    one, again = decisions(name, panel), decisions(name, panel)
-    made = [weights for weights in one if weights is not None]
-    assert made
-    for a, b in zip(one, again, strict=True):
+    one, repeated = decisions(name, panel), decisions(name, panel)
+    weights_list = [weights for weights in one if weights is not None]
+    assert weights_list
+    for a, b in zip(one, repeated, strict=True):
         np.testing.assert_array_equal(a, b)
-    for weights in made:
+    for weights in weights_list:
         assert (weights >= 0).all()
         assert weights.sum() <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_the_window_it_names_is_all_it_needs(name):
+def test_declared_lookback_is_sufficient(name):
     panel = index_panel(random_panel()) if name == "index" else random_panel()
     market = build_market(panel, (), (0, 400))
     short = backtest(make_baseline(name), panel, market, FIRST, LAST, RULES, 1e5)
-    full = backtest(Watched(make_baseline(name)), panel, market, FIRST, LAST, RULES, 1e5)  # no lookback: everything
+    full = backtest(
+        RecordingStrategy(make_baseline(name)), panel, market, FIRST, LAST, RULES, 1e5
+    )  # without a lookback: all bars
     np.testing.assert_allclose(short.equity, full.equity, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""What every VecEnv promises, whatever its kind and settings."""
+"""Contract of every VecEnv, for all kinds and settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# The discrete environment refuses shorts and leverage.
+# The discrete environment does not support short selling and leverage.
 CASES = [(kind, name) for kind in KINDS for name in SETTINGS if (kind, name) != ("discrete", "short and leverage")]
 
 
@@ -49,13 +49,13 @@ def env(request: pytest.FixtureRequest) -> MarketEnv:
     return make_env(MARKETS[config.fill], config, members=(0, 5))
 
 
-def play(env: MarketEnv, seed: int, steps: int = 20) -> list[EnvStep]:
+def run_steps(env: MarketEnv, seed: int, steps: int = 20) -> list[EnvStep]:
     env.reset(seed)
     noise = torch.Generator().manual_seed(1)
     return [env.step(actions(env, noise)) for _ in range(steps)]
 
 
-def test_it_implements_vec_env_with_correct_sizes(env: MarketEnv) -> None:
+def test_env_implements_vec_env_with_correct_sizes(env: MarketEnv) -> None:
     assert isinstance(env, VecEnv)
     assert (env.members, env.envs) == (P, E)
     assert env.action_size in (N, N + 1) or (env.action_kind, env.action_size) == ("discrete", 1)
@@ -63,7 +63,7 @@ def test_it_implements_vec_env_with_correct_sizes(env: MarketEnv) -> None:
 
 def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
     first = env.reset(0)
-    outcomes = play(env, 0)
+    outcomes = run_steps(env, 0)
     for observation in [first] + [o for s in outcomes for o in (s.observation, s.final_observation)]:
         assert observation.day.shape == (P, E // GROUP)
         assert observation.day.dtype == torch.int64
@@ -87,39 +87,39 @@ def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
         assert not (outcome.terminated & outcome.truncated).any()
 
 
-def test_the_same_seed_repeats_and_another_does_not(env: MarketEnv) -> None:
-    runs = [play(env, seed) for seed in (1, 1, 2)]
+def test_rollouts_depend_on_the_seed(env: MarketEnv) -> None:
+    runs = [run_steps(env, seed) for seed in (1, 1, 2)]
     for a, b in zip(runs[0], runs[1], strict=True):
         assert all(torch.equal(x, y) for x, y in zip(flatten(a), flatten(b), strict=True))
     assert any(not torch.equal(a.reward, c.reward) for a, c in zip(runs[0], runs[2], strict=True))
 
 
-def test_a_step_does_not_change_what_it_was_given(env: MarketEnv) -> None:
+def test_step_does_not_modify_its_inputs(env: MarketEnv) -> None:
     first = env.reset(0)
     action = actions(env)
-    kept = first.day.clone(), first.account.clone(), action.clone()
+    copies = first.day.clone(), first.account.clone(), action.clone()
     outcome = env.step(action)
     later = outcome.observation.account.clone()
     env.step(action)
-    assert all(torch.equal(a, b) for a, b in zip(kept, (first.day, first.account, action), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(copies, (first.day, first.account, action), strict=True))
     assert torch.equal(outcome.observation.account, later)
 
 
-def test_resets_happen_in_the_step_that_ends_the_window(env: MarketEnv) -> None:
+def test_environments_reset_in_the_step_that_ends_the_window(env: MarketEnv) -> None:
     ends = 0
-    for outcome in play(env, 0, 30):
+    for outcome in run_steps(env, 0, 30):
         done = outcome.terminated | outcome.truncated
         ends += int(done.sum())
-        fresh, final = outcome.observation.account, outcome.final_observation.account
-        assert torch.equal(fresh[~done], final[~done])
-        assert torch.equal(fresh[done][:, 0], torch.ones(int(done.sum())))
-        assert not fresh[done][:, 1:].any()
+        current, final = outcome.observation.account, outcome.final_observation.account
+        assert torch.equal(current[~done], final[~done])
+        assert torch.equal(current[done][:, 0], torch.ones(int(done.sum())))
+        assert not current[done][:, 1:].any()
     assert ends >= 3 * P * E
 
 
-def test_the_flat_observation_is_the_account_and_the_row_of_the_shared_table() -> None:
+def test_flat_observation_is_account_and_shared_features() -> None:
     env = make_env(MARKETS["next"], EnvironmentConfig(window=8, envs=E, group=GROUP), members=(0, 5))
-    observation = play(env, 0, 5)[-1].observation
+    observation = run_steps(env, 0, 5)[-1].observation
     row = flat(env.market, observation)
     for p in range(P):
         for e in range(E):
@@ -127,9 +127,9 @@ def test_the_flat_observation_is_the_account_and_the_row_of_the_shared_table() -
             assert torch.equal(row[p, e], torch.cat([observation.account[p, e], table.flatten()]))
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    config = dataclasses.replace(EnvironmentConfig(), kind="casino")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="one of portfolio, stock_trading, discrete, got 'casino'"):
+def test_unknown_kind_is_refused() -> None:
+    config = dataclasses.replace(EnvironmentConfig(), kind="unknown")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="one of portfolio, stock_trading, discrete, got 'unknown'"):
         make_env(MARKETS["next"], config)
 
 
@@ -138,14 +138,14 @@ def flatten(outcome: EnvStep) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("said", sorted(KINDS))
-def test_a_class_overrides_the_kind_of_its_config(kind: str, said: str) -> None:
-    """A config's kind is "portfolio" unless set; a kernel that took its word would read past the actions."""
+@pytest.mark.parametrize("configured", sorted(KINDS))
+def test_class_overrides_the_kind_of_its_config(kind: str, configured: str) -> None:
+    """The default kind of a config is "portfolio"; kernels that used it would read past the actions."""
 
-    def rewards(word: str) -> torch.Tensor:
-        config = EnvironmentConfig(kind=word, window=8, envs=E, group=GROUP)  # type: ignore[arg-type]
+    def rewards(kind_setting: str) -> torch.Tensor:
+        config = EnvironmentConfig(kind=kind_setting, window=8, envs=E, group=GROUP)  # type: ignore[arg-type]
         env = KINDS[kind](MARKETS["next"], config, members=(0, 5))
         assert env.config.kind == kind
-        return torch.stack([step.reward for step in play(env, 3)])
+        return torch.stack([step.reward for step in run_steps(env, 3)])
 
-    assert torch.equal(rewards(said), rewards(kind))
+    assert torch.equal(rewards(configured), rewards(kind))

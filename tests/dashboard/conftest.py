@@ -38,7 +38,7 @@ def restore_main_module() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the panels `made` and `other`."""
+    """A store with the panels `main` and `other`."""
     folder = tmp_path_factory.mktemp("dashboard store")
     fill_store(folder)
     return folder

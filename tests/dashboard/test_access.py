@@ -30,7 +30,7 @@ from tests.dashboard.dashboard_process import DashboardProcess
 pytestmark = pytest.mark.slow
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
-RIGHT = "correct horse battery"
+PASSWORD = "correct horse battery"
 EVIL = "http://evil.example"
 MARKUP = "<img src=x onerror=alert(1)> [a](javascript:alert(1)) **bold** $x$ :red[y]"
 FORMULA = '=HYPERLINK("http://evil.example")'
@@ -68,16 +68,16 @@ def test_other_addresses_need_a_password(page_data: Path, address: str, capsys: 
 def test_other_addresses_show_nothing_before_login(
     page_data: Path, cheap_hashes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Password().set(RIGHT)
+    Password().set(PASSWORD)
     monkeypatch.setattr(access, "is_local_only", lambda: False)
     app = AppTest.from_file(str(server_module.SCRIPT), default_timeout=60).run()
     assert [title.value for title in app.title] == ["finrl_pod"]
-    app.text_input[0].input("a wrong one")
+    app.text_input[0].input("a wrong password")
     app.button[0].click().run()
     assert "wrong password" in app.error[0].value.replace("\\", "")
     assert [title.value for title in app.title] == ["finrl_pod"]
     access.password_guard.cache_clear()
-    app.text_input[0].input(RIGHT)
+    app.text_input[0].input(PASSWORD)
     app.button[0].click().run()
     assert [title.value for title in app.title] == ["Overview"]
 
@@ -179,7 +179,7 @@ def status_of(
 
 
 def draw(name: str) -> AppTest:
-    """One page, drawn as by the script."""
+    """Draw one page as the script does."""
 
     def script(name: str) -> None:
         import functools

@@ -68,7 +68,7 @@ def test_parse_gpu_rows() -> None:
     assert machine.parse_gpu_rows([]).empty
 
 
-def test_gpu_table_without_answer_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpu_table_without_output_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "nvidia-smi"
     broken.write_text("#!/bin/sh\nexit 9\n")
     broken.chmod(0o755)

@@ -35,7 +35,7 @@ def reopened(run: runs.RunFiles) -> runs.RunFiles:
 
 
 def long_config() -> RunConfig:
-    """So many generations that it does not end before it is stopped."""
+    """A config with enough generations to run until it is stopped."""
     return small_config(generations=400)
 
 
@@ -83,7 +83,7 @@ def test_pause_resume_and_stop(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_resumed_training_equals_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
-    """Started by the command line's function, stopped after a generation, resumed by the page."""
+    """A training started by the command line and stopped after a generation is resumed by the page."""
 
     class Stop(Exception):
         pass
@@ -111,7 +111,7 @@ def test_failed_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run = jobs.start(small_config(), tmp_path / "runs", "mine")
     wait_for(lambda: runs.status_of(run) == "failed")
     _end(run)
-    assert "there is no panel 'made'" in runs.log_tail(run)
+    assert "there is no panel 'main'" in runs.log_tail(run)
     assert [found.name for found in runs.find_runs(tmp_path / "runs")] == [run.name]
 
 

@@ -127,7 +127,7 @@ def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) ->
 @pytest.mark.parametrize("view", ["Prices", "Missing bars", "Jumps", "Correlations"])
 def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("data", tmp_path)
-    app.selectbox(key="data: panel").set_value("made").run()
+    app.selectbox(key="data: panel").set_value("main").run()
     app.segmented_control(key="data: view").set_value(view).run()
     assert not app.exception
     assert not app.error
@@ -169,7 +169,7 @@ def test_new_look_needs_confirmation_and_is_recorded(visit: Callable[..., Any], 
     app.button(key="compare: look").click().run()
     assert not app.exception
     assert app.dataframe[0].value["strategy"].tolist() == ["mine", "equal weight", "index"]
-    manifest = Store().show("made")
+    manifest = Store().show("main")
     registry = TrialRegistry(tmp_path / "home" / FILE)
     looks = registry.look(Look(manifest.sha256, "another", "2021-08-02", "2021-10-31", "a test"))
     assert looks == 2

@@ -33,8 +33,8 @@ from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
 NOW = datetime(2024, 1, 31, 22, tzinfo=UTC)
 
 
-class Costly(PartialFillBroker):
-    """Charges 7 basis points, as in the settings."""
+class BrokerWithCosts(PartialFillBroker):
+    """Charges 7 basis points, like the settings."""
 
     def __init__(self, panel: Panel, clock: Clock, cash: Decimal) -> None:
         super().__init__(panel, clock, cash, Decimal("0.0007"))
@@ -50,7 +50,7 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedDaemon]:
         monitoring=MonitoringSettings(heartbeat=str(folder / "heartbeat.json")),
         timing=TimingSettings(poll=1800.0),
     )
-    simulation = SimulatedDaemon(folder, settings, kind=Costly)
+    simulation = SimulatedDaemon(folder, settings, kind=BrokerWithCosts)
     record_settings(simulation.store, settings, simulation.clock.now())
     simulation.day(date(2024, 1, 19), hour=15)  # mid-session, with open orders
     yield simulation
@@ -90,14 +90,16 @@ def test_positions_match_the_daemon(sim: SimulatedDaemon, journal: Journal) -> N
 
 def test_gains_sum_to_the_change_in_equity(sim: SimulatedDaemon, journal: Journal) -> None:
     frame = paper_account.positions(journal)
-    worth = float(sim.daemon.trader.equity())
-    assert frame.gain.fillna(0.0).sum() + frame.realised.sum() == pytest.approx(worth - journal.capital, abs=1e-6)
-    assert frame.realised.abs().max() > 1  # something was sold at a gain or loss
-    assert frame.weight.sum() + journal.cash / worth == pytest.approx(1.0)
+    market_value = float(sim.daemon.trader.equity())
+    assert frame.gain.fillna(0.0).sum() + frame.realised.sum() == pytest.approx(
+        market_value - journal.capital, abs=1e-6
+    )
+    assert frame.realised.abs().max() > 1  # some sales had a gain or loss
+    assert frame.weight.sum() + journal.cash / market_value == pytest.approx(1.0)
 
 
 def test_average_cost_matches_an_independent_computation(journal: Journal) -> None:
-    """A purchase changes the average cost, a sale does not."""
+    """Buys change the average cost, sales do not."""
     for row in paper_account.positions(journal).itertuples():
         if not row.shares:
             continue
@@ -132,7 +134,7 @@ def test_split_changes_shares_and_dividend_changes_realised_gain(tmp_path: Path)
     sim.store.close()
 
 
-def test_shares_taken_by_others_count_as_sold(tmp_path: Path) -> None:
+def test_externally_sold_shares_count_as_sold(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 11))
     before = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
@@ -252,7 +254,7 @@ def test_sessions_behind(bar: str, now: datetime, behind: int) -> None:
     assert paper_state.sessions_behind(bar, now) == behind
 
 
-def test_command_is_pending_until_answered(tmp_path: Path) -> None:
+def test_command_is_pending_until_its_result(tmp_path: Path) -> None:
     store = Store.create_or_open(tmp_path / "journal.sqlite")
     enqueue(store, CommandName.HALT, NOW - timedelta(seconds=30), user="Ann", address="192.0.2.7")
     journal = paper_journal.load(store.path)

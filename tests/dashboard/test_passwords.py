@@ -15,27 +15,27 @@ from finrl_pod_app.dashboard.passwords import MAX_LENGTH, Password, PasswordGuar
 
 from finrl_pod.errors import InputError
 
-RIGHT = "correct horse battery"
+PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
 def _cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fast hashes."""
+    """Use fast hash parameters."""
     monkeypatch.setattr(passwords, "_hasher", lambda: PasswordHasher.from_parameters(CHEAPEST))
 
 
 def test_hash_parameters_are_expensive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     password = Password(tmp_path / "password")
-    password.set(RIGHT)
+    password.set(PASSWORD)
     assert "$m=65536,t=3," in password.file.read_text()  # 64 MiB, three passes: RFC 9106, second recommended option
-    assert password.matches(RIGHT)
+    assert password.matches(PASSWORD)
 
 
 @pytest.fixture
 def password(tmp_path: Path) -> Password:
     password = Password(tmp_path / "a new folder" / "password")
-    password.set(RIGHT)
+    password.set(PASSWORD)
     return password
 
 
@@ -49,16 +49,16 @@ class Clock:
 def test_stored_as_a_salted_hash_with_mode_600(password: Password) -> None:
     text = password.file.read_text()
     assert text.startswith("$argon2id$")
-    assert RIGHT not in text
+    assert PASSWORD not in text
     assert stat.S_IMODE(password.file.stat().st_mode) == 0o600
     first = text
-    password.set(RIGHT)
+    password.set(PASSWORD)
     assert password.file.read_text() != first  # salted
 
 
-@pytest.mark.parametrize("wrong", ["", RIGHT + " ", RIGHT[:-1], RIGHT.upper(), "x" * (MAX_LENGTH + 1), "\0"])
+@pytest.mark.parametrize("wrong", ["", PASSWORD + " ", PASSWORD[:-1], PASSWORD.upper(), "x" * (MAX_LENGTH + 1), "\0"])
 def test_only_the_password_matches(password: Password, wrong: str) -> None:
-    assert password.matches(RIGHT)
+    assert password.matches(PASSWORD)
     assert not password.matches(wrong)
 
 
@@ -78,7 +78,7 @@ def test_missing_password_refuses(tmp_path: Path) -> None:
 def test_public_or_damaged_file_refuses(password: Password) -> None:
     password.file.chmod(0o644)
     with pytest.raises(PasswordRefused, match="chmod 600"):
-        password.matches(RIGHT)
+        password.matches(PASSWORD)
     password.file.chmod(0o600)
     password.file.write_text("no hash")
     with pytest.raises(PasswordRefused, match="not a password hash"):
@@ -93,9 +93,9 @@ def test_wait_doubles_after_wrong_passwords(password: Password) -> None:
             guard.check("wrong password")
         clock.now += wait - 0.01
         with pytest.raises(PasswordRefused, match="too soon"):
-            guard.check(RIGHT)  # not even the right one
+            guard.check(PASSWORD)  # refused even with the correct password
         clock.now += 0.02
-    guard.check(RIGHT)
+    guard.check(PASSWORD)
     with pytest.raises(PasswordRefused, match="in 1 s"):
         guard.check("wrong password")
 
@@ -113,7 +113,7 @@ def test_wait_is_limited(password: Password) -> None:
     guard = PasswordGuard(password, clock)
     guess_wrong(guard, clock, 12)
     clock.now += 301
-    guard.check(RIGHT)
+    guard.check(PASSWORD)
 
 
 def test_wait_does_not_overflow_after_many_guesses(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +126,11 @@ def test_wait_does_not_overflow_after_many_guesses(password: Password, monkeypat
 
 
 def test_parallel_guesses_get_one_try(password: Password, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
+    attempts: list[str] = []
     original = Password.matches
 
     def matches(self: Password, text: str) -> bool:
-        tried.append(text)
+        attempts.append(text)
         return original(self, text)
 
     monkeypatch.setattr(Password, "matches", matches)
@@ -143,7 +143,7 @@ def test_parallel_guesses_get_one_try(password: Password, monkeypatch: pytest.Mo
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(guess, range(64)))
-    assert len(tried) == 1
+    assert len(attempts) == 1
 
 
 def test_set_password_command(
@@ -157,9 +157,9 @@ def test_set_password_command(
     monkeypatch.setattr("sys.stdin", io.StringIO("too few\n"))
     assert run(["dashboard", "set-password", "--stdin"]) == 2
     assert "8 to 256 characters" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{RIGHT}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
     assert run(["dashboard", "set-password", "--stdin"]) == 0
     captured = capsys.readouterr()
-    assert RIGHT not in captured.out + captured.err
-    assert Password().matches(RIGHT)
+    assert PASSWORD not in captured.out + captured.err
+    assert Password().matches(PASSWORD)
     server.check_address("0.0.0.0")

@@ -25,7 +25,7 @@ def panel() -> Panel:
         [[np.nan, 10, 8], [np.nan, 11, 8], [1, np.nan, 4], [1.5, np.nan, 4], [1.5, 22, 4.2], [1.6, 21, 4.1]]
     )
     times = np.arange("2020-01-01", "2020-01-07", dtype="datetime64[D]")
-    return make_panel(times, ("A", "B", "C"), {"close": close}, name="made", allow_gaps=True)
+    return make_panel(times, ("A", "B", "C"), {"close": close}, name="main", allow_gaps=True)
 
 
 def test_missing_bars_between_first_and_last(panel: Panel) -> None:

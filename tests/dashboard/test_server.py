@@ -25,7 +25,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_settings_survive_the_environment(tmp_path: Path) -> None:
+def test_settings_round_trip_through_the_environment(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "runs", tmp_path / "journal.sqlite")
     assert Settings.from_environment(settings.to_environment()) == settings
     assert Settings.from_environment({}) == Settings()
@@ -115,11 +115,11 @@ def test_address_must_be_an_ip_address() -> None:
         server.check_address("example.org")
 
 
-def test_taken_port() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+def test_port_in_use_is_refused() -> None:
+    with socket.socket() as used_port:
+        used_port.bind(("127.0.0.1", 0))
+        used_port.listen()
+        port = used_port.getsockname()[1]
         with pytest.raises(SetupError, match=f"port {port} on 127.0.0.1 cannot be used"):
             server.check_port("127.0.0.1", port)
 
@@ -131,7 +131,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_the_server_with_zero(tmp_path: Path, ending: signal.Signals) -> None:
+def test_signals_stop_the_server_with_exit_code_zero(tmp_path: Path, ending: signal.Signals) -> None:
     port = free_port()
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", "dashboard", "--port", str(port), "--runs", "runs"]
     # To a file: an unread pipe could fill up.

@@ -87,7 +87,7 @@ def test_agents_match_the_report(finished: Path) -> None:
     assert training.ancestors(agents, report["champion"]["members"]) == expected
 
 
-def test_agents_of_runs_of_older_versions(finished: Path) -> None:
+def test_agents_of_runs_from_older_versions(finished: Path) -> None:
     run = runs.open_run(finished.parent, "mine")
     files = [training.read_generation(file) for file, _ in training.generation_files(run)]
     old = [{name: value for name, value in file.items() if name != "agents"} for file in files]

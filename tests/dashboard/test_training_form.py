@@ -38,7 +38,7 @@ def test_further_settings_override_the_form() -> None:
     [
         ("pods = ", "the further settings are not valid TOML"),
         ("[tournament]\npod = 3", "unknown key tournament.pod; did you mean pods"),
-        ("[environment]\ncost_bps = 'much'", "environment.cost_bps"),
+        ("[environment]\ncost_bps = 'high'", "environment.cost_bps"),
         ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),
         ("environment = 3", "environment"),
         ("[environment]\ncost_bps = -1.0", "environment.cost_bps is out of its range, got -1.0"),

@@ -181,7 +181,7 @@ def test_stream_messages_can_be_lost_duplicated_and_reordered(
     assert stream.updates[0].execution_id == stream.updates[1].execution_id
 
 
-def test_the_client_reconnects_after_a_broken_connection(served: Client, trading: Any, stream: StreamClient) -> None:
+def test_client_reconnects_after_a_broken_connection(served: Client, trading: Any, stream: StreamClient) -> None:
     stream.stream._reconnect_min_backoff = 0.01
     served.server.faults.add([Fault("disconnect", event="pending_new")])
     trading.submit_order(order_request())

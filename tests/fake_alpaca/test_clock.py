@@ -15,14 +15,14 @@ from tests.fake_alpaca.server_fixtures import STOPPED, StartServer, new_york, wa
 DAY = 86_400.0
 
 
-def test_the_clock_runs_fast_during_a_sleep_and_slowly_otherwise(start_server: StartServer, tmp_path: Path) -> None:
+def test_clock_runs_fast_during_a_sleep_and_slowly_otherwise(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(pace=STOPPED, clock=tmp_path / "clock.json").server
     clock = ClockClient(tmp_path / "clock.json")
     server.follow_client_sleep(10.0, 1e6)
     real, begin = time.monotonic(), clock.seconds()
     time.sleep(0.3)  # awake
-    awake = clock.seconds() - begin
-    assert awake <= 10.0 * (time.monotonic() - real)
+    asleep_before = clock.seconds() - begin
+    assert asleep_before <= 10.0 * (time.monotonic() - real)
     begin = clock.seconds()
     clock.sleep(3 * DAY)
     slept, real = clock.seconds() - begin, time.monotonic()
@@ -33,7 +33,7 @@ def test_the_clock_runs_fast_during_a_sleep_and_slowly_otherwise(start_server: S
     assert clock.seconds() - begin <= 10.0 * (time.monotonic() - real) + 0.1
 
 
-def test_the_clock_slows_down_when_a_sleep_ends_early(start_server: StartServer, tmp_path: Path) -> None:
+def test_clock_slows_down_when_a_sleep_ends_early(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(pace=STOPPED, clock=tmp_path / "clock.json").server
     clock = ClockClient(tmp_path / "clock.json")
     server.follow_client_sleep(10.0, 1e4)
@@ -43,7 +43,7 @@ def test_the_clock_slows_down_when_a_sleep_ends_early(start_server: StartServer,
     assert clock.seconds() - begin < 60.0
 
 
-def test_the_clock_stops_when_its_lease_expires() -> None:
+def test_clock_stops_when_its_lease_expires() -> None:
     clock = ScaledClock(datetime(2024, 3, 1, tzinfo=UTC), Pace(0.0, 0.0))
     begin = clock.seconds()
     clock.set_pace(Pace(100.0, 100.0), lease=0.1)
@@ -55,7 +55,7 @@ def test_the_clock_stops_when_its_lease_expires() -> None:
     assert clock.seconds() - begin == pytest.approx(20.0)
 
 
-def test_the_clock_slows_down_for_scheduled_actions(start_server: StartServer, tmp_path: Path) -> None:
+def test_clock_slows_down_for_scheduled_actions(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(pace=STOPPED, clock=tmp_path / "clock.json").server
     clock = ClockClient(tmp_path / "clock.json")
     server.follow_client_sleep(10.0, 1e6)
@@ -70,7 +70,7 @@ def test_the_clock_slows_down_for_scheduled_actions(start_server: StartServer, t
     assert 3 * DAY <= clock.seconds() - begin < 3 * DAY + 60.0  # the clock stopped and the sleep timed out
 
 
-def test_a_clock_client_reads_the_servers_time(start_server: StartServer, tmp_path: Path) -> None:
+def test_clock_client_reads_the_servers_time(start_server: StartServer, tmp_path: Path) -> None:
     path = tmp_path / "clock.json"
     with pytest.raises(InputError, match="holds no clock"):
         ClockClient(path)
@@ -103,7 +103,7 @@ def test_orders_fill_without_requests_when_the_clock_runs_fast(start_server: Sta
     assert client.order(order)["filled_at"] == "2024-03-01T14:30:00.000000Z"
 
 
-def test_the_clock_slows_down_while_requests_arrive(start_server: StartServer) -> None:
+def test_clock_slows_down_while_requests_arrive(start_server: StartServer) -> None:
     opening = new_york("2024-03-01 09:30").timestamp()
     pace = Pace(slow=2000.0, fast=2000.0, windows=((opening - 86_400, opening + 86_400),))
     client = start_server(pace=pace, busy_speed=10.0)

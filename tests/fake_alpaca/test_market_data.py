@@ -51,7 +51,7 @@ def test_pages_are_filled_symbol_by_symbol(client: Client) -> None:
     assert bars(client, limit=7) == bars(client)
 
 
-def test_the_bar_of_an_open_session_grows(client: Client, panel: Panel) -> None:
+def test_bar_of_an_open_session_grows(client: Client, panel: Panel) -> None:
     client.server.jump(new_york("2024-03-01 12:00"))
     partial = bars(client)["AAA"][-1]
     client.server.jump(new_york("2024-03-01 16:00"))
@@ -62,7 +62,7 @@ def test_the_bar_of_an_open_session_grows(client: Client, panel: Panel) -> None:
     assert partial["v"] < complete["v"]
 
 
-def test_a_split_changes_raw_prices_adjusted_bars_and_positions(start_server: StartServer, panel: Panel) -> None:
+def test_split_changes_raw_prices_adjusted_bars_and_positions(start_server: StartServer, panel: Panel) -> None:
     client = start_server(Settings(partial=0.0, actions=(SPLIT,)))
     row = int(np.flatnonzero(panel.times == np.datetime64("2024-03-01"))[0])
     client.buy(time_in_force="opg", qty="10")
@@ -111,7 +111,7 @@ def test_corporate_actions_are_filtered_by_ex_date_and_paged(start_server: Start
     assert [(a["ca_sub_type"], a["new_rate"]) for a in announced] == [("stock_split", "4")]
 
 
-def test_a_split_cancels_the_symbols_open_orders(start_server: StartServer) -> None:
+def test_split_cancels_the_symbols_open_orders(start_server: StartServer) -> None:
     client = start_server(Settings(partial=0.0, actions=(SPLIT,)))
     order = client.buy(type="limit", limit_price="20", time_in_force="gtc")
     other = client.buy(symbol="BBB", type="limit", limit_price="20", time_in_force="gtc")

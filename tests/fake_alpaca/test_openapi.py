@@ -23,15 +23,15 @@ BARS = "symbols=AAA,BBB&timeframe=1Day&start=2024-02-01&limit=10"
 
 
 @pytest.fixture(scope="module")
-def busy() -> Iterator[Client]:
-    """A busy account that tests only read."""
+def active_account() -> Iterator[Client]:
+    """An account with orders and positions, shared by read-only tests."""
     with running_server(SETTINGS) as client:
         yield trade(client)
 
 
 @pytest.fixture
-def busy_to_change() -> Iterator[Client]:
-    """A busy account for one test, which may change it."""
+def mutable_account() -> Iterator[Client]:
+    """An account with orders and positions for one test, which may modify it."""
     with running_server(SETTINGS) as client:
         yield trade(client)
 
@@ -45,8 +45,8 @@ def trade(client: Client) -> Client:
     old = client.buy(type="limit", limit_price="5", time_in_force="gtc")
     client.order(old)
     client("PATCH", f"/v2/orders/{old['id']}", json={"qty": "4"})
-    gone = client.buy(symbol="CCC", type="limit", limit_price="5")
-    client("DELETE", f"/v2/orders/{gone['id']}", 204)
+    cancelled = client.buy(symbol="CCC", type="limit", limit_price="5")
+    client("DELETE", f"/v2/orders/{cancelled['id']}", 204)
     client.server.jump(new_york("2024-03-05 12:00"))
     return client
 
@@ -66,8 +66,8 @@ def trade(client: Client) -> Client:
         ("/v2/corporate_actions/announcements", "ca_types=Split,Dividend"),
     ],
 )
-def test_trading_responses(busy: Client, path: str, query: str) -> None:
-    answer = busy("GET", f"{path}?{query}")
+def test_trading_responses(active_account: Client, path: str, query: str) -> None:
+    answer = active_account("GET", f"{path}?{query}")
     assert answer
     check("trading", "GET", path, 200, answer)
 
@@ -79,30 +79,30 @@ def test_trading_responses(busy: Client, path: str, query: str) -> None:
         ("/v2/assets/{symbol_or_asset_id}", "/v2/assets/AAA"),
     ],
 )
-def test_trading_responses_about_one_symbol(busy: Client, template: str, path: str) -> None:
-    check("trading", "GET", template, 200, busy("GET", path))
+def test_trading_responses_about_one_symbol(active_account: Client, template: str, path: str) -> None:
+    check("trading", "GET", template, 200, active_account("GET", path))
 
 
-def test_activities_of_one_type(busy: Client) -> None:
+def test_activities_of_one_type(active_account: Client) -> None:
     """Against the schema of each type: the path's schema accepts either of two that overlap."""
-    for fill in busy("GET", "/v2/account/activities/FILL"):
+    for fill in active_account("GET", "/v2/account/activities/FILL"):
         check_schema("trading", "TradingActivities", fill)
-    for split in busy("GET", "/v2/account/activities/SPLIT"):
+    for split in active_account("GET", "/v2/account/activities/SPLIT"):
         check_schema("trading", "NonTradeActivities", split)
 
 
-def test_responses_to_orders(busy_to_change: Client) -> None:
-    order = busy_to_change.buy(symbol="CCC", qty="1", client_order_id="spec")
+def test_responses_to_orders(mutable_account: Client) -> None:
+    order = mutable_account.buy(symbol="CCC", qty="1", client_order_id="spec")
     check("trading", "POST", "/v2/orders", 200, order)
-    check("trading", "GET", "/v2/orders/{order_id}", 200, busy_to_change.order(order))
-    found = busy_to_change("GET", "/v2/orders:by_client_order_id?client_order_id=spec")
+    check("trading", "GET", "/v2/orders/{order_id}", 200, mutable_account.order(order))
+    found = mutable_account("GET", "/v2/orders:by_client_order_id?client_order_id=spec")
     check("trading", "GET", "/v2/orders:by_client_order_id", 200, found)
-    waiting = busy_to_change.buy(type="limit", limit_price="5")
-    busy_to_change.order(waiting)
-    changed = busy_to_change("PATCH", f"/v2/orders/{waiting['id']}", json={"limit_price": "6"})
+    waiting = mutable_account.buy(type="limit", limit_price="5")
+    mutable_account.order(waiting)
+    changed = mutable_account("PATCH", f"/v2/orders/{waiting['id']}", json={"limit_price": "6"})
     check("trading", "PATCH", "/v2/orders/{order_id}", 200, changed)
-    check("trading", "DELETE", "/v2/orders", 207, busy_to_change("DELETE", "/v2/orders", 207))
-    check("trading", "DELETE", "/v2/positions", 207, busy_to_change("DELETE", "/v2/positions?cancel_orders=true", 207))
+    check("trading", "DELETE", "/v2/orders", 207, mutable_account("DELETE", "/v2/orders", 207))
+    check("trading", "DELETE", "/v2/positions", 207, mutable_account("DELETE", "/v2/positions?cancel_orders=true", 207))
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_responses_to_orders(busy_to_change: Client) -> None:
         ("/v1/corporate-actions", f"/v1/corporate-actions?{RANGE}"),
     ],
 )
-def test_market_data_responses(busy: Client, template: str, path: str) -> None:
-    answer = busy("GET", path)
+def test_market_data_responses(active_account: Client, template: str, path: str) -> None:
+    answer = active_account("GET", path)
     assert answer
     check("market-data", "GET", template, 200, answer)
 
 
-def test_the_validation_finds_errors(busy_to_change: Client) -> None:
+def test_validation_finds_errors(mutable_account: Client) -> None:
     """The validation above must fail on faulty responses."""
-    order = busy_to_change.buy(symbol="CCC", qty="1")
+    order = mutable_account.buy(symbol="CCC", qty="1")
     broken: list[dict[str, Any]] = [{**order, "status": "paused"}, {**order, "id": "7"}, {**order, "qty": 1}]
     for answer in broken:
         with pytest.raises(jsonschema.ValidationError):
@@ -138,9 +138,9 @@ def test_the_validation_finds_errors(busy_to_change: Client) -> None:
         check("trading", "GET", "/v2/account", 200, {"status": "ACTIVE"})
 
 
-def test_responses_have_documented_fields_only(busy_to_change: Client) -> None:
+def test_responses_have_only_documented_fields(mutable_account: Client) -> None:
     """Beyond those of the files, only fields that the client library or live responses have."""
-    assert set(busy_to_change.buy(symbol="CCC", qty="1")) <= properties("trading", "Order")
-    assert set(busy_to_change("GET", "/v2/account")) - properties("trading", "Account") <= {"position_market_value"}
-    assert set(busy_to_change("GET", "/v2/positions")[0]) <= properties("trading", "Position")
-    assert set(busy_to_change("GET", "/v2/assets")[0]) - properties("trading", "Assets") <= {"easy_to_borrow"}
+    assert set(mutable_account.buy(symbol="CCC", qty="1")) <= properties("trading", "Order")
+    assert set(mutable_account("GET", "/v2/account")) - properties("trading", "Account") <= {"position_market_value"}
+    assert set(mutable_account("GET", "/v2/positions")[0]) <= properties("trading", "Position")
+    assert set(mutable_account("GET", "/v2/assets")[0]) - properties("trading", "Assets") <= {"easy_to_borrow"}

@@ -23,7 +23,7 @@ def bar(panel: Panel, day: str, symbol: str = "AAA") -> dict[str, float]:
     return {name: float(values[row, column]) for name, values in fields.items()}
 
 
-def test_an_opg_order_fills_at_the_open(client: Client, panel: Panel) -> None:
+def test_opg_order_fills_at_the_open(client: Client, panel: Panel) -> None:
     order = client.buy(time_in_force="opg")
     assert order["status"] == "accepted"
     client.server.jump(new_york("2024-03-01 09:30"))
@@ -34,7 +34,7 @@ def test_an_opg_order_fills_at_the_open(client: Client, panel: Panel) -> None:
     assert Decimal(account["cash"]) == 100_000 - 10 * Decimal(order["filled_avg_price"])
 
 
-def test_a_cls_order_fills_at_the_close(client: Client, panel: Panel) -> None:
+def test_cls_order_fills_at_the_close(client: Client, panel: Panel) -> None:
     order = client.buy(time_in_force="cls")
     client.server.jump(new_york("2024-03-01 15:59"))
     assert client.order(order)["status"] == "new"
@@ -44,7 +44,7 @@ def test_a_cls_order_fills_at_the_close(client: Client, panel: Panel) -> None:
     assert float(order["filled_avg_price"]) == bar(panel, "2024-03-01")["close"]
 
 
-def test_a_day_order_placed_overnight_fills_at_the_next_open(client: Client, panel: Panel) -> None:
+def test_day_order_placed_overnight_fills_at_the_next_open(client: Client, panel: Panel) -> None:
     client.server.jump(new_york("2024-03-01 20:00"))
     order = client.buy(qty="1.123456789")
     client.server.jump(new_york("2024-03-04 09:30"))
@@ -53,7 +53,7 @@ def test_a_day_order_placed_overnight_fills_at_the_next_open(client: Client, pan
     assert float(order["filled_avg_price"]) == bar(panel, "2024-03-04")["open"]
 
 
-def test_a_limit_order_waits_for_its_price_and_expires_with_the_day(client: Client, panel: Panel) -> None:
+def test_limit_order_waits_for_its_price_and_expires_with_the_day(client: Client, panel: Panel) -> None:
     low = bar(panel, "2024-03-01")["low"]
     reached = client.buy(type="limit", limit_price=f"{low + 0.01:.2f}")
     missed = client.buy(type="limit", limit_price=f"{low - 0.05:.2f}")
@@ -65,7 +65,7 @@ def test_a_limit_order_waits_for_its_price_and_expires_with_the_day(client: Clie
     assert missed["expired_at"] == "2024-03-01T21:00:00.000000Z"
 
 
-def test_a_stop_order_fills_at_its_stop_price(client: Client, panel: Panel) -> None:
+def test_stop_order_fills_at_its_stop_price(client: Client, panel: Panel) -> None:
     high = bar(panel, "2024-03-01")["high"]
     stop = f"{high - 0.01:.2f}"
     order = client.buy(type="stop", stop_price=stop)
@@ -74,7 +74,7 @@ def test_a_stop_order_fills_at_its_stop_price(client: Client, panel: Panel) -> N
     assert float(client.order(order)["filled_avg_price"]) == pytest.approx(float(stop), abs=1e-6)
 
 
-def test_a_gtc_order_is_tried_every_day(client: Client, panel: Panel) -> None:
+def test_gtc_order_stays_open_over_days(client: Client, panel: Panel) -> None:
     days = [str(t)[:10] for t in panel.times if np.datetime64("2024-03-01") <= t < np.datetime64("2024-05-01")]
     lows = [bar(panel, day)["low"] for day in days]
     limit = sorted(lows[:20])[0] + 0.02
@@ -101,7 +101,7 @@ def test_a_gtc_order_is_tried_every_day(client: Client, panel: Panel) -> None:
         ("2024-07-03 12:50", "cls", False),
     ],
 )
-def test_auction_orders_are_accepted_at_certain_hours_only(
+def test_auction_orders_are_accepted_only_at_certain_hours(
     start_server: StartServer, moment: str, time_in_force: str, accepted: bool
 ) -> None:
     client = start_server(start=new_york(moment))
@@ -117,7 +117,7 @@ def test_auction_orders_are_accepted_at_certain_hours_only(
         ({"qty": None}, 422, 40010001, "qty or notional is required"),
         ({"notional": "100"}, 422, 40010001, "only one of qty or notional"),
         ({"qty": "-1"}, 422, 40010001, "qty must be > 0"),
-        ({"qty": "many"}, 422, 40010001, "qty is not a number"),
+        ({"qty": "two"}, 422, 40010001, "qty is not a number"),
         ({"qty": "1.0000000001"}, 422, 40010001, "9 decimal"),
         ({"side": "hold"}, 422, 40010001, "invalid side"),
         ({"type": "limit"}, 422, 40010001, "limit orders require limit price"),
@@ -141,12 +141,12 @@ def test_invalid_orders_are_rejected(
     assert client("GET", "/v2/orders", params={"status": "all"}) == []
 
 
-def test_a_price_below_a_dollar_has_four_decimals(client: Client) -> None:
+def test_price_below_a_dollar_has_four_decimals(client: Client) -> None:
     assert client.buy(type="limit", limit_price="0.1234")["limit_price"] == "0.1234"
 
 
 @pytest.mark.parametrize("code", [40010001, 42210000])
-def test_a_client_order_id_is_unique_even_after_a_cancel(start_server: StartServer, code: int) -> None:
+def test_client_order_id_is_unique_even_after_a_cancel(start_server: StartServer, code: int) -> None:
     client = start_server(Settings(partial=0.0, duplicate_code=code))
     order = client.buy(client_order_id="mine")
     client("DELETE", f"/v2/orders/{order['id']}", 204)
@@ -175,7 +175,7 @@ def buy_and_fill(client: Client, qty: str = "10") -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
 
 
-def test_shares_of_an_open_sale_are_held_for_it(client: Client) -> None:
+def test_shares_of_an_open_sale_are_held(client: Client) -> None:
     buy_and_fill(client)
     client.buy(side="sell", qty="7", type="limit", limit_price="900")
     answer = client.buy(side="sell", qty="5", status=403)
@@ -183,7 +183,7 @@ def test_shares_of_an_open_sale_are_held_for_it(client: Client) -> None:
     assert client("GET", "/v2/positions/AAA")["qty_available"] == "3"
 
 
-def test_an_order_against_an_open_order_is_a_wash_trade(client: Client) -> None:
+def test_order_against_an_open_order_is_a_wash_trade(client: Client) -> None:
     buy_and_fill(client)
     sale = client.buy(side="sell", qty="10", type="limit", limit_price="900")
     answer = client.buy(status=403)
@@ -222,7 +222,7 @@ def test_partial_fills_add_up_and_do_not_depend_on_other_orders(start_server: St
     assert {len(parts) for parts in forward.values()} == {1, 2}
 
 
-def test_a_fill_comes_before_a_pending_cancel(client: Client) -> None:
+def test_fill_comes_before_a_pending_cancel(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     conditions = client.server.exchange.conditions
     conditions.fill_delay, conditions.cancel_delay = 5.0, 10.0
@@ -237,7 +237,7 @@ def test_a_fill_comes_before_a_pending_cancel(client: Client) -> None:
     assert client("GET", "/v2/positions/AAA")["qty"] == "10"
 
 
-def test_a_cancel_keeps_the_filled_part(start_server: StartServer) -> None:
+def test_cancel_keeps_the_filled_part(start_server: StartServer) -> None:
     client = start_server(Settings(partial=1.0, partial_gap=3600.0, seed=1), start=new_york("2024-03-01 10:00"))
     order = client.buy(qty="100")
     client.server.jump(new_york("2024-03-01 10:00:01"))
@@ -250,7 +250,7 @@ def test_a_cancel_keeps_the_filled_part(start_server: StartServer) -> None:
     assert client("GET", "/v2/positions/AAA")["qty"] == filled
 
 
-def test_a_replacement_links_old_and_new_order(client: Client) -> None:
+def test_replacement_links_old_and_new_order(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     old = client.buy(type="limit", limit_price="20")
     client.order(old)
@@ -263,7 +263,7 @@ def test_a_replacement_links_old_and_new_order(client: Client) -> None:
     assert (new["status"], new["replaces"], new["qty"], new["limit_price"]) == ("new", old["id"], "4", "21")
 
 
-def test_a_replacement_after_the_fill_is_rejected(client: Client) -> None:
+def test_replacement_after_the_fill_is_rejected(client: Client) -> None:
     client.server.jump(new_york("2024-03-01 10:00"))
     client.server.exchange.conditions.fill_delay = 5.0
     client.server.exchange.conditions.replace_delay = 10.0
@@ -278,7 +278,7 @@ def test_a_replacement_after_the_fill_is_rejected(client: Client) -> None:
     assert client("GET", "/v2/positions/AAA")["qty"] == "10"
 
 
-def test_an_accepted_order_cannot_be_replaced(client: Client) -> None:
+def test_accepted_order_cannot_be_replaced(client: Client) -> None:
     order = client.buy()
     assert "accepted" in client("PATCH", f"/v2/orders/{order['id']}", 422, json={"qty": "4"})["message"]
 
@@ -299,7 +299,7 @@ def test_positions_are_closed_by_market_orders(client: Client) -> None:
     assert client("GET", "/v2/positions/AAA", 404)["code"] == 40410000
 
 
-def test_a_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: Client) -> None:
+def test_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: Client) -> None:
     client("POST", "/fake/conditions", json={"halted": ["AAA"], "untradable": ["BBB"]})
     order = client.buy()
     assert "not tradable" in client.buy(symbol="BBB", status=422)["message"]
@@ -311,7 +311,7 @@ def test_a_halted_symbol_does_not_fill_and_an_untradable_one_is_refused(client: 
     assert client.order(order)["status"] == "filled"
 
 
-def test_a_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: Client) -> None:
+def test_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: Client) -> None:
     halted = client.buy(time_in_force="opg")
     late = client.buy(symbol="BBB", time_in_force="opg")
     client("POST", "/fake/conditions", json={"halted": ["AAA"], "fill_delay": 300})
@@ -325,7 +325,7 @@ def test_a_halt_cancels_auction_orders_and_a_fill_delay_postpones_fills(client: 
     assert float(late["filled_avg_price"]) == bar["o"]
 
 
-def test_the_pattern_day_trading_rule_is_optional(start_server: StartServer) -> None:
+def test_pattern_day_trading_rule_is_optional(start_server: StartServer) -> None:
     client = start_server(
         Settings(partial=0.0, cash=Decimal(10_000), day_trading_rule=True), start=new_york("2024-03-01 10:00")
     )
@@ -338,7 +338,7 @@ def test_the_pattern_day_trading_rule_is_optional(start_server: StartServer) -> 
     assert answer["code"] == 40310100
 
 
-def test_a_suspended_account_rejects_orders(client: Client) -> None:
+def test_suspended_account_rejects_orders(client: Client) -> None:
     client("PATCH", "/v2/account/configurations", json={"suspend_trade": True})
     assert client.buy(status=403)["message"] == "new orders are rejected by user request"
     assert client("GET", "/v2/account")["trade_suspended_by_user"] is True

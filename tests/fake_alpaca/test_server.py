@@ -35,7 +35,7 @@ def test_keys_are_required_and_never_logged(start_server: StartServer, tmp_path:
     assert "PKABC" not in text
 
 
-def test_the_log_records_every_request_and_event(start_server: StartServer, tmp_path: Path) -> None:
+def test_log_records_every_request_and_event(start_server: StartServer, tmp_path: Path) -> None:
     client = start_server(log=tmp_path / "log.jsonl")
     order = client.buy(time_in_force="opg", client_order_id="mine")
     client.server.jump(new_york("2024-03-01 10:00"))
@@ -49,7 +49,7 @@ def test_the_log_records_every_request_and_event(start_server: StartServer, tmp_
     assert events == ["pending_new", "new", "fill"]
 
 
-def test_control_api_submits_foreign_orders_and_resets_the_account(client: Client) -> None:
+def test_control_api_submits_external_orders_and_resets_the_account(client: Client) -> None:
     client(
         "POST",
         "/fake/orders",
@@ -64,7 +64,7 @@ def test_control_api_submits_foreign_orders_and_resets_the_account(client: Clien
     assert account["account_number"] != number
 
 
-def test_the_state_survives_a_restart(start_server: StartServer, tmp_path: Path, panel: Panel) -> None:
+def test_state_survives_a_restart(start_server: StartServer, tmp_path: Path, panel: Panel) -> None:
     state = tmp_path / "state.json"
     first = start_server(state=state)
     first.buy(time_in_force="opg", qty="7")
@@ -83,13 +83,13 @@ def test_the_state_survives_a_restart(start_server: StartServer, tmp_path: Path,
         start_server(state=state, panel=small_panel(seed=9))
 
 
-def test_a_taken_port_is_an_error(start_server: StartServer) -> None:
-    taken = int(start_server().server.url.rsplit(":", 1)[1])
+def test_port_in_use_is_an_error(start_server: StartServer) -> None:
+    used_port = int(start_server().server.url.rsplit(":", 1)[1])
     with pytest.raises(SetupError, match="port"):
-        start_server(port=taken)
+        start_server(port=used_port)
 
 
-def test_a_state_file_of_version_1_opens(start_server: StartServer, tmp_path: Path) -> None:
+def test_state_file_of_version_1_opens(start_server: StartServer, tmp_path: Path) -> None:
     """The file was written by an earlier release at 12:00 on 2024-03-01; the expected values are that release's."""
     state = tmp_path / "state.json"
     shutil.copy(Path(__file__).with_name("state_version_1.json"), state)

@@ -10,7 +10,7 @@ from finrl_pod.fake_alpaca.settings import Settings
 from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york
 
 
-def test_the_clock_and_the_calendar_follow_the_exchange(start_server: StartServer) -> None:
+def test_clock_and_the_calendar_follow_the_exchange(start_server: StartServer) -> None:
     client = start_server(start=new_york("2024-03-08 12:00"))  # a Friday, the clocks change on Sunday
     clock = client("GET", "/v2/clock")
     assert clock["is_open"] is True
@@ -98,7 +98,7 @@ def test_portfolio_history_has_the_equity_at_each_close(client: Client) -> None:
     assert history["profit_loss"][-1] == pytest.approx(float(account["equity"]) - 100_000)
 
 
-def test_removed_day_trading_fields_are_served_on_request_only(start_server: StartServer) -> None:
+def test_removed_day_trading_fields_are_returned_only_on_request(start_server: StartServer) -> None:
     removed = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
     assert not removed & set(start_server()("GET", "/v2/account"))
     assert removed <= set(start_server(Settings(day_trading_fields=True))("GET", "/v2/account"))

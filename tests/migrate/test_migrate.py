@@ -25,7 +25,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the former files, with the trial register as the user's own; the working directory."""
+    """Copy the files of the former version to the working directory and its registry to the user's folder."""
     shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
     for packed in tmp_path.glob("*.gz"):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
@@ -40,7 +40,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs finrl-pod; returns exit code, standard output and standard error."""
+    """Run finrl-pod; return exit code, standard output and standard error."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -59,7 +59,7 @@ def query(register: Path, statement: str) -> list[Any]:
         return database.execute(statement).fetchall()
 
 
-def test_former_files_are_refused_with_the_command_that_converts_them(files: Path, command: Command) -> None:
+def test_former_files_are_refused_naming_the_migrate_command(files: Path, command: Command) -> None:
     for arguments in (["backtest", "run"], ["audit", "run"]):
         code, _, error = command(*arguments)
         assert code == 2
@@ -71,7 +71,7 @@ def test_former_files_are_refused_with_the_command_that_converts_them(files: Pat
         api.load("agents/mine")
 
 
-def test_converted_files_are_backed_up_and_converting_again_changes_nothing(files: Path, command: Command) -> None:
+def test_migration_creates_backups_and_is_idempotent(files: Path, command: Command) -> None:
     former = contents(files / "run")
     code, output, _ = command("migrate", "run", "run.toml", "--json")
     assert code == 0
@@ -81,21 +81,21 @@ def test_converted_files_are_backed_up_and_converting_again_changes_nothing(file
     copied = contents(backup)
     assert {"config.json", "state.json", "snapshots/g01s00.json", "metrics/0001.json", "report.json"} <= set(copied)
     assert all(former[name] == data for name, data in copied.items())
-    now = contents(files)
+    converted = contents(files)
     code, output, _ = command("migrate", "run", "run.toml", "home/register.sqlite", "--json")
     assert code == 0
     assert {row["status"] for row in json.loads(output)["files"]} == {"current"}
-    assert contents(files) == now
+    assert contents(files) == converted
 
 
-def test_a_given_backup_folder_receives_the_former_files(files: Path, command: Command) -> None:
+def test_given_backup_folder_receives_the_former_files(files: Path, command: Command) -> None:
     former = (files / "run.toml").read_text()
-    assert command("migrate", "run.toml", "--backup", "kept")[0] == 0
-    assert (files / "kept" / "run.toml").read_text() == former
+    assert command("migrate", "run.toml", "--backup", "backup")[0] == 0
+    assert (files / "backup" / "run.toml").read_text() == former
     assert not list(files.glob("*.bak-*"))
 
 
-def test_a_config_file_keeps_its_comments_and_values(files: Path, command: Command) -> None:
+def test_config_file_keeps_its_comments_and_values(files: Path, command: Command) -> None:
     former = (files / "run.toml").read_text()
     assert command("migrate", "run.toml")[0] == 0
     text = (files / "run.toml").read_text()
@@ -109,7 +109,7 @@ def test_a_config_file_keeps_its_comments_and_values(files: Path, command: Comma
     assert config.cohorts[0].gamma == values["cohorts"][0]["discount"]
 
 
-def test_a_backtest_of_a_converted_champion_is_as_before(files: Path, command: Command) -> None:
+def test_backtest_of_a_converted_champion_is_unchanged(files: Path, command: Command) -> None:
     assert command("migrate", "run")[0] == 0
     code, output, _ = command("backtest", "run", "--json")
     assert code == 0
@@ -117,7 +117,7 @@ def test_a_backtest_of_a_converted_champion_is_as_before(files: Path, command: C
 
 
 @pytest.mark.slow
-def test_a_converted_run_keeps_its_trials_and_its_look(files: Path, command: Command) -> None:
+def test_converted_run_keeps_its_trials_and_looks(files: Path, command: Command) -> None:
     register = files / "home" / "register.sqlite"
     former = json.loads((files / "run" / "verdict.json").read_text())
     counts = query(register, "SELECT COUNT(*), COUNT(DISTINCT run) FROM trials"), query(register, "SELECT * FROM looks")
@@ -137,7 +137,7 @@ def test_a_converted_run_keeps_its_trials_and_its_look(files: Path, command: Com
 
 
 @pytest.mark.slow
-def test_a_converted_tournament_resumes_as_before(files: Path, command: Command) -> None:
+def test_converted_tournament_resumes_with_the_same_result(files: Path, command: Command) -> None:
     assert command("migrate", "half", "run.toml")[0] == 0
     code, output, _ = command("tournament", "run.toml", "--out", "half", "--resume", "--json")
     assert code == 0
@@ -148,7 +148,7 @@ def test_a_converted_tournament_resumes_as_before(files: Path, command: Command)
 
 
 @pytest.mark.slow
-def test_a_converted_gymnasium_run_resumes_as_before(files: Path, command: Command) -> None:
+def test_converted_gymnasium_run_resumes_with_the_same_result(files: Path, command: Command) -> None:
     options = ["--env", "gym:CartPole-v1", "--algorithm", "dqn", "--steps", "3000", "--evaluate", "2", "--seed", "3"]
     names = ("learning_starts=64", "batch_size=16", "buffer_size=256", "hidden=[8]", "exploration_samples=100")
     options += [part for name in names for part in ("--set", name)]
@@ -166,14 +166,14 @@ def test_a_converted_gymnasium_run_resumes_as_before(files: Path, command: Comma
     )
 
 
-def test_an_agent_saved_by_the_api_decides_as_before(files: Path, command: Command) -> None:
+def test_converted_agent_makes_the_same_decisions(files: Path, command: Command) -> None:
     assert command("migrate", "agents", "run.toml")[0] == 0
     setup = api.prepare(load(files / "run.toml"))
     result = api.backtest(setup, api.load("agents/mine"), "validation")
     assert result.equity[-5:].tolist() == pytest.approx(EXPECTED["agent_equity"], rel=1e-12)
 
 
-def test_a_paper_replay_and_its_journal_are_as_before(files: Path, command: Command) -> None:
+def test_converted_paper_account_replays_with_the_same_result(files: Path, command: Command) -> None:
     code, _, _ = command("migrate", "run", "paper.toml", "paper.sqlite")
     assert code == 0
     code, output, _ = command("paper", "status", "paper.toml", "--json")
@@ -187,12 +187,12 @@ def test_a_paper_replay_and_its_journal_are_as_before(files: Path, command: Comm
     assert {name: replay[name] for name in EXPECTED["replay"]} == EXPECTED["replay"]
 
 
-def test_unknown_files_are_refused_and_left_alone(files: Path, command: Command) -> None:
+def test_unknown_files_are_refused_and_unchanged(files: Path, command: Command) -> None:
     (files / "notes.json").write_text('{"agent": 3}')
     (files / "other.toml").write_text("[tool]\nname = 1\n")
     (files / "empty").mkdir()
     with closing(sqlite3.connect(files / "other.sqlite")) as database:
-        database.execute("CREATE TABLE mine (id)")
+        database.execute("CREATE TABLE other (id)")
     former = contents(files)
     for name in ("notes.json", "other.toml", "other.sqlite", "empty", "missing"):
         code, _, error = command("migrate", "run", name)

@@ -302,7 +302,7 @@ def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path
     sim.restart()
     sim.day(date(2024, 1, 11))
     assert sim.broker.called("submit") == sent
-    assert any(f"others sold {shares} of our {shares} shares" in message for _, _, message in sim.alerts)
+    assert any(f"other clients sold {shares} of {shares} own shares" in message for _, _, message in sim.alerts)
     for name in (CommandName.RESUME, CommandName.RECONCILE, CommandName.FLATTEN):
         number = enqueue(sim.store, name, sim.clock.now())
         sim.daemon.step()

@@ -77,7 +77,7 @@ def test_invalid_replay_period_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no opening prices"):
         replay(config(), closes, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
     journal.touch()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, LAST, journal)
 
 

@@ -30,10 +30,10 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import run_tournament
 
 # Simulated seconds per real second: before the daemon starts, while it works, while it waits. Timeouts of 15 simulated
-# seconds shrink with the scale, work does not: responses must be in time on a slow machine too.
+# seconds scale with the clock but computation does not: responses must be in time on slow machines as well.
 STOPPED, WORKING, WAITING = 0.0, 4.0, 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
-AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day is over
+AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day ends
 CASH = 100_000
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
@@ -158,7 +158,7 @@ def _record_equity(server: FakeAlpaca, equity: list[Decimal]) -> None:
 def _wait_until(
     server: FakeAlpaca, moment: float, action: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
 ) -> None:
-    """Wait for a simulated time, at which the server calls `action`."""
+    """Wait for a simulated time (Unix seconds), at which the server calls `action`."""
     reached = server.schedule(moment, action)
     while not reached.wait(timeout=0.1):
         if daemon.poll() is not None:

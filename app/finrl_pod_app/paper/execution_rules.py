@@ -24,7 +24,7 @@ UNSUPPORTED_SETTINGS = (
 
 @dataclass(frozen=True)
 class PaperRules:
-    """rules: order sizing. cash: at the start, in currency. auction: the one in which orders fill."""
+    """Order sizing rules, starting cash in currency, and the auction in which orders fill."""
 
     rules: SizingRules
     cash: float

@@ -90,13 +90,13 @@ def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: 
         elif abs(equity - other) >= CENT / 2:
             found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
     found += [f"{session}: the backtest has an equity value, the journal has none" for session in backtest]
-    mine = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
-    theirs = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
-    for key in sorted({*mine, *theirs}):
-        if mine.get(key) != theirs.get(key):
+    journal_orders = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
+    backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
+    for key in sorted({*journal_orders, *backtest_orders}):
+        if journal_orders.get(key) != backtest_orders.get(key):
             found.append(
-                f"{key[0]} {key[1]}: (sent, filled) is {_format_pair(mine.get(key))} in the journal, "
-                f"{_format_pair(theirs.get(key))} in the backtest"
+                f"{key[0]} {key[1]}: (sent, filled) is {_format_pair(journal_orders.get(key))} in the journal, "
+                f"{_format_pair(backtest_orders.get(key))} in the backtest"
             )
     return found
 

@@ -88,7 +88,7 @@ def _stop_on_signals(daemon: Daemon) -> Iterator[list[int]]:
 
 @contextmanager
 def _halt_thread(store: Store, risk: RiskManager, broker: Broker, clock: Clock, log: Any) -> Iterator[None]:
-    """Run a second thread that applies a halt at once, also while the main loop is busy."""
+    """Run a second thread that applies a halt immediately, also while the main loop is busy."""
     finished = threading.Event()
 
     def watch() -> None:

@@ -75,10 +75,10 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     report, run = read_json(path / "report.json"), RunDirectory.open(path)
     if not allow_unpromoted and not _promoted(path):
         raise RunError(
-            f"the champion of {path} was not promoted. Train another one, or use --allow-unpromoted with a fake server."
+            f"the champion of {path} was not promoted. Train another run, or use --allow-unpromoted with a fake server."
         )
     if report.get("config_sha256") != run.config.sha256:
-        raise RunError(f"the report of {path} belongs to another config than the run's. Evaluate the run again.")
+        raise RunError(f"the report of {path} is for a different config than the run's. Evaluate the run again.")
     state = run.state() or {}
     settings = run.config.tournament
     members = choose(Leaderboard.from_plain(settings.leaderboard, state.get("leaderboard", [])), settings)

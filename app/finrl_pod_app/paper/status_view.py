@@ -1,4 +1,4 @@
-"""Terminal output of the paper commands."""
+"""Terminal output of the `finrl-pod paper` commands."""
 
 from __future__ import annotations
 

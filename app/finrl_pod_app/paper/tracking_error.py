@@ -38,7 +38,7 @@ def tracking_file(journal: Path) -> Path:
 
 @dataclass(frozen=True)
 class Tracking:
-    """marks: (session, own equity). backtest: over the same sessions. differences: as sentences. panel: its prices."""
+    """Own equity by session, the backtest of the same sessions, their differences as sentences, and the prices."""
 
     marks: tuple[tuple[date, Decimal], ...]
     backtest: PaperBacktest

@@ -137,7 +137,7 @@ class OrderManager:
         """Return the orders of which it is unknown whether they reached the broker."""
         found = [(tracked, order) for tracked, order in self.ledger.live_orders() if order.view.state in _UNCONFIRMED]
         for _, order in found:
-            self._apply(order, order_state.mark_unknown(order.view), "recovery", "no answer was received")
+            self._apply(order, order_state.mark_unknown(order.view), "recovery", "no response was received")
         return found
 
     def _is_absent(self, order: TrackedOrder, found: bool | None) -> bool:
@@ -174,11 +174,11 @@ class OrderManager:
     def look_up(self, orders: Sequence[TrackedOrder], seconds: float) -> dict[int, bool | None]:
         """Query orders by client id for up to `seconds`.
 
-        Returns by row: True if found, False if absent, None if unknown. One "not found" soon after a submit proves
-        nothing, so an absent order takes two. After a query without an answer the rest of the pass is skipped, and the
-        next pass starts with another order.
+        Returns by row: True if found, False if absent, None if unknown. A single "not found" soon after a submit is
+        not conclusive, so False requires two. After a query without a response, the rest of the pass is skipped, and
+        the next pass starts with another order.
         """
-        began, pause = self.clock.monotonic(), MIN_LOOKUP_PAUSE
+        start, pause = self.clock.monotonic(), MIN_LOOKUP_PAUSE
         not_found = {order.id: 0 for order in orders}
         remaining = list(orders)
         while remaining:
@@ -194,7 +194,7 @@ class OrderManager:
                 else:
                     self._apply(order, order_state.apply_order(order.view, found, authoritative=False), "lookup")
                     remaining.remove(order)
-            if not remaining or self.clock.monotonic() - began >= seconds:
+            if not remaining or self.clock.monotonic() - start >= seconds:
                 break
             self.idle(pause)
             pause = min(2 * pause, MAX_LOOKUP_PAUSE)
@@ -204,7 +204,7 @@ class OrderManager:
     # ------------------------------------------------------------------ cancelling
 
     def cancel(self, order: TrackedOrder) -> None:
-        """Request a cancel. The next refresh shows whether it worked, and repeats an unanswered request."""
+        """Request a cancel. The next refresh shows whether it worked, and repeats a request without a response."""
         if not order.view.broker_id:
             return
         self._apply(order, order_state.mark_cancel_requested(order.view), "plan", "cancel")
@@ -242,7 +242,7 @@ class OrderManager:
         for update in updates:
             order = self.ledger.find(client_order_id=update.order.client_order_id)
             if order is None:
-                continue  # somebody else's: `refresh` finds its fills
+                continue  # external: `refresh` finds its fills
             if update.fill is not None:
                 self._apply(order, order_state.apply_fill(order.view, update.fill), "stream", update.event)
             change = order_state.apply_order(order.view, update.order, authoritative=False)
@@ -273,7 +273,7 @@ class OrderManager:
             self.finish(tracked)
 
     def record_new_fills(self) -> None:
-        """Record the fills after the cursor; those of orders that are not ours as external fills."""
+        """Record the fills after the cursor; those of other clients' orders as external fills."""
         cursor = self.ledger.fill_cursor
         page = self.broker.fills_since(cursor)
         for fill in page.fills:
@@ -311,7 +311,7 @@ class OrderManager:
     # ------------------------------------------------------------------ helpers
 
     def _adopt_replacement(self, tracked: TrackedIntent) -> None:
-        """If somebody else replaced an intent's last order, track the replacement as the intent's order."""
+        """If an intent's last order was replaced externally, track the replacement as the intent's order."""
         last = tracked.orders[-1].view if tracked.orders else None
         if last is None or last.status is not OrderStatus.REPLACED:
             return
@@ -338,7 +338,7 @@ class OrderManager:
         self.alert(
             "warning",
             "replaced",
-            f"our order for {found.symbol} was replaced by {found.client_order_id}, which is now tracked as ours",
+            f"the order for {found.symbol} was replaced externally by {found.client_order_id}, which is now tracked",
         )
         self._apply(order, order_state.apply_order(order.view, found, authoritative=False), "replaced")
         if found.live and found.quantity - found.filled_quantity > remaining:
@@ -374,13 +374,13 @@ class OrderManager:
         return Rejected(Reason.OTHER, message)
 
     def _cancel_opposite(self, request: OrderRequest) -> bool:
-        """Cancel the own opposite order that blocks this one. Returns False if it is somebody else's."""
+        """Cancel the own opposite order that blocks this one. Returns False if it is external."""
         for _, order in self.ledger.live_orders():
             view = order.view
             if view.symbol == request.symbol and view.side is request.side.opposite:
                 self.cancel(order)
                 return True
-        message = f"{request.symbol}: the order is blocked by an opposite order that is not ours"
+        message = f"{request.symbol}: the order is blocked by an external opposite order"
         self.alert("warning", "wash_trade", message)
         return False
 
@@ -388,7 +388,7 @@ class OrderManager:
         """Close an order that is not at the broker and its intent, so that no second order exists if it appears."""
         self._apply(order, order_state.mark_lost(order.view), "lookup", "not at the broker")
         self.alert("warning", "lost", f"{order.view.client_order_id} is not at the broker; it is not sent again")
-        self.ledger.close(tracked, IntentState.EXPIRED, self.clock.now(), "its order never reached the broker")
+        self.ledger.close(tracked, IntentState.EXPIRED, self.clock.now(), "its order did not reach the broker")
 
     def _withhold(self, tracked: TrackedIntent, refusal: str) -> None:
         intent = tracked.intent

@@ -45,7 +45,7 @@ def plan_orders(
             skipped.setdefault(symbol, "not tradable at the broker now")
         elif rules.fractional and not asset.fractionable:
             skipped.setdefault(symbol, "the broker does not trade fractions of it")
-    # A symbol that never had a close cannot have been bought here: it is fixed, and any price will do.
+    # A symbol without any close cannot have been bought: it is excluded, and its price does not matter.
     prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
     held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
     fixed = [symbol in skipped for symbol in symbols]

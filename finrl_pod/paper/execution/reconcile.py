@@ -1,7 +1,7 @@
 """Reconciliation of the journal with the broker's account: orders, fills, positions and cash.
 
-Start-up is recovery: nothing is sent until journal and broker agree. Whatever the account holds beyond the own
-positions is external: recorded, reported and never traded. An unexplained difference stops all trading until an
+Start-up is recovery: nothing is sent until journal and broker agree. Holdings of the account beyond the own
+positions are external: recorded, reported and never traded. An unexplained difference stops all trading until an
 operator acknowledges it.
 """
 
@@ -19,7 +19,7 @@ from finrl_pod.paper.records import AccountState, Position
 
 ZERO = Decimal(0)
 ATTEMPTS = 3
-CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are a matter of cents
+CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
 RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account's equity, if that is more
 
 
@@ -48,7 +48,7 @@ class Reconciler:
             return
         page = self._orders.broker.fills_since(None)
         account, positions = self._orders.broker.account(), self._orders.broker.positions()
-        with ledger.store.write() as connection:  # one transaction: an interrupted start counts nothing twice
+        with ledger.store.write() as connection:  # one transaction, so that an interrupted start double-counts nothing
             if page.cursor is not None:
                 add(connection, schema.cursors, now, name="fills", value=page.cursor)
             for position in positions:
@@ -81,7 +81,7 @@ class Reconciler:
         """Accept the account as it is and return a summary.
 
         Differences become external shares and a new cash mark. Own shares that are missing from the account are
-        written off against the proceeds of the sales by others, and own orders unknown to the broker are given up.
+        written off against the proceeds of external sales, and own orders unknown to the broker are given up.
         """
         ledger, now = self._orders.ledger, self._orders.clock.now()
         for tracked, order in ledger.live_orders():
@@ -153,8 +153,8 @@ class Reconciler:
                     f"{external} external shares"
                 )
                 found.append(Difference(symbol, excess, message))
-            elif own > 0 > external:  # the sum agrees, but our shares are not there to sell
-                message = f"{symbol}: others sold {min(own, -external)} of our {own} shares"
+            elif own > 0 > external:  # the totals agree, but the own shares were sold
+                message = f"{symbol}: other clients sold {min(own, -external)} of {own} own shares"
                 found.append(Difference(symbol, excess, message))
         return found
 

@@ -1,6 +1,6 @@
 """The trader: takes the decision of each trading cycle and sends its orders.
 
-A cycle records corporate actions, reconciles, checks prices, asks the strategy, plans order intents and sends them.
+A cycle records corporate actions, reconciles, checks prices, runs the strategy, plans order intents and sends them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Trader:
         c.orders.record_new_fills()
         if c.reconciler.compare():
             messages = "; ".join(d.message for d in c.reconciler.differences)
-            self.skip(cycle, "refused", f"the account does not agree with the journal: {messages}")
+            self.skip(cycle, "refused", f"account and journal differ: {messages}")
             return
         c.reconciler.record_cash_mark()
         checked = self.record_prices(cycle, actions)

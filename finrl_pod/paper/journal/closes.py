@@ -1,4 +1,4 @@
-"""The last known close of each symbol, which values holdings also on a day without a bar."""
+"""The last known close of each symbol, which values holdings on days without a bar."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class CommandResult(NamedTuple):
 
 
 def submit_command(store: Store, name: CommandName, *, user: str, address: str = LOCAL_ADDRESS) -> int:
-    """Queue a command now and return its number. A halt takes effect at once, also while no daemon runs."""
+    """Queue a command now and return its number. A halt takes effect immediately, even while no daemon runs."""
     now = datetime.now(UTC)
     if name is CommandName.HALT:
         tighten_risk_state(store, RiskState.HALTED, "by command", now)

@@ -35,7 +35,7 @@ ZERO = Decimal(0)
 
 @dataclass(frozen=True)
 class MissingShares:
-    """Own shares that are no longer in the account, and the cash proceeds of the sales by others."""
+    """Own shares that are no longer in the account, and the proceeds of their sales by other clients, in currency."""
 
     symbol: str
     quantity: Decimal
@@ -118,7 +118,7 @@ class Ledger:
         return self._add_order(tracked, request, at, "plan")
 
     def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime) -> TrackedOrder:
-        """Write an order at the broker, with which somebody replaced the intent's last order, as an own order."""
+        """Write an order at the broker, that replaced the intent's last order externally, as an own order."""
         return self._add_order(tracked, order, at, "replaced")
 
     def intent_of_order(self, broker_id: str) -> TrackedIntent | None:
@@ -162,7 +162,7 @@ class Ledger:
         self.store.add(schema.cursors, at, name="fills", value=value)
 
     def record_external_fill(self, fill: Fill, at: datetime) -> None:
-        """Write an execution of somebody else's order, once."""
+        """Write an execution of an external order, once."""
         known = schema.foreign_fills.c.execution_id == fill.id
         if self.store.last(schema.foreign_fills, known) is None:
             self.store.add(
@@ -206,9 +206,9 @@ class Ledger:
     # ------------------------------------------------------------------ reading
 
     def external_proceeds(self, symbol: str, quantity: Decimal) -> Decimal:
-        """Return the proceeds of the newest sales of `quantity` shares by others, in currency.
+        """Return the proceeds of the newest sales of `quantity` shares by other clients, in currency.
 
-        Sales before the last write-off of the symbol do not count again. Shares without a sale bring nothing.
+        Sales before the last write-off of the symbol do not count again. Shares without a sale have no proceeds.
         """
         actions, sales = schema.corporate_actions.c, schema.foreign_fills.c
         before = self.store.last(schema.corporate_actions, actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol)
@@ -251,7 +251,7 @@ class Ledger:
             return set(connection.execute(select(schema.orders.c.client_order_id)).scalars())
 
     def external_positions(self) -> dict[str, Decimal]:
-        """Return shares by symbol that others hold in the account: recorded ones, their fills and corporate actions."""
+        """Return external shares by symbol: recorded positions, external fills and corporate actions."""
         held: dict[str, Decimal] = defaultdict(Decimal)
         for table, column in (
             (schema.foreign_positions, "quantity"),
@@ -263,7 +263,7 @@ class Ledger:
         return {symbol: quantity for symbol, quantity in held.items() if quantity}
 
     def external_cash(self) -> Decimal:
-        """Return the sum of cash flows of others' fills."""
+        """Return the sum of cash flows of external fills."""
         rows = self.store.rows(schema.foreign_fills)
         return -sum((Decimal(row.quantity) * Decimal(row.price) for row in rows), ZERO)
 

@@ -26,7 +26,7 @@ BUSY_SECONDS = 5.0
 def read_journal(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     """Return the result of `query` on one consistent view of the journal at `path`. `query` may run more than once.
 
-    Raises JournalError if the file is missing, is no journal, or has another schema version.
+    Raises JournalError if the file is missing, is not a journal, or has another schema version.
     """
     if not path.is_file():
         raise JournalError(f"there is no journal at {path}. Create one with: finrl-pod paper run CONFIG.toml")

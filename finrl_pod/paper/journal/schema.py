@@ -1,7 +1,7 @@
 """Tables of the journal and its schema migrations.
 
 The journal is append-only: triggers refuse UPDATE and DELETE, so a current state is the newest row about it. Decimals
-are stored as text, times as ISO 8601 in UTC. "foreign" tables hold what others trade or hold in the same account.
+are stored as text, times as ISO 8601 in UTC. "foreign" tables hold external positions and fills of the same account.
 """
 
 from __future__ import annotations

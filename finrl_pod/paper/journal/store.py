@@ -34,7 +34,7 @@ class Store:
     def create_or_open(cls, path: Path, migrations: Sequence[schema.Migration] = schema.MIGRATIONS) -> Store:
         """Open the journal at `path`, created or migrated if needed.
 
-        Raises JournalError if the file is no journal or was written by a newer version.
+        Raises JournalError if the file is not a journal or was written by a newer version.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Store:
         """Close all connections to the file."""
         self._engine.dispose()
 
-    # ------------------------------------------------------------------ facts
+    # ------------------------------------------------------------------ bound values
 
     def fact(self, name: str) -> str | None:
         """Return a value fixed by `bind`, such as the journal's account; None if it was never bound."""
@@ -194,7 +194,7 @@ def moment(value: str) -> datetime:
 
 
 def _refuse_other(path: Path) -> None:
-    """Raise JournalError for an SQLite file that is no journal, before anything is written to it."""
+    """Raise JournalError for an SQLite file that is not a journal, before anything is written to it."""
     if not path.is_file() or path.stat().st_size == 0:
         return
     try:
@@ -217,7 +217,7 @@ def _prepare(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes the lock before it reads anything, so that no transaction fails half way for lack of it.
+    # A writer takes the lock before it reads anything, so that no transaction fails midway for want of the lock.
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -225,7 +225,7 @@ def _begin(connection: Connection) -> None:
 def _error_message(path: Path, error: Exception) -> str:
     reason = str(getattr(error, "orig", None) or error)
     suggestions = {
-        "locked": "another program holds it: stop that one",
+        "locked": "another program holds it: stop that program",
         "full": "free some disk space",
         "readonly": "make it writable",
         "not a database": "name another path",

@@ -42,7 +42,7 @@ class Heartbeat:
         _notify_systemd("WATCHDOG=1\nREADY=1" if trading else "WATCHDOG=1")
         if self._path is not None:
             beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}
-            with contextlib.suppress(OSError):  # a full disk leaves a stale file, which is the signal
+            with contextlib.suppress(OSError):  # on a full disk, the file goes stale, which monitoring reports
                 replace_file(self._path, json.dumps(beat).encode())
 
     @property

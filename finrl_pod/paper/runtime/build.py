@@ -1,4 +1,4 @@
-"""Builds a daemon from its parts, and records its settings in the journal."""
+"""Builds a daemon from its components and records its settings in the journal."""
 
 from __future__ import annotations
 

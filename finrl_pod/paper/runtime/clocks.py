@@ -83,9 +83,9 @@ class BrokerTime:
 
     @property
     def slipped(self) -> float:
-        """Seconds by which wall time has moved more than monotonic time since the broker's clock was last queried.
+        """Seconds by which wall time has advanced more than monotonic time since the last query of the broker's clock.
 
-        Not 0 after the host's clock was set (either sign), or the machine slept (Linux stops `monotonic` meanwhile).
+        Not 0 after the host's clock was set (either sign) or the machine was suspended (Linux stops `monotonic`).
         """
         now = self.reading()
         return (now.wall - self._last_query.wall).total_seconds() - (now.monotonic - self._last_query.monotonic)

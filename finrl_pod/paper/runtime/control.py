@@ -65,7 +65,7 @@ class CommandHandler:
         record_result(self._orders.ledger.store, command, result, self._orders.clock.now())
 
     def set_halted(self) -> None:
-        """Set the risk state to HALTED at once; cancels and the result follow when the loop executes the command."""
+        """Set the risk state to HALTED immediately; the loop sends cancels and records the result later."""
         self._risk.tighten(RiskState.HALTED, "by command", self._orders.clock.now())
 
     def _halt(self) -> CommandResult:
@@ -76,10 +76,10 @@ class CommandHandler:
 
     def _resume(self) -> CommandResult:
         if self._reconciler.differences:
-            message = "not resumed: the account does not agree with the journal, acknowledge the differences first"
+            message = "not resumed: account and journal differ; acknowledge the differences first"
             return CommandResult(message, refused=True)
         if self._risk.state is RiskState.ACTIVE:
-            return CommandResult("was active already")
+            return CommandResult("was already active")
         self._risk.set(RiskState.ACTIVE, "by command", self._orders.clock.now())
         return CommandResult("active")
 
@@ -106,7 +106,7 @@ class CommandHandler:
     def _prepare_flatten(self) -> str | None:
         """Cancel own orders. Returns why own shares cannot be sold now, or None."""
         if self._reconciler.differences:
-            return "not flattened: the account does not agree with the journal, acknowledge the differences first"
+            return "not flattened: account and journal differ; acknowledge the differences first"
         if not self._orders.cancel_all(self._cancel_seconds):
             return "not flattened: own orders are still live, their cancels are not confirmed"
         return None
@@ -152,7 +152,7 @@ def halt_pending(store: Store) -> bool:
 def apply_halt(store: Store, risk: RiskManager, broker: Broker, clock: Clock) -> None:
     """Set the risk state to HALTED and cancel live orders, from a second thread while the main loop is busy.
 
-    The main loop learns the outcome of the cancels at its next refresh, repeats them if needed, and records the result.
+    The main loop reads the outcome of the cancels at its next refresh, repeats them if needed, and records the result.
     """
     risk.tighten(RiskState.HALTED, "by command", clock.now())
     latest: dict[int, tuple[str, str]] = {}

@@ -108,7 +108,7 @@ class Daemon:
             self._outage, self._outage_alerted = cause, now
 
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
-        """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt at once.
+        """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt immediately.
 
         interruptible: any command or a stop ends the wait. The wait ends when monotonic or wall time has passed: while
         the machine sleeps only wall time advances.
@@ -203,7 +203,7 @@ class Daemon:
                 self.trader.skip(cycle, "missed", "the daemon was down")
 
     def _check_clock(self) -> None:
-        """Query the broker's clock at intervals, and at once if the host's clock was set or the machine slept."""
+        """Query the broker's clock at intervals, and immediately after a clock step or a suspend of the host."""
         overdue = self._time.now() - self._clock_checked >= CLOCK_CHECK_INTERVAL
         if overdue or abs(self._time.slipped) > MAX_CLOCK_SLIP:
             self._query_clock()
@@ -225,7 +225,7 @@ class Daemon:
     # ------------------------------------------------------------------ stopping
 
     def _check_commands(self) -> bool:
-        """Apply a halt at once. Returns True if a command is pending or a stop was requested."""
+        """Apply a pending halt. Returns True if a command is pending or a stop was requested."""
         commands = pending_commands(self._c.ledger.store)
         if any(command.name is CommandName.HALT for command in commands):
             self._control.set_halted()

@@ -53,7 +53,7 @@ def replay(
     Raises InputError for a period of fewer than two sessions, or an existing journal.
     """
     if journal.exists():
-        raise InputError(f"{journal} exists already. Name another journal for the replay.")
+        raise InputError(f"{journal} already exists. Choose another journal for the replay.")
     sessions = Calendar().sessions(start, end)
     if len(sessions) < 2:
         raise InputError(f"a replay needs at least two sessions, {start} to {end} has {len(sessions)}")

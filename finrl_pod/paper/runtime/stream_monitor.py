@@ -1,7 +1,7 @@
 """Health check of the stream of order updates. The stream only speeds things up; polling finds every change.
 
-A quiet stream is no fault: orders may wait hours for their auction. The stream is stale if it stayed silent for `stale`
-seconds after polling found a change that it should have reported, or if it was disconnected for that long.
+A quiet stream is not a fault: orders may wait hours for their auction. The stream is stale if it stayed silent for
+`stale` seconds after polling found a change that it should have reported, or if it was disconnected for that long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StreamMonitor:
             self._unreported_since = stream_read_at
 
     def reset(self) -> None:
-        """Forget changes found so far: during recovery nobody read the stream."""
+        """Ignore changes found so far: the stream was not read during recovery."""
         self._unreported_since = None
 
     @property

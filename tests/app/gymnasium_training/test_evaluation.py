@@ -1,4 +1,4 @@
-"""Several members that decide together: the mean of their actions, or the choice of most, whose rows they all see."""
+"""Evaluation of single members and of their joint decisions: mean action or majority vote."""
 
 from __future__ import annotations
 
@@ -19,63 +19,63 @@ def test_joint_decision_is_the_mean_over_members() -> None:
     weights = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))  # of each member
     rows = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1))
 
-    def act(seen: Tensor) -> Tensor:
-        return torch.bmm(seen, weights)
+    def act(obs: Tensor) -> Tensor:
+        return torch.bmm(obs, weights)
 
-    wanted = torch.stack([(rows @ weights[p]).clamp(-1, 1) for p in range(3)]).mean(0)
-    torch.testing.assert_close(together(act, 3)(rows), wanted)
+    expected = torch.stack([(rows @ weights[p]).clamp(-1, 1) for p in range(3)]).mean(0)
+    torch.testing.assert_close(together(act, 3)(rows), expected)
 
 
-def test_the_choice_of_most_and_of_equals_the_lowest() -> None:
-    choices = torch.tensor([2, 0, 2])  # of each member, whatever it sees
+def test_joint_decision_is_the_majority_and_the_lowest_action_on_ties() -> None:
+    choices = torch.tensor([2, 0, 2])  # one per member, for every observation
 
-    def act(seen: Tensor) -> Tensor:
-        return choices.view(3, 1, 1).expand(*seen.shape[:2], 1)
+    def act(obs: Tensor) -> Tensor:
+        return choices.view(3, 1, 1).expand(*obs.shape[:2], 1)
 
     assert together(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[2]] * 4] * 3
     choices = torch.tensor([2, 0, 1])
     assert together(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[0]] * 4] * 3
 
 
-def test_an_evaluation_tells_of_each_and_of_all() -> None:
+def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
     config = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100, members=2)
 
-    def act(seen: Tensor) -> Tensor:
-        return torch.stack([torch.zeros_like(seen[0, :, :1]), torch.ones_like(seen[0, :, :1])]).long()
+    def act(obs: Tensor) -> Tensor:
+        return torch.stack([torch.zeros_like(obs[0, :, :1]), torch.ones_like(obs[0, :, :1])]).long()
 
-    found = evaluate(act, config, 4)
-    assert found is not None
-    assert len(found["mean"]) == 2
-    assert found["together"]["episodes"] == 8
-    assert 8 <= found["together"]["mean"] <= 11  # always pushed to one side, the pole falls at once
+    result = evaluate(act, config, 4)
+    assert result is not None
+    assert len(result["mean"]) == 2
+    assert result["together"]["episodes"] == 8
+    assert 8 <= result["together"]["mean"] <= 11  # pushed to one side only, the pole falls within a few steps
     single = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100)
-    alone = evaluate(lambda seen: torch.zeros_like(seen[..., :1]).long(), single, 2)
-    assert alone is not None
-    assert "together" not in alone
+    result = evaluate(lambda obs: torch.zeros_like(obs[..., :1]).long(), single, 2)
+    assert result is not None
+    assert "together" not in result
 
 
-def still(seen: Tensor) -> Tensor:
-    return torch.zeros(*seen.shape[:2], 2)
+def zero_action(obs: Tensor) -> Tensor:
+    return torch.zeros(*obs.shape[:2], 2)
 
 
-def test_returns_that_are_no_numbers_are_none() -> None:
-    found = evaluate(still, TrainingConfig(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
-    assert found is not None
-    assert found["mean"] == found["std"] == [None, None]
-    assert found["together"]["mean"] is None
+def test_non_finite_returns_are_none() -> None:
+    result = evaluate(zero_action, TrainingConfig(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
+    assert result is not None
+    assert result["mean"] == result["std"] == [None, None]
+    assert result["together"]["mean"] is None
 
 
-def test_workers_evaluate_as_this_process_does() -> None:
+def test_worker_processes_give_the_same_evaluation() -> None:
     config = TrainingConfig("gym:Pendulum-v1", PPOConfig(), steps=100)
-    here = evaluate(lambda seen: seen[..., :1], config, 3)
-    assert evaluate(lambda seen: seen[..., :1], dataclasses.replace(config, workers=2), 3) == here
+    in_process = evaluate(lambda obs: obs[..., :1], config, 3)
+    assert evaluate(lambda obs: obs[..., :1], dataclasses.replace(config, workers=2), 3) == in_process
 
 
 def test_stopped_and_failed_evaluations_are_reported() -> None:
     config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):
-        evaluate(still, config, 2, stopped=lambda: True)
+        evaluate(zero_action, config, 2, stopped=lambda: True)
     with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*faulty_envs.py, line"):
-        evaluate(still, config, 2)
+        evaluate(zero_action, config, 2)
     with pytest.raises(RunError, match=r"a worker of .*Broken-v0 was lost"):
-        evaluate(still, dataclasses.replace(config, workers=1), 2)
+        evaluate(zero_action, dataclasses.replace(config, workers=1), 2)

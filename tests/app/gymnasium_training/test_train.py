@@ -1,4 +1,4 @@
-"""`finrl-pod train --env`: what it writes, exact continuation, and what it refuses."""
+"""`finrl-pod train --env`: outputs, exact resumption and input errors."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def start(out: Path, *more: str, **terms: Any) -> subprocess.Popen[bytes]:
 
 def result(capsys: pytest.CaptureFixture[str], out: Path, *more: str, **terms: Any) -> dict[str, Any]:
     code = run(arguments(out, *more, **terms))
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    document: dict[str, Any] = json.loads(said.out)
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    document: dict[str, Any] = json.loads(output.out)
     return document
 
 
-def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
-    """The result without times and paths."""
+def without_timings(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the result without timings and paths."""
     return {k: x for k, x in document.items() if k not in ("seconds", "samples_per_second", "weights")}
 
 
-def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_writes_weights_config_and_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = result(capsys, tmp_path / "a", "--algorithm", "td3", "--envs", "2", "--members", "2", steps=600)
     assert (document["env"], document["algorithm"], document["steps"]) == ("gym:Pendulum-v1", "td3", 600)
-    assert document["episodes"] == 4  # three times 200 steps of two members in two environments, the third unfinished
+    assert document["episodes"] == 4  # 300 steps per member and environment: one complete episode of 200 steps each
     assert len(document["score"]) == len(document["evaluation"]["mean"]) == 2
     assert document["updates"] == 600 - 20 + 2
     config = json.loads((tmp_path / "a" / "config.json").read_text())
@@ -68,7 +68,7 @@ def test_it_trains_and_writes_weights_config_and_result(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_rewards_that_are_no_numbers_stop_members_and_not_the_run(
+def test_non_finite_rewards_stop_members_but_not_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], members: int
 ) -> None:
     terms = ("--algorithm", "td3", "--members", str(members), "--save-every", "0")
@@ -78,33 +78,31 @@ def test_rewards_that_are_no_numbers_stop_members_and_not_the_run(
     assert document["score"] == document["evaluation"]["mean"] == [None] * members
 
 
-def test_an_evaluation_that_fails_leaves_the_agent_and_one_that_is_stopped_is_made_up_for(
+def test_failed_evaluation_keeps_the_agent_and_interrupted_one_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, whole = "finrl_pod_app.gymnasium_training.training.evaluate", result(capsys, tmp_path / "whole")
-    for error in (RunError("it fell over"), Interrupted("stopped")):
+    target, uninterrupted = "finrl_pod_app.gymnasium_training.training.evaluate", result(capsys, tmp_path / "whole")
+    for error in (RunError("test error"), Interrupted("stopped")):
         out = tmp_path / type(error).__name__
         with monkeypatch.context() as patch:
-            patch.setattr(place, Mock(side_effect=error))
+            patch.setattr(target, Mock(side_effect=error))
             assert run(arguments(out)) == error.exit_code
-        said = capsys.readouterr().err
+        error_output = capsys.readouterr().err
         if isinstance(error, RunError):
-            assert f"the trained agent is saved in {out}, but its evaluation failed: it fell over" in said
+            assert f"the trained agent is saved in {out}, but its evaluation failed: test error" in error_output
             assert (out / "weights.safetensors").exists()
             assert json.loads((out / "result.json").read_text())["evaluation"] is None
         else:
-            assert "stopped after all 120 steps, during evaluation; all progress is saved" in said
-            assert without_clocks(result(capsys, out, "--resume")) == without_clocks(whole)
+            assert "stopped after all 120 steps, during evaluation; all progress is saved" in error_output
+            assert without_timings(result(capsys, out, "--resume")) == without_timings(uninterrupted)
 
 
-def test_without_an_algorithm_the_environments_actions_choose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_default_algorithm_depends_on_the_action_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result(capsys, tmp_path / "a", env="gym:CartPole-v1")["algorithm"] == "dqn"
     assert result(capsys, tmp_path / "b")["algorithm"] == "sac"
 
 
-def test_minibatches_of_ppo_divide_whatever_number_of_environments() -> None:
+def test_ppo_minibatches_divide_any_number_of_environments() -> None:
     for envs in range(1, 65):
         for given in ([], ["horizon=100"]):
             agent = agent_config("ppo", given, steps=10_000, envs=envs)
@@ -116,40 +114,40 @@ def test_minibatches_of_ppo_divide_whatever_number_of_environments() -> None:
 
 def test_workers_and_discrete_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     terms = ("--algorithm", "d3qn", "--envs", "2")
-    alone = result(capsys, tmp_path / "a", *terms, env="gym:CartPole-v1")
+    in_process = result(capsys, tmp_path / "a", *terms, env="gym:CartPole-v1")
     pool = result(capsys, tmp_path / "b", *terms, "--workers", "2", env="gym:CartPole-v1")
-    assert without_clocks(alone) == without_clocks(pool)
+    assert without_timings(in_process) == without_timings(pool)
     one, two = (load_file(tmp_path / x / "weights.safetensors") for x in "ab")
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_killed_run_resumes_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SIGKILL at some moment between two saves; the ring of the replay has come round before it."""
+def test_killed_run_resumes_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGKILL between two saves, after the replay buffer has wrapped around."""
     terms = ("--algorithm", "sac", "--envs", "2", "--set", "buffer_size=64", "--save-every", "0.1")
-    whole = result(capsys, tmp_path / "whole", *terms, steps=300)
+    uninterrupted = result(capsys, tmp_path / "whole", *terms, steps=300)
     out = tmp_path / "killed"
     with start(out, *terms, "--workers", "2", steps=300) as process:
-        until = time.monotonic() + 60
-        while not _saved(out) and time.monotonic() < until:
+        deadline = time.monotonic() + 60
+        while not _saved(out) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.kill()
         process.wait()
-    kept = json.loads((out / "state.json").read_text())
-    assert kept["written"] >= 66
+    state = json.loads((out / "state.json").read_text())
+    assert state["written"] >= 66
     assert not (out / "result.json").exists()
-    again = result(capsys, out, *terms, "--resume", steps=300)
-    assert without_clocks(again) == without_clocks(whole)
+    resumed = result(capsys, out, *terms, "--resume", steps=300)
+    assert without_timings(resumed) == without_timings(uninterrupted)
     one, two = (load_file(tmp_path / x / "weights.safetensors") for x in ("whole", "killed"))
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert result(capsys, out, *terms, "--resume", steps=300) == again, "a finished run is reported again"
+    assert result(capsys, out, *terms, "--resume", steps=300) == resumed, "resuming a finished run returns its result"
 
 
-def test_collecting_and_learning_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_asynchronous_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     terms = ("--algorithm", "td3", "--pipeline", "async", "--envs", "2")
     document = result(capsys, tmp_path / "a", *terms, "--workers", "2", steps=600)
     assert document["updates"] == 600 - 20
     assert document["pipeline"]["ratio"] == pytest.approx(1, abs=0.1)
-    assert document["episodes"] >= 2  # of 200 steps, in two environments
+    assert document["episodes"] >= 2  # 200 steps each, in two environments
     assert (tmp_path / "a" / "weights.safetensors").exists()
     alive = [
         child.name() for child in psutil.Process().children(recursive=True) if "tracker" not in str(child.cmdline())
@@ -167,7 +165,7 @@ def _saved(out: Path) -> bool:
 
 
 def _command(process: psutil.Process) -> list[str]:
-    """Of a process that may be gone: a compiler's is short."""
+    """Return the command line of a process, or [] if it has exited: compiler processes are short-lived."""
     try:
         return list(process.cmdline())
     except psutil.Error:
@@ -175,53 +173,53 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def test_sigterm_to_all_pipeline_processes_saves_the_weights(tmp_path: Path) -> None:
-    """As a service manager or a batch system sends it."""
+    """Service managers and batch systems signal the whole process group."""
     out, more = tmp_path / "run", ("--algorithm", "td3", "--pipeline", "async")
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, *more, steps=10_000_000)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
-            until = time.monotonic() + 60
-            while not (out / "config.json").exists() and time.monotonic() < until:
+            deadline = time.monotonic() + 60
+            while not (out / "config.json").exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
-            time.sleep(6)  # it collects and learns by then, or is about to
+            time.sleep(6)  # enough to start collecting and learning
             os.killpg(process.pid, signal.SIGTERM)
-            said = process.communicate(timeout=60)[1].decode()
+            stderr = process.communicate(timeout=60)[1].decode()
         finally:
             process.kill()
-    assert process.returncode == 130, said
-    assert "of 10,000,000 steps are in" in said
+    assert process.returncode == 130, stderr
+    assert "of 10,000,000 steps are in" in stderr
     assert json.loads((out / "result.json").read_text())["evaluation"] is None
     assert (out / "weights.safetensors").exists()
 
 
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: bool) -> None:
-    """whole_group: as a terminal sends it, to every process of the group."""
+    """whole_group: send the signal to every process of the group, as a terminal does."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "finrl_pod_app.cli.main", *arguments(out, "--workers", "2", steps=10_000_000)]
     command += ["--save-every", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
-            until = time.monotonic() + 60
-            while not (out / "state.json").exists() and time.monotonic() < until:
+            deadline = time.monotonic() + 60
+            while not (out / "state.json").exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             children = psutil.Process(process.pid).children(recursive=True)
             workers = [child for child in children if "gymnasium_pool.worker import" in " ".join(_command(child))]
             assert len(workers) == 2, [_command(child) for child in children]
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-            said = process.communicate(timeout=30)[1].decode()
+            stderr = process.communicate(timeout=30)[1].decode()
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "all progress is saved" in said
-    assert "--resume" in said
-    assert "Traceback" not in said
+    assert "all progress is saved" in stderr
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
     assert not any(worker.is_running() for worker in workers)
     assert json.loads((out / "state.json").read_text())["written"] > 0
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--workers", "0"], "--workers must be at least 1, got 0"),
         (["--workers", "2", "--envs", "3"], "--workers must divide the 3 environments, got 2"),
@@ -241,20 +239,20 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
     ],
 )
 def test_bad_input_is_reported_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     assert run(arguments(tmp_path / "run", *more)) == 2
-    shown = capsys.readouterr()
-    assert said in shown.err
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_not_overwritten_and_another_is_not_resumed(
+def test_run_is_not_overwritten_and_resume_needs_the_same_config(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments(tmp_path / "nothing", "--resume")) == 2
+    assert run(arguments(tmp_path / "missing", "--resume")) == 2
     assert "has no run to resume" in capsys.readouterr().err
     result(capsys, tmp_path / "a")
     assert run(arguments(tmp_path / "a")) == 2
@@ -264,35 +262,33 @@ def test_a_run_is_not_overwritten_and_another_is_not_resumed(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(tmp_path / "run", "--device", "cuda")) == 2
     assert "no CUDA device is available to torch" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_runs_without_a_device_resume_and_runs_on_another_device_do_not(
+def test_resume_accepts_configs_without_device_and_refuses_another_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = result(capsys, tmp_path / "a")
-    kept = tmp_path / "a" / "config.json"
-    config = json.loads(kept.read_text())
+    finished = result(capsys, tmp_path / "a")
+    config_file = tmp_path / "a" / "config.json"
+    config = json.loads(config_file.read_text())
     assert config.pop("device") == "cpu"
-    kept.write_text(json.dumps(config))
-    assert result(capsys, tmp_path / "a", "--resume") == done
-    kept.write_text(json.dumps({**config, "device": "cuda"}))
+    config_file.write_text(json.dumps(config))
+    assert result(capsys, tmp_path / "a", "--resume") == finished
+    config_file.write_text(json.dumps({**config, "device": "cuda"}))
     assert run(arguments(tmp_path / "a", "--resume")) == 2
     assert "holds a run with device cuda, got cpu" in capsys.readouterr().err
 
 
-def test_a_run_on_a_market_is_not_resumed_as_one_on_an_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_market_run_is_not_resumed_as_a_gymnasium_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text('{"config": {}}')
     assert run(arguments(tmp_path, "--resume")) == 2
     assert "config.json has no 'agent', so it is not a run of train --env" in capsys.readouterr().err
 
 
-def test_flags_of_environments_do_not_go_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gymnasium_options_are_refused_with_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.toml").write_text("")
     assert run(["train", str(tmp_path / "x.toml"), "--workers", "2"]) == 2
     assert "--workers is only valid with --env" in capsys.readouterr().err

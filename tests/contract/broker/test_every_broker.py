@@ -22,12 +22,12 @@ from tests.contract.broker_setups import BrokerSetup, new_york
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_the_protocols_are_satisfied(setup: BrokerSetup) -> None:
+def test_protocols_are_satisfied(setup: BrokerSetup) -> None:
     assert isinstance(setup.broker, Broker)
     assert isinstance(setup.feed, DataFeed)
 
 
-def test_a_new_account_holds_only_cash(setup: BrokerSetup) -> None:
+def test_new_account_holds_only_cash(setup: BrokerSetup) -> None:
     account = setup.broker.account()
     assert (account.cash, account.equity, account.currency) == (Decimal(100_000), Decimal(100_000), "USD")
     assert account.id
@@ -37,7 +37,7 @@ def test_a_new_account_holds_only_cash(setup: BrokerSetup) -> None:
     assert setup.broker.fills_since(None).fills == ()
 
 
-def test_an_order_fills_in_the_opening_auction(setup: BrokerSetup) -> None:
+def test_order_fills_in_the_opening_auction(setup: BrokerSetup) -> None:
     order = submit(setup, order_request())
     assert order.live
     assert (order.client_order_id, order.symbol, order.side, order.quantity) == ("run-1", "AAA", Side.BUY, 10)
@@ -52,7 +52,7 @@ def test_an_order_fills_in_the_opening_auction(setup: BrokerSetup) -> None:
     assert setup.broker.account().cash == 100_000 - 10 * price
 
 
-def test_a_client_order_id_can_be_used_once(setup: BrokerSetup) -> None:
+def test_client_order_id_can_be_used_once(setup: BrokerSetup) -> None:
     order = submit(setup, order_request())
     assert rejection_reason(setup.broker.submit(order_request())) is Reason.DUPLICATE_ID
     setup.broker.cancel(order.id)
@@ -68,7 +68,7 @@ def test_unknown_orders_are_none(setup: BrokerSetup) -> None:
     assert setup.broker.order("00000000-0000-0000-0000-000000000000") is None
 
 
-def test_a_cancelled_order_does_not_fill(setup: BrokerSetup) -> None:
+def test_cancelled_order_does_not_fill(setup: BrokerSetup) -> None:
     order = submit(setup, order_request())
     assert isinstance(setup.broker.cancel(order.id), Confirmed)
     setup.jump("2024-03-01 16:30")
@@ -78,7 +78,7 @@ def test_a_cancelled_order_does_not_fill(setup: BrokerSetup) -> None:
     assert setup.broker.positions() == ()
 
 
-def test_a_filled_order_cannot_be_cancelled(setup: BrokerSetup) -> None:
+def test_filled_order_cannot_be_cancelled(setup: BrokerSetup) -> None:
     order = submit(setup, order_request())
     setup.jump("2024-03-01 16:30")
     assert rejection_reason(setup.broker.cancel(order.id)) is Reason.NOT_CANCELABLE
@@ -115,7 +115,7 @@ def test_orders_are_listed_oldest_first(setup: BrokerSetup) -> None:
     assert [o.id for o in setup.broker.orders("all", after=new_york("2024-03-01 08:05"))] == [last.id]
 
 
-def test_an_opg_limit_order_outside_its_limit_ends_unfilled(setup: BrokerSetup) -> None:
+def test_opg_limit_order_outside_its_limit_ends_unfilled(setup: BrokerSetup) -> None:
     order = submit(setup, order_request(limit="5.00"))
     setup.jump("2024-03-01 16:30")
     found = setup.broker.order(order.id)
@@ -135,7 +135,7 @@ def test_fractional_shares_need_day_orders(setup: BrokerSetup) -> None:
     assert rejection_reason(setup.broker.submit(order_request("run-2", quantity="0.5", tif="opg"))) is Reason.INVALID
 
 
-def test_a_cls_order_fills_at_the_close(setup: BrokerSetup) -> None:
+def test_cls_order_fills_at_the_close(setup: BrokerSetup) -> None:
     order = submit(setup, order_request(tif="cls"))
     setup.jump("2024-03-01 16:30")
     found = setup.broker.order(order.id)
@@ -151,7 +151,7 @@ def test_late_auction_orders_are_rejected(setup: BrokerSetup) -> None:
     assert rejection_reason(setup.broker.submit(order_request("run-2", tif="cls"))) is Reason.INVALID
 
 
-def test_an_unknown_symbol_is_invalid(setup: BrokerSetup) -> None:
+def test_unknown_symbol_is_invalid(setup: BrokerSetup) -> None:
     assert rejection_reason(setup.broker.submit(order_request(symbol="ZZZZ"))) is Reason.INVALID
     assert setup.broker.order_by_client_id("run-1") is None
 
@@ -208,7 +208,7 @@ def test_bars_cover_complete_sessions_only(setup: BrokerSetup) -> None:
     assert days() == ["2024-02-28", "2024-02-29", "2024-03-01"]
 
 
-def test_the_latest_price_is_the_last_close_before_the_open(setup: BrokerSetup) -> None:
+def test_latest_price_is_the_last_close_before_the_open(setup: BrokerSetup) -> None:
     table = setup.feed.bars(["AAA"], date(2024, 2, 29), date(2024, 2, 29), "raw")
     price, at = setup.feed.latest(["AAA"])["AAA"]
     assert float(price) == pytest.approx(float(table.close[0, 0]), rel=1e-9)

@@ -25,7 +25,7 @@ from tests.contract.broker_setups import HTTP_BROKER_KINDS, HttpSetup, broker_op
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def test_an_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:
+def test_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:
     outcome = http.broker.submit(order_request(quantity="100000"))
     assert rejection_reason(outcome) is Reason.BUYING_POWER
     assert isinstance(outcome, Rejected)
@@ -33,7 +33,7 @@ def test_an_order_beyond_the_buying_power_is_rejected(http: HttpSetup) -> None:
 
 
 @pytest.mark.parametrize("code", [40010001, 42210000])
-def test_both_error_codes_of_a_duplicate_id_are_understood(open_setup: Callable[..., Any], code: int) -> None:
+def test_both_error_codes_of_a_duplicate_id_are_recognised(open_setup: Callable[..., Any], code: int) -> None:
     http = open_setup(HTTP_BROKER_KINDS[0], duplicate_code=code)
     submit(http, order_request())
     assert rejection_reason(http.broker.submit(order_request())) is Reason.DUPLICATE_ID
@@ -57,7 +57,7 @@ def test_both_error_codes_of_a_duplicate_id_are_understood(open_setup: Callable[
         ("edit", {"body": {"client_order_id": "another"}}, True),
     ],
 )
-def test_a_submit_without_a_clear_response_is_ambiguous_and_sent_once(
+def test_submit_without_a_clear_response_is_ambiguous_and_sent_once(
     http: HttpSetup, kind: str, rule: dict[str, Any], accepted: bool
 ) -> None:
     http.add_fault(kind, method="POST", **rule)
@@ -86,7 +86,7 @@ def test_unreadable_positions_are_not_an_empty_portfolio(http: HttpSetup, status
     assert http.broker.positions() == ()
 
 
-def test_a_rejected_read_raises(http: HttpSetup) -> None:
+def test_rejected_read_raises(http: HttpSetup) -> None:
     http.add_fault("answer", path="/v2/clock", status=422, body={"code": 40010001, "message": "no"})
     with pytest.raises(BrokerRejected, match="422: no"):
         http.broker.clock()
@@ -108,7 +108,7 @@ def test_unknown_keys_are_refused(open_setup: Callable[..., Any]) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_a_reached_rate_limit_gives_the_time_to_retry(open_setup: Callable[..., Any]) -> None:
+def test_reached_rate_limit_gives_the_time_to_retry(open_setup: Callable[..., Any]) -> None:
     http = open_setup(HTTP_BROKER_KINDS[0], rate_limit=3)
     for _ in range(3):
         http.broker.clock()
@@ -150,7 +150,7 @@ def test_blocked_accounts_and_untradable_symbols(http: HttpSetup) -> None:
     assert not http.broker.assets(["AAA"])["AAA"].tradable
 
 
-def test_a_short_position_has_a_negative_quantity(http: HttpSetup) -> None:
+def test_short_position_has_a_negative_quantity(http: HttpSetup) -> None:
     submit(http, order_request(side="sell"))
     http.jump("2024-03-01 16:30")
     (position,) = http.broker.positions()
@@ -172,7 +172,7 @@ def test_replace(http: HttpSetup) -> None:
     assert rejection_reason(outcome) is Reason.NOT_CANCELABLE
 
 
-def test_a_fill_during_a_pending_cancel(http: HttpSetup) -> None:
+def test_fill_during_a_pending_cancel(http: HttpSetup) -> None:
     http.jump("2024-03-01 10:00")
     http.control("conditions", {"fill_delay": 5, "cancel_delay": 10})
     order = submit(http, order_request(tif="day"))
@@ -258,7 +258,7 @@ def test_missing_and_faulty_bars_are_passed_on(http: HttpSetup) -> None:
         http.feed.bars(["AAA"], date(2024, 2, 28), date(2024, 2, 29), "all")
 
 
-def test_a_feed_without_subscription_does_not_count_as_refused_keys(open_setup: Callable[..., Any]) -> None:
+def test_feed_without_subscription_does_not_count_as_refused_keys(open_setup: Callable[..., Any]) -> None:
     http = open_setup(HTTP_BROKER_KINDS[0], sip=False)
     http.jump("2024-03-01 16:05")
     account, feed = broker_opener(HTTP_BROKER_KINDS[0])(http.clock, http.url, feed="sip")
@@ -268,7 +268,7 @@ def test_a_feed_without_subscription_does_not_count_as_refused_keys(open_setup: 
     assert len(http.feed.bars(["AAA"], DAY, DAY, "all").times) == 1
 
 
-def test_the_keys_are_hidden_in_repr(http: HttpSetup) -> None:
+def test_keys_are_hidden_in_repr(http: HttpSetup) -> None:
     text = repr(vars(http.broker)) + repr(http.broker) + repr(vars(http.feed))
     assert "PKTESTKEY123" not in text
     assert "s3cr3t" not in text

@@ -57,7 +57,7 @@ def test_half_days_holidays_and_daylight_saving_with_a_wrong_host_clock(tmp_path
         assert missed[0][0] > 70  # one for each session while the daemon was down
 
 
-def test_an_account_that_changed_while_idle_is_not_traded(tmp_path: Path) -> None:
+def test_account_that_changed_while_idle_is_not_traded(tmp_path: Path) -> None:
     with DaemonHarness(tmp_path) as harness:
         harness.launch()
         harness.wait_until_recovered()
@@ -96,7 +96,7 @@ def watchdog(tmp_path: Path) -> Iterator[socket.socket]:
         yield made
 
 
-def test_a_hanging_loop_is_reported_by_heartbeat_health_and_watchdog(tmp_path: Path, watchdog: socket.socket) -> None:
+def test_hanging_loop_is_reported_by_heartbeat_health_and_watchdog(tmp_path: Path, watchdog: socket.socket) -> None:
     freeze = tmp_path / "freeze"
     freeze.touch()
     with socket.socket() as free:

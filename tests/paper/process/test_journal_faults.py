@@ -99,7 +99,7 @@ def test_locked_journal_stops_the_daemon_and_cancels_live_orders(tmp_path: Path)
             assert len(harness.requests("POST", "/v2/orders")) == sent
         log = (harness.folder / "daemon.log").read_text()
         assert "is locked" in log
-        assert "stop that one" in log
+        assert "stop that program" in log
         assert "Traceback" not in log
         assert not end_is_recorded(harness, second)
         restart_and_trade(harness)

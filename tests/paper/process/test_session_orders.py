@@ -87,7 +87,7 @@ def test_run_is_consistent(run: DaemonHarness) -> None:
     assert run.code == 0  # type: ignore[attr-defined]
 
 
-def test_a_fill_reported_before_the_response_is_booked_once(run: DaemonHarness) -> None:
+def test_fill_reported_before_the_response_is_booked_once(run: DaemonHarness) -> None:
     """Row 21."""
     bar = run.days[0].date.isoformat()
     records = run.server.log.records

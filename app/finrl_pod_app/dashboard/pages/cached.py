@@ -129,14 +129,17 @@ def strategies() -> tuple[str, ...]:
 
 
 @st.cache_resource(max_entries=50, show_spinner=False)
-def audit(target: runs.RunFiles | str, _tell: Callable[[str], None]) -> dict[str, Any]:
-    """The audit of a run's champion, or of a strategy on the sample prices, as plain values."""
+def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[str, Any]:
+    """The audit of a run's champion, or of a strategy on the sample prices, as plain values.
+
+    _on_step: called with each step; the underscore excludes it from Streamlit's cache key.
+    """
     from finrl_pod_app.services import audit_targets
 
     _use_one_thread()
     if isinstance(target, str):
-        return audit_targets.audit_strategy(target, None, on_step=_tell).plain()
-    return audit_targets.audit_run(target.path, on_step=_tell).plain()
+        return audit_targets.audit_strategy(target, None, on_step=_on_step).plain()
+    return audit_targets.audit_run(target.path, on_step=_on_step).plain()
 
 
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")

@@ -91,7 +91,7 @@ class UpdateStream:
             return StreamState(self._connected, self._last, self._refusals, self._detail)
 
     def reconnect(self) -> None:
-        """Drop the connection and open another one; returns at once."""
+        """Drop the connection and open another one; returns immediately."""
         self._reconnect.set()
 
     def close(self) -> None:

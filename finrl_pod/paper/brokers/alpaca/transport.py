@@ -58,7 +58,7 @@ class RequestContext:
             return 0.0
         wait = _MAX_RATE_LIMIT_WAIT
         if reset is not None:
-            # Relative to the broker's clock if the response has a date: ours may be wrong.
+            # Relative to the broker's clock if the response has a date: the host's may be wrong.
             wait = (reset - (_response_date(headers) or self.clock.now())).total_seconds() + 1.0
         elif str(headers.get("Retry-After", "")).isdecimal():
             wait = float(headers["Retry-After"])

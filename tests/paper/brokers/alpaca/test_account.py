@@ -62,7 +62,7 @@ def test_own_orders_must_have_symbol_and_side(httpserver: HTTPServer, broker: Al
         broker.orders("open")
 
 
-def test_the_rate_of_a_stock_dividend_adds_to_each_share(httpserver: HTTPServer, broker: AlpacaAccount) -> None:
+def test_rate_of_a_stock_dividend_adds_to_each_share(httpserver: HTTPServer, broker: AlpacaAccount) -> None:
     entry = {"id": "d1", "symbol": "AA", "rate": 0.05, "ex_date": "2024-01-09", "process_date": "2024-01-09"}
     page = {"corporate_actions": {"stock_dividends": [entry]}, "next_page_token": None}
     httpserver.expect_request("/v1/corporate-actions").respond_with_json(page)
@@ -84,7 +84,7 @@ def merger(**symbols: str) -> dict[str, Any]:
         ({"acquirer_symbol": "BB", "acquiree_symbol": "AA"}, "AA"),
     ],
 )
-def test_a_merger_is_an_action_of_the_requested_company(
+def test_merger_is_an_action_of_the_requested_company(
     httpserver: HTTPServer, broker: AlpacaAccount, symbols: dict[str, str], expected: str
 ) -> None:
     page = {"corporate_actions": {"cash_mergers": [merger(**symbols)]}, "next_page_token": None}

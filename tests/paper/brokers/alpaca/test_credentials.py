@@ -70,7 +70,7 @@ def test_orders_do_not_go_to_the_data_host(url: str) -> None:
         trading_address(url)
 
 
-def test_the_message_hides_user_name_and_password() -> None:
+def test_message_hides_user_name_and_password() -> None:
     with pytest.raises(AddressNotAllowed) as caught:
         trading_address("https://me:hunter2@example.com")
     assert "hunter2" not in str(caught.value)

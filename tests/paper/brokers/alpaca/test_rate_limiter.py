@@ -62,7 +62,7 @@ def test_no_window_exceeds_the_limit_wherever_the_broker_counts() -> None:
     assert max(sent) < 6 * 60
 
 
-def test_a_part_of_the_limit_is_reserved_for_cancels() -> None:
+def test_part_of_the_limit_is_reserved_for_cancels() -> None:
     clock = TestClock()
     limiter = RateLimiter(clock)
     for _ in range(200 - URGENT_RESERVE):
@@ -81,7 +81,7 @@ def test_a_part_of_the_limit_is_reserved_for_cancels() -> None:
         pass
 
 
-def test_a_waiting_cancel_goes_first() -> None:
+def test_waiting_cancel_goes_first() -> None:
     clock = TestClock()
     limiter = RateLimiter(clock, limit=1)
     order: list[str] = []
@@ -107,7 +107,7 @@ def test_a_waiting_cancel_goes_first() -> None:
     assert order == ["cancel", "order", "order", "order"]
 
 
-def test_a_wait_demanded_by_the_broker_holds_all_requests() -> None:
+def test_wait_demanded_by_the_broker_holds_all_requests() -> None:
     clock = TestClock()
     limiter = RateLimiter(clock)
     limiter.hold(30.0)

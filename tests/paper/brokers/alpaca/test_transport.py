@@ -39,7 +39,7 @@ def base(server: HTTPServer) -> str:
     return server.url_for("").rstrip("/")
 
 
-def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
+def test_redirect_is_not_followed(httpserver: HTTPServer) -> None:
     received: list[Request] = []
 
     def answer(request: Request) -> Response:
@@ -64,7 +64,7 @@ def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeyp
     assert broker.clock().is_open is False
 
 
-def test_the_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
+def test_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
     session = bounded_session(RequestContext(CLOCK), base(httpserver), ("GET",))
     for method in ("POST", "DELETE", "PATCH"):
         with pytest.raises(AddressNotAllowed, match="only GET"):
@@ -74,7 +74,7 @@ def test_the_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
     assert httpserver.log == []
 
 
-def test_an_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
+def test_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
     """Each chunk arrives in time: the time of the whole response is limited."""
 
     def drip() -> Iterator[bytes]:
@@ -90,7 +90,7 @@ def test_an_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
     assert time.monotonic() - began < 8.0
 
 
-def test_the_server_never_receives_more_than_the_limit(start_server: StartServer, tmp_path: Path) -> None:
+def test_server_never_receives_more_than_the_limit(start_server: StartServer, tmp_path: Path) -> None:
     """Eight threads send at once; the server counts on the clock that it shares with its client."""
     client = start_server(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
     broker, _ = open_alpaca(ClockClient(tmp_path / "clock.json"), client.server.url, listen=False)
@@ -138,7 +138,7 @@ def test_updates_are_returned_once(connected: tuple[Client, UpdateStream]) -> No
     assert stream.updates() == ()
 
 
-def test_a_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -> None:
+def test_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -> None:
     client, stream = connected
     client.server.faults.add([Fault("disconnect", event="pending_new")])
     client.buy()
@@ -148,7 +148,7 @@ def test_a_lost_connection_is_reopened(connected: tuple[Client, UpdateStream]) -
     wait_until(lambda: [u.event for u in stream.updates()][-1:] == ["fill"])
 
 
-def test_a_refused_connection_is_retried_with_long_pauses(start_server: StartServer) -> None:
+def test_refused_connection_is_retried_with_long_pauses(start_server: StartServer) -> None:
     client = start_server(Settings(partial=0.0), faults=[Fault("refuse", times=0)])
 
     class HundredfoldClock(ShortTimeoutClock):
@@ -166,7 +166,7 @@ def test_a_refused_connection_is_retried_with_long_pauses(start_server: StartSer
     assert len([r for r in client.server.log.records if r.get("what") == "refused"]) <= 5
 
 
-def test_a_silent_stream_shows_in_its_last_message(connected: tuple[Client, UpdateStream]) -> None:
+def test_silent_stream_shows_in_its_last_message(connected: tuple[Client, UpdateStream]) -> None:
     client, stream = connected
     client.server.faults.add([Fault("silence", event="pending_new", seconds=60.0)])
     before = stream.state().last_message
@@ -178,7 +178,7 @@ def test_a_silent_stream_shows_in_its_last_message(connected: tuple[Client, Upda
     assert stream.updates() == ()
 
 
-def test_the_stream_does_not_connect_with_wrong_keys(start_server: StartServer) -> None:
+def test_stream_does_not_connect_with_wrong_keys(start_server: StartServer) -> None:
     client = start_server(Settings(key="right", secret="right"))
     stream = UpdateStream(client.server.url, Keys("wrong-key", "wrong-secret"), CLOCK).start()
     wait_until(lambda: stream.state().refusals >= 1)
