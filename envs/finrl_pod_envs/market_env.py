@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 
 from finrl_pod.data.turbulence import turbulent_bars
@@ -38,7 +37,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor, Times
+from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_kernels import (
     GradientKernel,
     StepKernel,
@@ -122,7 +121,7 @@ class MarketEnv(ABC):
         self._mandate: MandateTable | None = None
         if self.mandate is not None:
             validate_mandate(self.mandate, config, self.assets)
-            self._mandate = MandateTable(market, self.mandate, bars_per_year(_first_history(market.times)), self.dtype)
+            self._mandate = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
         self._observation: Observation | None = None
@@ -459,12 +458,6 @@ class MarketEnv(ABC):
         if self.config.reward != "differential_sharpe":
             return None
         return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)
-
-
-def _first_history(times: Times) -> Times:
-    """The bars up to where time goes back, as between variations of the training split side by side."""
-    back = np.flatnonzero(np.diff(times.astype(np.int64)) < 0)
-    return times[: back[0] + 1] if len(back) else times
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:

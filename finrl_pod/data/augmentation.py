@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.types import Bools, Floats, Panel
+from finrl_pod.types import PRICE_COLUMNS, Bools, Floats, Panel
 
 PRICES = ("open", "high", "low", "close")
 REDRAWS = 16  # rows drawn for an asset that has no return in the first; then any of its own
@@ -48,8 +48,9 @@ def bootstrap(panel: Panel, first: int, last: int, block: float, rng: np.random.
     The stationary bootstrap of Politis and Romano (1994): blocks start anywhere, have geometric lengths of mean
     `block` bars, and continue at the range's start after its end. Whole rows are drawn, so that the dependence between
     assets and within a block is kept: close-to-close returns, each bar's open, high and low relative to its close, its
-    money traded, and the benchmark. When an asset trades is not changed; where it has no return in the drawn row, it
-    takes that of the next row drawn in which it has one. Bars up to `first` and after `last` keep their returns.
+    money traded and spread, and the benchmark. When an asset trades is not changed; where it has no return in the
+    drawn row, it takes that of the next row drawn in which it has one. Bars up to `first` and after `last` keep their
+    returns.
     """
     drawn = np.stack([stationary_rows(first + 1, last, block, rng) for _ in range(REDRAWS)])
     return resample_returns(panel, first, drawn, rng)
@@ -90,10 +91,9 @@ def resample_returns(panel: Panel, first: int, drawn: Rows, rng: np.random.Gener
     columns: dict[str, Any] = {"close": np.where(panel.tradable, close, np.nan)}
     for name in panel.columns:
         if name != "close":
-            values = getattr(panel, name)
-            relative = values * panel.close if name == "volume" else values / panel.close
-            relative = np.take_along_axis(relative, source, 0)
-            columns[name] = relative / columns["close"] if name == "volume" else relative * columns["close"]
+            unit = {"volume": 1 / panel.close, "spread": 1.0}.get(name, panel.close)
+            drawn_unit = {"volume": 1 / columns["close"], "spread": 1.0}.get(name, columns["close"])
+            columns[name] = np.take_along_axis(getattr(panel, name) / unit, source, 0) * drawn_unit
     benchmark = panel.benchmark
     if benchmark is not None:
         steps = np.diff(np.log(benchmark.close), prepend=np.log(benchmark.close[:1]))
@@ -122,7 +122,8 @@ def _drawn_sources(has_return: Bools, target: slice, drawn: Rows, rng: np.random
 
 def without_assets(panel: Panel, kept: Bools) -> Panel:
     """Panel in which the assets that are not `kept` [N] never trade; features that compare assets exclude them."""
-    columns: dict[str, Any] = {name: np.where(kept, getattr(panel, name), np.nan) for name in panel.columns}
+    prices = [name for name in panel.columns if name in PRICE_COLUMNS]
+    columns: dict[str, Any] = {name: np.where(kept, getattr(panel, name), np.nan) for name in prices}
     return dataclasses.replace(panel, tradable=panel.tradable & kept, **columns)
 
 

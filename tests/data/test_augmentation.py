@@ -20,7 +20,9 @@ from finrl_pod.types import Floats, Panel
 from tests.data.panels import END, START, panel, random_panel
 
 FIRST, LAST = 60, 399
+SPREAD = np.random.default_rng(5).uniform(1e-4, 1e-3, (420, 6))
 PANEL = random_panel()
+PANEL = dataclasses.replace(PANEL, spread=np.where(PANEL.tradable, SPREAD, np.nan))
 
 
 def own_returns(source: Panel, asset: int, rows: slice) -> Floats:
@@ -44,6 +46,7 @@ def test_equalised_means_are_equal_and_nothing_else_changes() -> None:
     np.testing.assert_array_equal(made.tradable, PANEL.tradable)
     for name in ("open", "high", "low"):
         np.testing.assert_allclose(getattr(made, name) / made.close, getattr(PANEL, name) / PANEL.close)
+    np.testing.assert_array_equal(made.spread, PANEL.spread)
     np.testing.assert_allclose(made.volume * made.close, PANEL.volume * PANEL.close)
     moved = np.log(made.close / PANEL.close)
     np.testing.assert_allclose(np.diff(moved, 2, axis=0)[:, 0], 0, atol=1e-12)  # only a trend
@@ -89,6 +92,8 @@ def test_resampled_rows_keep_the_cross_section() -> None:
         np.testing.assert_allclose(
             (getattr(made, name) / made.close)[FIRST + 1 : LAST + 1][:, whole], relative[rows], rtol=1e-9
         )
+    assert made.spread is not None
+    np.testing.assert_allclose(made.spread[FIRST + 1 : LAST + 1][:, whole], SPREAD[rows][:, whole], rtol=1e-9)
     assert made.benchmark is not None
     assert PANEL.benchmark is not None
     index, was = (np.diff(np.log(x.benchmark.close)) for x in (made, PANEL) if x.benchmark is not None)
