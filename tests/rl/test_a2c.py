@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Independent, Normal
+from torch.distributions import Normal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.a2c import A2C
@@ -46,9 +46,12 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
     account = rollout.account.reshape(1, 8 * env.groups, env.accounts, -1)
     out = a2c.policy.forward(weights, features, account, tradable)
     mean = out.mean.view(rollout.action.shape)
-    chance = Independent(Normal(mean, weights["log_std"][0].exp().expand_as(mean)), 1)
-    loss = -(chance.log_prob(rollout.action) * advantage).mean()
-    loss = loss + 0.7 * ((out.value.view(target.shape) - target) ** 2).mean() - 0.02 * chance.entropy().mean()
+    each = Normal(mean, weights["log_std"][0].exp().expand_as(mean))
+    counts = torch.ones(mean.shape, dtype=torch.bool)
+    counts[..., 1:] = tradable.view(8, 1, env.groups, 1, -1)  # cash always counts
+    log_prob, entropy = ((x * counts).sum(-1) for x in (each.log_prob(rollout.action), each.entropy()))
+    loss = -(log_prob * advantage).mean()
+    loss = loss + 0.7 * ((out.value.view(target.shape) - target) ** 2).mean() - 0.02 * entropy.mean()
 
     adam = torch.optim.Adam(list(weights.values()), lr=RATE)
     loss.backward()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from finrl_pod.rl.networks.distributions import entropy, log_probability, sample
+from finrl_pod.rl.networks.distributions import entropy, log_probability, sample, valid_scores
 
 P, K, A, D = 3, 4, 2, 5
 
@@ -57,3 +57,41 @@ def test_a_single_score() -> None:
     mean, action, log_std = draw(P, K, A, 1), draw(P, K, A, 1, seed=2), draw(P, 1, seed=1)
     torch.testing.assert_close(log_probability(action, mean, log_std), reference(mean, log_std).log_prob(action))
     torch.testing.assert_close(entropy(log_std, 1), reference(mean, log_std).entropy()[:, 0, 0])
+
+
+def test_scores_of_untradable_assets_leave_the_density(log_std: torch.Tensor) -> None:
+    """Density and entropy are those of the distribution over the remaining scores alone; so are the gradients."""
+    tradable = draw(P, K, D, seed=5) > -0.3
+    assert 0 < int(tradable.sum()) < tradable.numel()
+    valid = valid_scores(tradable, D)
+    assert valid is not None
+    mean, action = draw(P, K, A, D).requires_grad_(), draw(P, K, A, D, seed=2)
+    found = log_probability(action, mean, log_std, valid)
+    std = log_std.exp().expand(P, D)
+    entropies = []
+    for p in range(P):
+        for k in range(K):
+            known = tradable[p, k]
+            alone = Independent(Normal(mean[p, k][:, known], std[p][known]), 1)
+            torch.testing.assert_close(found[p, k], alone.log_prob(action[p, k][:, known]))
+            entropies.append(Independent(Normal(mean[p, k, 0, known], std[p][known]), 1).entropy())
+    torch.testing.assert_close(entropy(log_std, D, valid), torch.stack(entropies).view(P, K).mean(1))
+    (gradient,) = torch.autograd.grad(found.sum(), [mean])
+    assert not gradient[~valid.expand_as(gradient)].any()
+
+
+def test_a_density_without_exclusions_equals_that_of_all_scores(log_std: torch.Tensor) -> None:
+    mean, action, everything = draw(P, K, A, D), draw(P, K, A, D, seed=2), torch.ones(P, K, 1, D, dtype=torch.bool)
+    torch.testing.assert_close(
+        log_probability(action, mean, log_std, everything), log_probability(action, mean, log_std)
+    )
+    torch.testing.assert_close(entropy(log_std, D, everything), entropy(log_std, D))
+
+
+def test_cash_always_counts() -> None:
+    tradable = draw(P, K, D - 1) > 0
+    valid = valid_scores(tradable, D)
+    assert valid is not None
+    assert valid[..., 0].all()
+    assert torch.equal(valid[:, :, 0, 1:], tradable)
+    assert valid_scores(None, D) is None

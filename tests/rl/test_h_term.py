@@ -76,7 +76,7 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     drawn = torch.randint(4, (2, 4), generator=stream)[0].tolist()
     for start, g, a in (best[i] for i in drawn):
         earned = plain_rewards(reward, over, start, g, a, 0.8, 3)
-        changes = 0.0
+        changes, numbers = 0.0, 0
         for k in range(3):
             h = start + k
             features, tradable = ppo.rows(rollout.day[h, :, g : g + 1])
@@ -84,9 +84,12 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
             mean = ppo.policy.mean(views, features, account, tradable)[0, 0, 0].numpy()
             action = rollout.action[h, 0, g, a].numpy()
             density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-            changes += float((density + np.zeros_like(action)).sum()) - float(rollout.log_probability[h, 0, g, a])
-            total += earned[k] * np.exp(changes / (action.size * (k + 1)))
-    energy = ppo.h_term.energy(lambda *seen: _log_prob(ppo, *seen), ppo.settings["gamma"])
+            counts = np.concatenate([[True], tradable[0, 0].numpy()])  # cash always does
+            numbers += int(counts.sum())
+            changes += float((density + np.zeros_like(action))[counts].sum())
+            changes -= float(rollout.log_probability[h, 0, g, a])
+            total += earned[k] * np.exp(changes / numbers)
+    energy = ppo.h_term.energy(lambda *seen: _log_prob(ppo, *seen), ppo.settings["gamma"], ppo.valid_scores)
     assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
     gradient = ppo.parameters.gradient(energy.sum(), partial=True)
     assert torch.isfinite(gradient).all()
@@ -95,8 +98,8 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
 
 def _log_prob(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     features, tradable = ppo.rows(day)
-    views = ppo.parameters.views
-    return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"])
+    views, valid = ppo.parameters.views, ppo.valid_scores(day)
+    return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"], valid)
 
 
 def test_the_buffer_forgets_the_oldest() -> None:

@@ -18,6 +18,7 @@ from finrl_pod.rl.networks.layers import mlp, mlp_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import dueling_values
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from tests.rl.all_algorithms import small_learner
 
 S, D, B = 3, 2, 10
 DOUBLE = torch.float64
@@ -122,6 +123,35 @@ def test_the_squashed_gaussian_is_torch_s_with_its_gradient() -> None:
     other_way = torch.autograd.grad((torch.tanh(u) * weights[0]).sum() + (expected * weights[1]).sum(), theirs)
     for a, b in zip(mine, other_way, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_the_squashed_density_leaves_out_scores_that_do_not_count() -> None:
+    valid = draw(40, D, seed=7) > -0.5
+    assert not valid.all()
+    inputs = [draw(40, D), draw(40, D, seed=1) * 0.5]
+    noise, weights = draw(40, D, seed=2), draw(40, D, seed=3)
+    ours, each = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    action, density = squashed(*ours, noise, valid)
+    # The density of every score by itself, and the sum over those that count.
+    single, densities = squashed(*(x.unsqueeze(-1) for x in each), noise.unsqueeze(-1))
+    expected = torch.where(valid, densities, 0.0).sum(-1)
+    torch.testing.assert_close(density, expected)
+    torch.testing.assert_close(action, single.squeeze(-1))
+    mine = torch.autograd.grad((action * weights).sum() + density.square().sum(), ours)
+    theirs = torch.autograd.grad((single.squeeze(-1) * weights).sum() + expected.square().sum(), each)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", ["sac", "redq"])
+def test_the_target_entropy_counts_tradable_scores(name: str) -> None:
+    """The temperature rests where the entropy of the scores that count is the target of each."""
+    algorithm = small_learner(name).algorithm
+    tradable = torch.ones(1, 4, 3, dtype=torch.bool)
+    tradable[0, :2, :1] = False
+    obs = ModelInput(torch.zeros(1, 4, 3, 4).double(), torch.zeros(1, 4, 3, 1).double(), tradable)
+    assert float(algorithm._scores_per_action(obs)) == pytest.approx(4 - 0.5)  # type: ignore[attr-defined]
+    assert algorithm._scores_per_action(obs._replace(tradable=None)) == 4  # type: ignore[attr-defined]
 
 
 def test_far_out_the_density_stays_a_number() -> None:

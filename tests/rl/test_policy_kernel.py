@@ -99,15 +99,16 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
     return states
 
 
+@pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
 @pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
 @pytest.mark.parametrize(
     ("group", "members", "hidden"),
     [(1, 1, (8,)), (4, 3, (16, 10)), (70, 1, (8, 8, 24)), (33, 2, (64, 64)), (2, 8, (1, 5))],
 )
 def test_mlp_steps_match_autograd_and_adam(
-    group: int, members: int, hidden: tuple[int, ...], kind: str, monkeypatch: pytest.MonkeyPatch
+    group: int, members: int, hidden: tuple[int, ...], kind: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = make_learner(group, members, hidden, kind)
+    subject = make_learner(group, members, hidden, kind, gaps=gaps)
     states = compare_minibatches(subject.algorithm, monkeypatch)
     subject.learn(3 * 8 * 2 * group)
     assert len(states) >= 6

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Normal, kl_divergence
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
@@ -58,6 +58,19 @@ def prepared(rollouts: int = 1, **settings: Any) -> tuple[Learner, list[Rollout]
     return learner, parts
 
 
+class OfTradable(NamedTuple):
+    """The scores that count, each with its normal distribution."""
+
+    each: Any
+    counts: torch.Tensor
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        return (self.each.log_prob(action) * self.counts).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        return (self.each.entropy() * self.counts).sum(-1)
+
+
 class PlainPPO:
     """The loss as the paper writes it, over a list of samples."""
 
@@ -95,7 +108,11 @@ class PlainPPO:
         out = self.ppo.policy.forward(batched, features, account, tradable)
         mean = out.mean.view(self.rollout.action.shape)
         std = weights["log_std"].exp().expand_as(mean)
-        return Independent(Normal(mean, std), 1), out.value.view(self.rollout.reward.shape)
+        valid = torch.ones(1, horizon * groups, self.rollout.action.shape[-1]).bool()
+        if tradable is not None:
+            valid[..., -tradable.shape[-1] :] = tradable
+        counts = valid.view(horizon, 1, groups, 1, -1).expand_as(mean)
+        return OfTradable(Normal(mean, std), counts), out.value.view(self.rollout.reward.shape)
 
     def terms(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         distribution, value = self.distribution(weights)
@@ -246,7 +263,8 @@ def test_the_kl_estimate_is_the_kl_divergence_of_the_policies() -> None:
     learner.algorithm.update(rollout)
     shrunk = learner.algorithm.parameters.member(0)
     before = small_learner(env=env).algorithm.parameters.member(0)
-    exact = float(kl_divergence(plain.distribution(before)[0], plain.distribution(shrunk)[0]).mean())
+    one, other = (plain.distribution(weights)[0] for weights in (before, shrunk))
+    exact = float((kl_divergence(one.each, other.each) * one.counts).sum(-1).mean())
     estimate = float(plain.terms(shrunk)["approx_kl"])
     assert exact > 1e-3
     assert estimate == pytest.approx(exact, rel=0.05)

@@ -60,12 +60,16 @@ class OnPolicy(ABC):
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation, for days [P, K] and accounts [P, K, A, 1 + N]."""
 
+    @abstractmethod
+    def valid_scores(self, day: Tensor) -> Tensor | None:
+        """Scores in the density of actions on days [P, K]: [P, K, 1, D] bool, None if all are."""
+
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions sampled with noise [P, K, A, D], and their log-probability [P, K, A]."""
         mean, log_std = self.act(day, account)
         action = self.distribution.sample(mean, log_std, noise)
-        return action, self.distribution.log_probability(action, mean, log_std)
+        return action, self.distribution.log_probability(action, mean, log_std, self.valid_scores(day))
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:

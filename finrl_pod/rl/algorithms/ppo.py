@@ -25,7 +25,7 @@ from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
 from finrl_pod.rl.native.policy_kernel import make_policy_kernel
-from finrl_pod.rl.networks.distributions import distribution_of
+from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.normalisation import RunningNormaliser
@@ -100,7 +100,7 @@ class PPO(OnPolicy):
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
         self.regularisers = Regularisers.of(
-            config, self.settings, self.parameters, self._decide, spec, seed, self.member_ids
+            config, self.settings, self.parameters, self._decide, self.valid_scores, spec, seed, self.member_ids
         )
         # The native kernels implement the loss without regularisers, and Adam.
         is_plain = self.regularisers is None and isinstance(self.optimiser, Adam)
@@ -276,13 +276,15 @@ class PPO(OnPolicy):
         day, account, action, old_log_prob, advantage, target = chunk
         features, tradable = self.rows(day)
         out = self.policy.forward(self.parameters.views, features, account, tradable)
-        log_ratio = self.distribution.log_probability(action, out.mean, out.log_std) - old_log_prob  # [P, M, A]
+        valid = self.valid_scores(day)
+        log_prob = self.distribution.log_probability(action, out.mean, out.log_std, valid)
+        log_ratio = log_prob - old_log_prob  # [P, M, A]
         ratio = log_ratio.exp()
         clip = self.clip.view(-1, 1, 1)
         clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
         value_loss = (out.value - target).square().mean(dim=(1, 2))  # [P]
-        entropy = self.distribution.entropy(out.mean, out.log_std)  # [P]
+        entropy = self.distribution.entropy(out.mean, out.log_std, valid)  # [P]
         loss = (
             policy_loss
             + self.settings["value_coefficient"] * value_loss
@@ -317,6 +319,11 @@ class PPO(OnPolicy):
         """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
         return self.features[day], None if self.tradable is None else self.tradable[day]
 
+    def valid_scores(self, day: Tensor) -> Tensor | None:
+        if self.tradable is None or self.spec.action == "discrete":
+            return None
+        return valid_scores(self.tradable[day], self.spec.action_size)
+
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
         views, account = self.parameters.views, account.to(self.dtype)
@@ -334,7 +341,8 @@ class PPO(OnPolicy):
         if self._kernel is not None:
             return self._kernel.sample(day, account.to(self.dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
-            return self.policy.sample(self.parameters.views, self.rows(day)[0], account.to(self.dtype), noise)
+            features, account = self.rows(day)[0], account.to(self.dtype)
+            return self.policy.sample(self.parameters.views, features, account, noise, self.valid_scores(day))
         return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -347,7 +355,7 @@ class PPO(OnPolicy):
         """Entropy [P] of the current policy over the first `ENTROPY_ITEMS` items of the rollout."""
         day, account = (x[:, :ENTROPY_ITEMS] for x in data[:2])
         mean, log_std = self.act(day, account)
-        return self.distribution.entropy(mean, log_std)
+        return self.distribution.entropy(mean, log_std, self.valid_scores(day))
 
 
 def _make_optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:

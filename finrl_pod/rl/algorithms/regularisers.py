@@ -4,9 +4,9 @@ For each member p and its next living neighbour q, over states that p was in,
 
     B = mean of 1 - exp(-KL(pi_p || pi_q) / D),
 
-with D the size of an action (1 if discrete); no gradient flows into q. B lies between 0 (equal policies) and 1, so a
-member gains little by moving ever further away. diversity x B is subtracted from the loss of p. Members then
-no longer train independently.
+with D the number of scores that count (1 if discrete); no gradient flows into q. B lies between 0 (equal policies) and
+1, so a member gains little by moving ever further away. diversity x B is subtracted from the loss of p. Members then no
+longer train independently.
 Compare Parker-Holder et al. 2020 (arXiv:2002.00632), who reward the volume that a population's behaviours span.
 
 After "Stationary deep reinforcement learning with quantum K-spin Hamiltonian equation" (OpenReview LVum7knUA7g), which
@@ -19,7 +19,8 @@ for each member, over L trajectories drawn from its buffer,
 
     H(theta) = -1/L sum_l sum_{k < K} discount^k r_lk exp( 1 / (D (k + 1)) sum_{i <= k} log(pi(a_li | s_li) / old_li) )
 
-where D is the size of an action (1 if discrete) and old the density with which it was sampled: the product is
+where D is the number of scores that count (1 if discrete), summed over steps where assets come and go, and old the
+density with which it was sampled: the product is
 the geometric mean, per sampled number, of the density relative to that of the policy that sampled it, so that
 every factor is 1 when a trajectory is new. The rewards r are scaled as in training: under scale_rewards in units of
 their standard deviation in the first rollout, under group_baseline less the mean of the accounts of the same
@@ -48,8 +49,10 @@ from finrl_pod.types import Tensor
 Views = Mapping[str, Tensor]
 # Mean scores [P, K, A, D] by weights of P members.
 Mean = Callable[[Views], Tensor]
-# KL [P, K, A] of two policies from their means and log standard deviations.
-Divergence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# KL [P, K, A] of two policies from their means and log standard deviations, over the valid scores.
+Divergence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+# Scores in the density of actions on days [P, K]: [P, K, 1, D] bool, None if all are.
+Valid = Callable[[Tensor], Tensor | None]
 MAX_SCORE = 1e4  # scores are clamped to it
 
 
@@ -59,8 +62,13 @@ def neighbours(alive: Sequence[bool]) -> list[int]:
     return [next((q for i in range(1, count) if alive[q := (p + i) % count]), p) for p in range(count)]
 
 
-def bonus(views: Views, mean: Mean, others: Sequence[int], divergence: Divergence) -> Tensor:
-    """B [P], differentiable by each member's own weights. mean: maps weights to scores in given states."""
+def bonus(
+    views: Views, mean: Mean, others: Sequence[int], divergence: Divergence, valid: Tensor | None = None
+) -> Tensor:
+    """B [P], differentiable by each member's own weights. mean: maps weights to scores in given states.
+
+    valid: scores that count in these states [P, K, 1, D], None if all do.
+    """
     order = torch.tensor(others, device=next(iter(views.values())).device)
     other = {name: view.detach()[order] for name, view in views.items()}
     with torch.no_grad():
@@ -68,16 +76,21 @@ def bonus(views: Views, mean: Mean, others: Sequence[int], divergence: Divergenc
             mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
         )  # a diverged neighbour must not affect this member
     own = mean(views)
-    each = divergence(own, spread_of(views, own), theirs, spread_of(other, theirs))
+    each = divergence(own, spread_of(views, own), theirs, spread_of(other, theirs), valid)
     return 1 - (-each).exp().mean((1, 2))
 
 
-def gaussian_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """KL of diagonal Gaussians, for each of their D numbers: means [P, K, A, D], log_std [P, D or 1] -> [P, K, A]."""
+def gaussian_kl(
+    mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor, valid: Tensor | None = None
+) -> Tensor:
+    """KL of diagonal Gaussians per valid score: means [P, K, A, D], log_std [P, D or 1] -> [P, K, A]."""
     wide = (log_std.shape[0], 1, 1, -1)
     own, theirs = log_std.view(wide), other_log_std.view(wide)
     ratio = (2 * (own - theirs)).exp() + ((mean - other_mean) * (-theirs).exp()).square()
-    return (theirs - own + 0.5 * (ratio - 1)).mean(-1)
+    each = theirs - own + 0.5 * (ratio - 1)
+    if valid is None:
+        return each.mean(-1)
+    return torch.where(valid, each, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)
 
 
 def categorical_kl(
@@ -85,6 +98,7 @@ def categorical_kl(
     log_std: Tensor,  # noqa: ARG001  choices have no spread
     other_logits: Tensor,
     other_log_std: Tensor,  # noqa: ARG001
+    valid: Tensor | None = None,  # noqa: ARG001
 ) -> Tensor:
     """KL of choices by the softmax of logits [P, K, A, C]: [P, K, A]."""
     own, theirs = torch.log_softmax(logits, -1), torch.log_softmax(other_logits, -1)
@@ -153,7 +167,7 @@ class HTerm:
         each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.streams]
         self._draws = iter(torch.stack(each, 1))
 
-    def energy(self, log_probability: LogProbability, discount: Tensor) -> Tensor:
+    def energy(self, log_probability: LogProbability, discount: Tensor, valid: Valid = lambda _: None) -> Tensor:
         """H [P] of the next L trajectories sampled for each member, differentiable by the policy."""
         chosen = next(self._draws).unsqueeze(0)
         drawn = {name: x[0] for name, x in self.buffer.take(chosen).items()}  # [P, L, K, ...]
@@ -163,8 +177,13 @@ class HTerm:
             drawn["day"].view(p, size * k), drawn["account"].view(*flat, -1), drawn["action"].view(*flat, -1)
         )
         moved = now.view(p, size, k) - drawn["log_probability"]
-        steps = torch.arange(1, k + 1, device=self.device, dtype=moved.dtype)
-        likeness = (moved.cumsum(2) / (steps * drawn["action"].shape[-1])).exp()
+        counts = valid(drawn["day"].view(p, size * k))
+        if counts is None:
+            steps = torch.arange(1, k + 1, device=self.device, dtype=moved.dtype)
+            numbers = steps * drawn["action"].shape[-1]
+        else:
+            numbers = counts.sum(-1).view(p, size, k).cumsum(2).clamp(min=1)
+        likeness = (moved.cumsum(2) / numbers).exp()
         return -(self._powers(discount) * drawn["reward"] * likeness).sum(2).mean(1)
 
     def _powers(self, discount: Tensor) -> Tensor:
@@ -191,11 +210,12 @@ class Regularisers:
         settings: dict[str, Tensor],
         parameters: Parameters,
         decide: Decide,
+        valid: Valid,
         action: str,
         h_term: HTerm | None,
         diverse: bool,
     ) -> None:
-        self.settings, self.parameters, self.decide = settings, parameters, decide
+        self.settings, self.parameters, self.decide, self.valid = settings, parameters, decide, valid
         self.distribution = distribution_of(action)
         self.divergence = categorical_kl if action == "discrete" else gaussian_kl
         self.h_term, self.diverse = h_term, diverse
@@ -207,6 +227,7 @@ class Regularisers:
         settings: dict[str, Tensor],
         parameters: Parameters,
         decide: Decide,
+        valid: Valid,
         spec: PolicySpec,
         seed: int,
         members: Sequence[int],
@@ -219,7 +240,7 @@ class Regularisers:
             h_term = HTerm(config, spec, streams, flat.dtype, flat.device)
         if h_term is None and not diverse:
             return None
-        return cls(settings, parameters, decide, spec.action, h_term, diverse)
+        return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)
 
     def gradient(self, day: Tensor, account: Tensor, alive: Tensor) -> Tensor:
         """Gradient [P, W] on states day [P, K], account [P, K, A, 1 + N]; alive: [P] bool."""
@@ -227,16 +248,16 @@ class Regularisers:
         loss = torch.zeros_like(self.settings["diversity"])
 
         def log_prob_of(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
-            return self.distribution.log_probability(action, *self.decide(views, day, account))
+            return self.distribution.log_probability(action, *self.decide(views, day, account), self.valid(day))
 
         if self.h_term is not None:
-            loss = loss + self.settings["h_term"] * self.h_term.energy(log_prob_of, self.settings["gamma"])
+            loss = loss + self.settings["h_term"] * self.h_term.energy(log_prob_of, self.settings["gamma"], self.valid)
         if self.diverse:
             count = max(1, day.shape[1] // DIVERSITY_SUBSAMPLE)
             states = (day[:, :count], account[:, :count])
             valid = alive & torch.isfinite(self.parameters.flat).all(1)
             others = neighbours(valid.tolist())
             loss = loss - self.settings["diversity"] * bonus(
-                views, lambda params: self.decide(params, *states)[0], others, self.divergence
+                views, lambda params: self.decide(params, *states)[0], others, self.divergence, self.valid(states[0])
             )
         return self.parameters.gradient(loss.sum(), partial=True)

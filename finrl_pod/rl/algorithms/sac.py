@@ -15,7 +15,7 @@ import torch
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.critics import combine_values
-from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
+from finrl_pod.rl.networks.distributions import HALF_LOG_2PI, valid_scores
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
@@ -24,14 +24,16 @@ from finrl_pod.types import Tensor
 LOG_STD_BOUNDS = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
 
 
-def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Samples tanh(u), u = mean + std noise, [..., D], and their log-density summed over D, [...].
+
+    valid: scores in the density, [..., D] bool, None if all are.
 
         log pi = log N(u) - sum log(1 - tanh(u)^2),   log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
 
     (appendix C of the paper, in a form that does not overflow).
     """
-    action, log_prob = _Squashed.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
+    action, log_prob = _Squashed.apply(mean, log_std, noise, valid)  # type: ignore[no-untyped-call]
     return action, log_prob
 
 
@@ -39,21 +41,25 @@ class _Squashed(torch.autograd.Function):
     """`squashed` with its closed-form gradient: d log pi / du = 2 tanh(u), du / d log std = std noise."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         bounded = log_std.clamp(*LOG_STD_BOUNDS)
         change = bounded.exp() * noise
         u = mean + change
         action = torch.tanh(u)
         each = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
-        ctx.save_for_backward(action, change, bounded == log_std)
+        ctx.save_for_backward(action, change, bounded == log_std, valid)
+        if valid is not None:
+            return action, -torch.where(valid, each + (HALF_LOG_2PI + 2 * math.log(2)), 0.0).sum(-1)
         return action, -each.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
 
     @staticmethod
-    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None]:
-        action, change, within = ctx.saved_tensors
+    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        action, change, within, valid = ctx.saved_tensors
         by_action, by_log_prob = outward[0], outward[1].unsqueeze(-1)
+        if valid is not None:
+            by_log_prob = by_log_prob * valid
         by_u = by_action * (1 - action * action) + 2 * by_log_prob * action
-        return by_u, (by_u * change - by_log_prob) * within, None
+        return by_u, (by_u * change - by_log_prob) * within, None, None
 
 
 class SAC(ActorCritic):
@@ -86,7 +92,7 @@ class SAC(ActorCritic):
     def _sampled(self, obs: ModelInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled actions [P, K, A, D] and their log-density [P, K, A]."""
         mean, log_std = self.network.forward(self.train_state.views("actor"), obs)
-        return squashed(mean, log_std, noise)
+        return squashed(mean, log_std, noise, valid_scores(obs.tradable, self.spec.action_size))
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         obs = self.adapter.decode(items)
@@ -107,7 +113,7 @@ class SAC(ActorCritic):
             metrics = self._update_critics(batch, next_values, factor)
         if self.updates_actor:
             loss, entropy = self._update_actor(batch, extra[:, 1], temperature, factor)
-            self._update_temperature(entropy, factor)
+            self._update_temperature(entropy, factor, self._scores_per_action(batch.obs))
             self.actor_metrics = [loss, temperature, entropy]
         self._update_targets(self.updates)
         return [*metrics, *self.actor_metrics]
@@ -126,12 +132,17 @@ class SAC(ActorCritic):
         self.train_state.gradient_step("actor", loss, factor)
         return loss.detach(), -log_prob.detach().mean((1, 2))
 
+    def _scores_per_action(self, obs: ModelInput) -> Tensor | int:
+        """Scores in the density, D or, where assets come and go, their mean over the items [P]."""
+        valid = valid_scores(obs.tradable, self.spec.action_size)
+        return self.spec.action_size if valid is None else valid.sum(-1).to(self.dtype).mean((1, 2))
+
     @torch.no_grad()
-    def _update_temperature(self, entropy: Tensor, factor: RateFactor) -> None:
-        """One gradient step of log alpha on J(alpha) = E[-alpha (log pi + target)]. entropy: [P]."""
+    def _update_temperature(self, entropy: Tensor, factor: RateFactor, scores: Tensor | int) -> None:
+        """One gradient step of log alpha on J(alpha) = E[-alpha (log pi + target)]. entropy: [P]; scores: mean D."""
         if not self.config.auto_entropy:
             return
-        excess = entropy - self.settings["target_entropy"] * self.spec.action_size
+        excess = entropy - self.settings["target_entropy"] * scores
         log = self.train_state.parts["temperature"].parameters.flat
         # The loss log alpha * excess has the gradient `excess`.
         self.train_state.apply_gradient("temperature", excess.unsqueeze(1), log[:, 0] * excess, factor)

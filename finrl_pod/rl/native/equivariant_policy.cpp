@@ -7,9 +7,7 @@ constexpr int64_t CHUNK = 32;          // accounts worked at a time
 constexpr float WEIGHT_FLOOR = 1e-3f;  // of a holding in units of 1/N, before its logarithm
 
 struct EquivariantBatch : Rollout {
-  int64_t assets, inputs, hidden, size;  // inputs: features per asset; widths of the encoding and of the code
-  int64_t has_cash, softmax;
-  const uint8_t* tradable;  // [days, assets], or null where all are
+  int64_t inputs, hidden, size, softmax;  // inputs: features per asset; widths of the encoding and of the code
   // Where each tensor starts in a member's row; those of cash and inertia are read only if the policy has them.
   int64_t encode_w, encode_b, code_w, context_w, code_b, holding_w, score_w, linear_w, cash_w, cash_b, inertia;
   int64_t value_encode_w, value_encode_b, value_context_w, value_holding_w, value_b, value_w, value_out_b;
@@ -90,7 +88,7 @@ class EquivariantWorker : public PolicyWorker {
   }
   void sample_items(int64_t from, int64_t to, const float* noise, float* scores, float* log_prob) {
     for_each_output(ACTOR, from, to, [&](int64_t r, int64_t place) {
-      log_prob[place] = sample_row(&means[r * action_wide], noise + place * b.actions, scores + place * b.actions);
+      log_prob[place] = sample_row(place, &means[r * action_wide], noise + place * b.actions, scores + place * b.actions);
     });
   }
 

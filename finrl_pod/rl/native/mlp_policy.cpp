@@ -128,7 +128,7 @@ class MlpWorker : public PolicyWorker {
   // Scores made with `noise` [items, accounts, actions], and their log-density.
   void sample_items(int64_t from, int64_t to, const float* noise, float* scores, float* log_prob) {
     for_each_output(ACTOR, from, to, [&](int64_t place, const float* output, int64_t size) {
-      log_prob[place] = sample_row(output, noise + place * size, scores + place * size);
+      log_prob[place] = sample_row(place, output, noise + place * size, scores + place * size);
     });
   }
 

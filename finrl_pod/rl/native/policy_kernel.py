@@ -32,7 +32,8 @@ class _Rollout(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
-        *((name, ctypes.c_int64) for name in ("parameters", "log_std_size", "log_std_at")),
+        *((name, ctypes.c_int64) for name in ("parameters", "log_std_size", "log_std_at", "assets", "has_cash")),
+        ("tradable", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in ("flat", "features", "day", "indices")),
         *((name, ctypes.c_void_p) for name in ("account", "action", "old_log_prob", "advantage", "target")),
         *((name, ctypes.c_void_p) for name in ("clip_range", "value_coefficient", "entropy_coefficient")),
@@ -62,8 +63,7 @@ class _EquivariantBatch(_Rollout):
     """`struct EquivariantBatch` of the kernel of the equivariant policy."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("assets", "inputs", "hidden", "size", "has_cash", "softmax")),
-        ("tradable", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("inputs", "hidden", "size", "softmax")),
         *((name, ctypes.c_int64) for name in _PARAMETERS),
     ]
 
@@ -90,14 +90,14 @@ def make_policy_kernel(
         return None
     if policy.spec.action == "discrete" or policy.spec.activation != "tanh":
         return None
+    tables = (features,) if tradable is None else (features, tradable)
     if type(policy) is MlpPolicy and len(policy.spec.hidden) < MAX_LAYERS:
         library = load(MLP, _Rollout, _MlpBatch, _AdamState)
         if library is not None:
-            return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, (features,))
+            return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, tables)
     hidden = policy.spec.hidden
     if isinstance(policy, EquivariantPolicy) and len(hidden) <= 2 and not any(width % LANES for width in hidden):
         library = load(EQUIVARIANT, _Rollout, _EquivariantBatch, _AdamState)
-        tables = (features,) if tradable is None else (features, tradable)
         if library is not None:
             return PolicyKernel(library, _equivariant_batch(policy, parameters), parameters, tables)
     return None
@@ -105,6 +105,7 @@ def make_policy_kernel(
 
 def _mlp_batch(policy: MlpPolicy, parameters: Parameters) -> _MlpBatch:
     spec, starts, batch = policy.spec, parameters.starts, _MlpBatch()
+    batch.assets, batch.has_cash = spec.assets, spec.has_cash_score
     batch.own, batch.layers = spec.own, len(spec.hidden) + 1
     batch.width[: batch.layers] = (*spec.hidden, spec.action_size)
     batch.actions = spec.action_size

@@ -23,6 +23,8 @@ enum Tower { ACTOR, CRITIC };
 struct Rollout {
   int64_t members, items, accounts, total, own, table, actions, parameters;  // own, table: numbers of an account, a day
   int64_t log_std_size, log_std_at;   // log standard deviations: D or 1, and their place in a member's row
+  int64_t assets, has_cash;           // whose scores the actions are, cash first
+  const uint8_t* tradable;            // [days, assets], or null if all assets always are
   const float *flat, *features;  // [members, parameters], [days, table]
   const int64_t *day, *indices;  // [members, total]; [members, items] into total, or null: all in order
   const float *account, *action, *old_log_prob, *advantage, *target;  // [members, total, accounts, ..]
@@ -59,22 +61,26 @@ class PolicyWorker {
   const int64_t action_wide;        // actions in whole vectors
   Floats gradient, action, back;    // back: gradient of the network's outputs [TILE, ..]
   Floats std_scale, log_std_gradient;  // [action_wide]; std_scale: 1 / std in training, else std
+  Floats counted, constant_of;      // [TILE, action_wide], 1 for scores of tradable assets; [action_wide]
   int64_t p = 0, row_index[TILE];   // member; rows of the rollout
-  float old_log_prob[TILE], advantage[TILE], target[TILE], mean = 0, scale = 0, constant = 0;
+  float old_log_prob[TILE], advantage[TILE], target[TILE], mean = 0, scale = 0, constant = 0, constants[TILE];
 
   PolicyWorker(const Rollout& rollout, int64_t widest) : d(rollout), action_wide(padded(rollout.actions)) {
     action.resize(TILE * action_wide), back.resize(TILE * std::max(widest, action_wide));
+    counted.resize(TILE * action_wide);
   }
 
   void begin_losses(int64_t member, bool training) {
     p = member;
     const float* log_std = d.flat + p * d.parameters + d.log_std_at;
-    std_scale.assign(action_wide, 0), log_std_gradient.assign(action_wide, 0);
+    std_scale.assign(action_wide, 0), log_std_gradient.assign(action_wide, 0), constant_of.assign(action_wide, 0);
     constant = HALF_LOG_2PI * float(d.actions);
     for (int64_t i = 0; i < d.actions; i++) {
       const float value = log_std[d.log_std_size > 1 ? i : 0];
       constant += value, std_scale[i] = std::exp(training ? -value : value);
+      constant_of[i] = HALF_LOG_2PI + value;
     }
+    std::fill(constants, constants + TILE, constant);
     std::fill(metrics, metrics + 4, 0.0);
     if (training) measure_advantages();
   }
@@ -104,9 +110,21 @@ class PolicyWorker {
     for (int64_t r = 0; r < rows; r++) {
       const float* from = d.action + row_index[r] * d.actions;
       std::copy(from, from + d.actions, action.begin() + r * action_wide);
+      if (d.tradable) constants[r] = count_scores(row_index[r], &counted[r * action_wide]);
       old_log_prob[r] = d.old_log_prob[row_index[r]], target[r] = d.target[row_index[r]];
       advantage[r] = (d.advantage[row_index[r]] - mean) * scale;
     }
+  }
+
+  // Marks the scores that enter the density of a row of the rollout, and returns the constant of that density.
+  float count_scores(int64_t index, float* marks) const {
+    const uint8_t* tradable = d.tradable + d.day[index / d.accounts] * d.assets;
+    float sum = 0;
+    for (int64_t i = 0; i < d.actions; i++) {
+      const bool counts = i < d.has_cash || tradable[i - d.has_cash];
+      marks[i] = counts, sum += counts ? constant_of[i] : 0;
+    }
+    return sum;
   }
 
   // Leaves the gradient of the actor's means [rows, action_wide] in `back`.
@@ -118,11 +136,12 @@ class PolicyWorker {
       for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < action_wide; j += 8) {
           const int64_t at = (r + i) * action_wide + j;
-          const V z = (load<float, 8>(&action[at]) - load<float, 8>(means + at)) * load<float, 8>(&std_scale[j]);
+          V z = (load<float, 8>(&action[at]) - load<float, 8>(means + at)) * load<float, 8>(&std_scale[j]);
+          if (d.tradable) z *= load<float, 8>(&counted[at]);
           store<float, 8>(&back[at], z);
           squares[i] += z * z;
         }
-      const V log_ratio = -0.5f * horizontal_sums(squares) - constant - load<float, 8>(old_log_prob + r);
+      const V log_ratio = -0.5f * horizontal_sums(squares) - load<float, 8>(constants + r) - load<float, 8>(old_log_prob + r);
       const V gain = load<float, 8>(advantage + r);
       V ratio = exp<8>(log_ratio);
       ratio = log_ratio > 88.0f ? broadcast<float, 8>(INFINITY) : ratio;
@@ -138,7 +157,8 @@ class PolicyWorker {
         for (int64_t j = 0; j < action_wide; j += 8) {
           float* at = &back[(r + i) * action_wide + j];
           const V z = load<float, 8>(at);
-          store<float, 8>(&log_std_gradient[j], load<float, 8>(&log_std_gradient[j]) + slope * (z * z - 1.0f));
+          const V one = d.tradable ? load<float, 8>(&counted[(r + i) * action_wide + j]) : broadcast<float, 8>(1);
+          store<float, 8>(&log_std_gradient[j], load<float, 8>(&log_std_gradient[j]) + slope * (z * z - one));
           store<float, 8>(at, z * (slope * load<float, 8>(&std_scale[j])));
         }
       }
@@ -152,10 +172,15 @@ class PolicyWorker {
     return 2 * d.value_coefficient[p] * error / float(d.items * d.accounts);
   }
 
-  // One account's scores, made with `noise`, and their log-density.
-  float sample_row(const float* means, const float* noise, float* scores) const {
+  // The scores of row `index`, made with `noise`, and their log-density.
+  float sample_row(int64_t index, const float* means, const float* noise, float* scores) {
     float squares = 0;
     for (int64_t i = 0; i < d.actions; i++) scores[i] = means[i] + std_scale[i] * noise[i];
+    if (d.tradable) {
+      const float each = count_scores(index, counted.data());
+      for (int64_t i = 0; i < d.actions; i++) squares += counted[i] * noise[i] * noise[i];
+      return -0.5f * squares - each;
+    }
     for (int64_t i = 0; i < d.actions; i++) squares += noise[i] * noise[i];
     return -0.5f * squares - constant;
   }
@@ -216,8 +241,20 @@ static void step_parameters(const AdamState& s, int64_t p, int64_t from, const f
 }
 
 static void add_entropy_gradient(const Rollout& b, int64_t p, float* gradient) {
-  const float each = float(b.actions) / float(b.log_std_size);
-  for (int64_t i = 0; i < b.log_std_size; i++) gradient[b.log_std_at + i] -= b.entropy_coefficient[p] * each;
+  const bool single = b.log_std_size == 1;
+  if (!b.tradable) {
+    const float each = float(b.actions) / float(b.log_std_size);
+    for (int64_t i = 0; i < b.log_std_size; i++) gradient[b.log_std_at + i] -= b.entropy_coefficient[p] * each;
+    return;
+  }
+  for (int64_t i = 0; i < b.actions; i++) {  // the share of items on whose day score i enters the density
+    int64_t count = 0;
+    for (int64_t item = 0; item < b.items; item++) {
+      const int64_t day = b.day[p * b.total + (b.indices ? b.indices[p * b.items + item] : item)];
+      count += i < b.has_cash || b.tradable[day * b.assets + i - b.has_cash];
+    }
+    gradient[b.log_std_at + (single ? 0 : i)] -= b.entropy_coefficient[p] * float(count) / float(b.items);
+  }
 }
 
 // One minibatch of PPO for every member: gradient of the loss, clipped to its greatest norm, and a step of Adam.

@@ -1,4 +1,8 @@
-"""Action distributions: a diagonal Gaussian over D scores, and a categorical distribution over D choices."""
+"""Action distributions: a diagonal Gaussian over D scores, and a categorical distribution over D choices.
+
+Scores of assets that cannot be traded have no effect, so they are left out of densities, entropies and divergences:
+`valid` [P, ..., D] bool marks the scores that count, None if all do (see `valid_scores`).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,33 @@ def sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     return mean + _spread(log_std, mean).exp() * noise
 
 
-def log_probability(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density of a diagonal Gaussian, summed over D: [P, ...]."""
+def valid_scores(tradable: Tensor | None, action_size: int) -> Tensor | None:
+    """Scores that count [P, K, 1, D] for tradable assets [P, K, N]; cash, if it has a score, always does."""
+    if tradable is None:
+        return None
+    p, k, n = tradable.shape
+    if action_size == n:
+        return tradable.unsqueeze(2)
+    return torch.cat([tradable.new_ones(p, k, action_size - n), tradable], -1).unsqueeze(2)
+
+
+def log_probability(action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Log-density of a diagonal Gaussian, summed over the valid of D: [P, ...]."""
     spread = _spread(log_std, mean)
     scaled = (action - mean) * (-spread).exp()
+    if valid is not None:
+        each = 0.5 * scaled.square() + (spread + HALF_LOG_2PI)
+        return -torch.where(valid, each, 0.0).sum(-1)
     each = -0.5 * scaled.square().sum(-1)
     constant = _width(log_std, mean.shape[-1]) + HALF_LOG_2PI * mean.shape[-1]
     return each - constant.view(-1, *([1] * (each.dim() - 1))) if log_std.dim() == 2 else each - constant
 
 
-def entropy(log_std: Tensor, size: int) -> Tensor:
-    """Differential entropy of D = size scores, summed: [P]; averaged over states if log_std depends on them."""
+def entropy(log_std: Tensor, size: int, valid: Tensor | None = None) -> Tensor:
+    """Differential entropy of the valid of D = size scores, summed: [P]; averaged over states."""
+    if valid is not None:
+        each = torch.where(valid, _spread(log_std, valid) + (0.5 + HALF_LOG_2PI), 0.0)  # [P, ..., D]
+        return each.sum(-1).flatten(1).mean(1)
     width = _width(log_std, size)
     return (width if width.dim() == 1 else width.flatten(1).mean(1)) + (0.5 + HALF_LOG_2PI) * size
 
@@ -55,11 +75,11 @@ class Distribution(Protocol):
         """Actions sampled with `noise`."""
         ...
 
-    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
         """Log-probability [P, ...] of actions."""
         ...
 
-    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
         """Entropy [P], averaged over states."""
         ...
 
@@ -78,11 +98,11 @@ class Gaussian:
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         return sample(mean, log_std, noise)
 
-    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-        return log_probability(action, mean, log_std)
+    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
+        return log_probability(action, mean, log_std, valid)
 
-    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        return entropy(log_std, mean.shape[-1])
+    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:
+        return entropy(log_std, mean.shape[-1], valid)
 
     def best(self, mean: Tensor) -> Tensor:
         return mean
@@ -99,10 +119,16 @@ class Categorical:
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
         return (mean + noise).argmax(-1, keepdim=True)
 
-    def log_probability(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:  # noqa: ARG002
+    def log_probability(
+        self,
+        action: Tensor,
+        mean: Tensor,
+        log_std: Tensor,  # noqa: ARG002
+        valid: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
         return torch.log_softmax(mean, -1).gather(-1, action).squeeze(-1)
 
-    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:  # noqa: ARG002
+    def entropy(self, mean: Tensor, log_std: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
         log_prob = torch.log_softmax(mean, -1)
         return -(log_prob.exp() * log_prob).sum(-1).flatten(1).mean(1)
 

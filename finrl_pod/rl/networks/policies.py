@@ -130,8 +130,7 @@ class EquivariantPolicy:
 
     The last term exists for softmax actions only: with inertia near 1 the account drifts towards a target, with 0 it
     jumps there. Holdings are in units of 1/N. The score of cash comes from the context and, through inertia, from the
-    cash held. Scores of assets that cannot be traded are ignored by the environment; their noise still counts in the
-    log-probability, where it cancels in ratios.
+    cash held. Scores of assets that cannot be traded are ignored by the environment and left out of the density.
 
     Distribution: Gaussian with one learned standard deviation for all scores.
     """

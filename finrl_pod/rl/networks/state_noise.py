@@ -40,7 +40,12 @@ class StateNoisePolicy(MlpPolicy):
         return self._last("actor", params, hidden), self._spread(params, hidden.detach())
 
     def sample(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, noise: Tensor
+        self,
+        params: Mapping[str, Tensor],
+        features: Tensor,
+        account: Tensor,
+        noise: Tensor,
+        valid: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] for noise matrices E [P, K, A, H, D], and their log-probability [P, K, A]."""
         hidden = self._hidden("actor", params, features, account)
@@ -48,7 +53,7 @@ class StateNoisePolicy(MlpPolicy):
         p, h, d = params["log_std"].shape
         matrices = params["log_std"].exp().view(p, 1, 1, h, d) * noise
         action = mean + (hidden.unsqueeze(-2) @ matrices).squeeze(-2)
-        return action, log_probability(action, mean, self._spread(params, hidden))
+        return action, log_probability(action, mean, self._spread(params, hidden), valid)
 
     def _spread(self, params: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
         """Log standard deviation of actions [P, K, A, D], from hidden [P, K, A, H]."""
