@@ -54,6 +54,6 @@ def tournament(
     first, last = TRAIN
 
     def environments(members: Sequence[int]) -> Any:
-        return make_env(market, config.environment, members=members, first=first, last=last)
+        return make_env(market, config.environment, members=members, first=first, last=last, mandate=config.mandate)
 
     return Tournament(config, market, environments, VALIDATION, opener(folder, config, DATA), DATA, report)

@@ -83,7 +83,7 @@ def test_champion_may_combine_algorithms(finished: Path) -> None:
     positions = Positions(np.array([0.2, 0.1, 0.3]), 0.4, 1e6)
     each = np.array([PolicyStrategy([agent]).target_weights(window, positions) for agent in agents])
     np.testing.assert_allclose(champion.target_weights(window, positions), each.mean(0), rtol=1e-5)
-    assert np.ptp(each, axis=0).max() > 1e-3
+    assert np.ptp(each, axis=0).max() > 1e-4, "a decision trades a twentieth of the gap"
 
 
 def test_replay_buffers_persist_between_generations(finished: Path) -> None:

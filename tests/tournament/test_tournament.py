@@ -87,7 +87,9 @@ def test_saved_scores_match_the_saved_agents(finished: Path) -> None:
     from finrl_pod_strategies.policy import PolicyStrategy
 
     (family,) = PolicyStrategy([agent]).groups
-    (metrics,) = score_members(family.actor, family.params, market, small_config().environment, *VALIDATION)
+    (metrics,) = score_members(
+        family.actor, family.params, market, small_config().environment, *VALIDATION, small_config().mandate
+    )
     assert metrics["sharpe"] == pytest.approx(best["score"], rel=1e-6)
     assert agent.samples == best["samples"]
     assert agent.parent == best["parent"]
