@@ -24,14 +24,16 @@ def random_market(
     turbulence: np.ndarray | None = None,
     leak: bool = False,
     volumes: bool = False,
+    spreads: bool = False,
 ) -> MarketTensor:
     """Geometric random walks around 100.
 
     opens: fill at separate opening prices, else at the next close. gaps: share of missing bars. starts, ends: first or
     last bar by asset. leak: the first feature is the future return of the decision divided by the volatility.
-    volumes: include random volumes of the fill bars.
+    volumes, spreads: include random volumes, and half spreads from 0 to 1%, of the fill bars.
     """
     rng = np.random.default_rng(seed)
+    half_spread = np.random.default_rng(seed + 1).uniform(0, 0.01, (bars, assets))
     close = 100 * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(0, volatility, (bars, assets)), 0))
     open_price = close * np.exp(rng.normal(0, volatility / 2, close.shape))
     tradable = rng.random((bars, assets)) >= gaps
@@ -76,10 +78,13 @@ def random_market(
         turbulence=None if turbulence is None else torch.from_numpy(np.asarray(turbulence, dtype=np.float64)),
         fill_volume=torch.from_numpy(traded) if volumes else None,
         volatility=torch.full(close.shape, volatility, dtype=torch.float64) if volumes else None,
+        half_spread=torch.from_numpy(half_spread) if spreads else None,
     )
 
 
-def turbulent_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -> MarketTensor:
+def turbulent_market(
+    seed: int, bars: int, assets: int, fill: str, gaps: bool, *, spreads: bool = False
+) -> MarketTensor:
     """A market with turbulence in [0, 1]: NaN in the first bars, exactly 0.5 in every third bar.
 
     gaps: some bars are missing, one asset starts late and one ends early.
@@ -96,4 +101,5 @@ def turbulent_market(seed: int, bars: int, assets: int, fill: str, gaps: bool) -
         ends={0: 15} if gaps and assets > 1 else None,
         volatility=0.03,
         turbulence=turbulence,
+        spreads=spreads,
     )

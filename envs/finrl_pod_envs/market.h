@@ -13,6 +13,7 @@ struct Market {
   const void *close, *fill;                 // [T, N] currency
   const void *tradable, *fillable, *ended;  // [T, N] of 0 and 1; null where all are (none has ended)
   const uint8_t* turbulent;                 // [T]; null where no bar is
+  const void* cost_rates;                   // [T, N] proportional costs; null where all are cost_rate
 };
 EXPORT_SIZE(Market)
 

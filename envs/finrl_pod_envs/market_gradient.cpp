@@ -28,20 +28,22 @@ struct GradientBuffers {
 };
 EXPORT_SIZE(GradientBuffers)
 
-template <class T, int W>
+// RATES: assets have cost rates of their own.
+template <class T, int W, bool RATES>
 struct Worker {
   typedef vec<T, W> V;
   const Market& m;
   const GradientBuffers& s;
   const int n, count;  // assets, and vectors of a row
   std::vector<T> space;
-  T *close, *fill, *close_next, *fill_next, *per_close;  // of the group's day
+  T *close, *fill, *close_next, *fill_next, *per_close, *rates;  // of the group's day
   T *score, *weight, *old_shares, *bought, *new_shares;  // of the account
   std::vector<uint8_t> limit, tradable;
   V* g_weight;
   std::vector<V> gradients;
   // Of the account.
   T cash, mass, cash_mass, equity, proceeds, need, funds, scale, cash_left, before, after, next_equity;
+  T values, sale_fees, buy_fees;  // of wanted buys; fees with RATES only
   bool limited;
 
   Worker(const Market& market, const GradientBuffers& buffers)
@@ -49,13 +51,13 @@ struct Worker {
         s(buffers),
         n(int(market.assets)),
         count((n + W - 1) / W),
-        space(10 * count * W),
+        space(11 * count * W),
         limit(n),
         tradable(n),
         gradients(count) {
-    T** rows[] = {&close, &fill,   &close_next, &fill_next, &per_close,
+    T** rows[] = {&close, &fill,   &close_next, &fill_next, &per_close, &rates,
                   &score, &weight, &old_shares, &bought,    &new_shares};
-    for (int i = 0; i < 10; i++) *rows[i] = space.data() + i * count * W;
+    for (int i = 0; i < 11; i++) *rows[i] = space.data() + i * count * W;
     g_weight = gradients.data();
   }
 
@@ -79,6 +81,7 @@ struct Worker {
     read_row(fill, m.fill, day, 1);
     read_row(close_next, m.close, day + 1, 1);
     read_row(fill_next, m.fill, day + 1, 1);
+    if (RATES) read_row(rates, m.cost_rates, day, 0);
     for (int k = 0; k < count; k++) set_vector(per_close, k, 1 / vector(close, k));
     const bool turbulent = m.turbulent && m.turbulent[day];
     for (int i = 0; i < n; i++) {
@@ -115,7 +118,7 @@ struct Worker {
     mass = sum_of(sum) + cash_mass;
     equity = cash + sum_of(value);
     const T per_score = T(m.leverage) / mass;
-    V sold = {}, desired = {}, value_before = {};
+    V sold = {}, desired = {}, value_before = {}, fees_sold = {}, fees_desired = {};
     for (int k = 0; k < count; k++) {
       const V w = vector(weight, k) * per_score, h = vector(old_shares, k);
       set_vector(weight, k, w);
@@ -127,11 +130,18 @@ struct Worker {
       sold += sell * vector(fill, k);
       desired += buy * vector(fill, k);
       value_before += h * vector(fill, k);
+      if (RATES) {
+        fees_sold += sell * vector(fill, k) * vector(rates, k);
+        fees_desired += buy * vector(fill, k) * vector(rates, k);
+      }
     }
     proceeds = sum_of(sold);
+    values = sum_of(desired);
     before = cash + sum_of(value_before);
-    funds = cash + proceeds * (1 - T(m.cost_rate));
-    need = sum_of(desired) * (1 + T(m.cost_rate));
+    sale_fees = RATES ? sum_of(fees_sold) : proceeds * T(m.cost_rate);
+    buy_fees = RATES ? sum_of(fees_desired) : values * T(m.cost_rate);
+    funds = RATES ? cash + (proceeds - sale_fees) : cash + proceeds * (1 - T(m.cost_rate));
+    need = RATES ? values + buy_fees : values * (1 + T(m.cost_rate));
     const T usable = funds < 0 ? 0 : funds;
     limited = need > usable;
     scale = limited ? usable / need : 1;
@@ -157,7 +167,7 @@ struct Worker {
 
   void forward(int64_t e, bool window_ends) {
     trade_account(e);
-    const T rate = T(m.cost_rate), unit = 1 / (next_equity < T(1e-9) ? T(1e-9) : next_equity);
+    const T unit = 1 / (next_equity < T(1e-9) ? T(1e-9) : next_equity);
     T* last = static_cast<T*>(s.last_account) + e * (n + 1);
     last[0] = cash_left * unit;
     for (int i = 0; i < n; i++) last[1 + i] = new_shares[i] * close_next[i] * unit;
@@ -179,11 +189,11 @@ struct Worker {
       const T ratio = before > 0 ? after / before : 0;
       reward = std::log(ratio < T(m.min_growth) ? T(m.min_growth) : ratio);
     }
-    const T traded = proceeds + need * scale / (1 + rate);
+    const T traded = proceeds + values * scale;
     static_cast<T*>(s.reward)[e] = reward;
     static_cast<T*>(s.equity)[e] = next_equity;
     static_cast<T*>(s.turnover)[e] = traded / (before < T(1e-9) ? T(1e-9) : before);
-    static_cast<T*>(s.cost)[e] = traded * rate;
+    static_cast<T*>(s.cost)[e] = sale_fees + buy_fees * scale;
   }
 
   static T value_or_zero(const void* from, int64_t e) { return from ? static_cast<const T*>(from)[e] : 0; }
@@ -249,8 +259,9 @@ struct Worker {
     T* g_old_shares = static_cast<T*>(s.shares_gradient) + e * n;
     for (int k = 0; k < count; k++) {
       const V now = vector(g_now, k), price = vector(fill, k), h = vector(old_shares, k), w = vector(weight, k);
-      const V g_sell = g_funds * (1 - rate) * price - now;
-      const V g_buy = now * scale + g_need * (1 + rate) * price;
+      const V r = RATES ? vector(rates, k) : broadcast<T, W>(rate);
+      const V g_sell = g_funds * (1 - r) * price - now;
+      const V g_buy = now * scale + g_need * (1 + r) * price;
       const V u = trade(w * equity * vector(per_close, k) - h, h, k);
       const V all_sold = u <= -h ? g_sell : V{};
       V g_u = u > 0 ? g_buy : (u <= -h ? V{} : -g_sell);
@@ -276,12 +287,12 @@ struct Worker {
   }
 };
 
-template <class T, int W>
+template <class T, int W, bool RATES>
 static void run(const Market& m, const GradientBuffers& s, bool backward) {
   const int64_t groups = m.members * m.groups, chunks = (m.accounts + CHUNK_ACCOUNTS - 1) / CHUNK_ACCOUNTS;
 #pragma omp parallel if (groups * m.accounts * m.assets >= MIN_PARALLEL_SIZE)
   {
-    Worker<T, W> worker(m, s);
+    Worker<T, W, RATES> worker(m, s);
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
@@ -301,7 +312,7 @@ static void run(const Market& m, const GradientBuffers& s, bool backward) {
 // and `reset`, and writes the gradients of cash, shares and action.
 extern "C" void market_gradient(const Market* m, const GradientBuffers* s, int64_t bytes, int64_t backward) {
   if (bytes == 4)
-    run<float, 8>(*m, *s, backward);
+    m->cost_rates ? run<float, 8, true>(*m, *s, backward) : run<float, 8, false>(*m, *s, backward);
   else
-    run<double, 4>(*m, *s, backward);
+    m->cost_rates ? run<double, 4, true>(*m, *s, backward) : run<double, 4, false>(*m, *s, backward);
 }

@@ -34,6 +34,7 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
         *((name, ctypes.c_double) for name in ("change_scale", "min_growth")),
         *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
+        ("cost_rates", ctypes.c_void_p),
     ]
 
 
@@ -45,7 +46,7 @@ def _is_supported(env: KernelEnv) -> bool:
         and config.reward in REWARDS
         and not config.short
         and config.leverage == 1.0
-        and env.rules.frictions is None
+        and env.venue.is_proportional
         and env.dtype in (torch.float32, torch.float64)
     )
 
@@ -54,7 +55,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
     config, dtype = env.config, env.dtype
     market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
-    market.reward, market.cost_rate, market.cash = REWARDS[config.reward], env.rules.cost_rate, config.cash
+    market.reward, market.cost_rate, market.cash = REWARDS[config.reward], env.venue.cost_rate, config.cash
     market.leverage, market.change_scale, market.min_growth = config.leverage, CHANGE_SCALE, MIN_GROWTH
     used = slice(env.first, env.last + 1)
     tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
@@ -65,6 +66,8 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
         tables["ended"] = env.market.ended.to(dtype).contiguous()
     if env.turbulent is not None:
         tables["turbulent"] = env.turbulent.to(torch.uint8)
+    if env.venue.cost_rates is not None:
+        tables["cost_rates"] = env.venue.cost_rates.contiguous()
     for name, table in tables.items():
         setattr(market, name, table.data_ptr())
     return tables

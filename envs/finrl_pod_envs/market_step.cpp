@@ -48,8 +48,8 @@ struct Row {  // a row of `assets` numbers as `count` vectors
 
 // Processes W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
 // RULES: rules fixed at compile time cost nothing at run time. A plain rule set has fractional shares, proportional
-// buys, and every asset tradable at every bar.
-enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, GENERAL };
+// buys, and every asset tradable at every bar; with RATES, costs depend on asset and bar.
+enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, PLAIN_PORTFOLIO_RATES, GENERAL };
 
 template <class T, class S, int W, Rules RULES>
 struct Worker {
@@ -58,9 +58,10 @@ struct Worker {
   const StepBuffers& s;
   const Row<T, W> row;
   static constexpr bool PLAIN = RULES != GENERAL;
-  bool is_portfolio() const { return PLAIN ? RULES == PLAIN_PORTFOLIO : m.kind == PORTFOLIO; }
+  bool is_portfolio() const { return PLAIN ? RULES != PLAIN_STOCK_TRADING : m.kind == PORTFOLIO; }
   bool is_sequential() const { return !PLAIN && m.buy_allocation == SEQUENTIAL; }
   bool is_whole() const { return !PLAIN && m.whole_shares; }
+  bool has_rates() const { return PLAIN ? RULES == PLAIN_PORTFOLIO_RATES : m.cost_rates != nullptr; }
   // Buffers: for W accounts, vectors along the assets; for one account, plain numbers.
   V *held, *desired;
   T* flat_desired;
@@ -123,6 +124,8 @@ struct Worker {
     const T *close_next = close + n, *fill_next = fill + n;
     const T* fillable = !PLAIN && m.fillable ? static_cast<const T*>(m.fillable) + day * n : nullptr;
     const T* ended = !PLAIN && m.ended ? static_cast<const T*>(m.ended) + day * n : nullptr;
+    const bool has_rates = this->has_rates();
+    const T* rates = has_rates ? static_cast<const T*>(m.cost_rates) + day * n : nullptr;
     const bool turbulent = !PLAIN && m.turbulent && m.turbulent[day];
     const bool portfolio = is_portfolio(), sequential = is_sequential(), whole = is_whole();
     const V zero = {};
@@ -131,7 +134,7 @@ struct Worker {
     V share = {};
     if (portfolio) share = softmax(e0, count, day, cash);
 
-    V proceeds_of[W], need_of[W], before_of[W];
+    V proceeds_of[W], need_of[W], before_of[W], sale_fees_of[W] = {}, buy_fees_of[W] = {};  // fees: with rates only
     for (int i = count; i < W; i++) proceeds_of[i] = need_of[i] = before_of[i] = zero;
     for (int i = 0; i < count; i++) {
       const int64_t e = e0 + i;
@@ -160,32 +163,40 @@ struct Worker {
         proceeds += sell * price;
         need += buy * price;
         before += had * price;
+        if (!has_rates) return;
+        const V fee = price * load<T, W>(rates + at);
+        sale_fees_of[i] += sell * fee;
+        buy_fees_of[i] += buy * fee;
       });
       proceeds_of[i] = proceeds;
       need_of[i] = need;
       before_of[i] = before;
     }
     const V before = cash + horizontal_sums(before_of), proceeds = horizontal_sums(proceeds_of);
-    const V funds = cash + proceeds * (1 - rate), usable = clamp_min(funds, zero);
-    const V need = horizontal_sums(need_of) * (1 + rate);
+    V sale_fees = {}, buy_fees = {};
+    if (has_rates) sale_fees = horizontal_sums(sale_fees_of), buy_fees = horizontal_sums(buy_fees_of);
+    const V funds = has_rates ? cash + (proceeds - sale_fees) : cash + proceeds * (1 - rate);
+    const V usable = clamp_min(funds, zero), values = horizontal_sums(need_of);
+    const V need = has_rates ? values + buy_fees : values * (1 + rate);
     const T smallest = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308);
     const V scale = usable / clamp_min(clamp_min(need, usable), broadcast<T, W>(smallest));
 
     // Observed in units of the starting cash, or of the equity, which is known only after the sum.
     const V by_cash = broadcast<T, W>(1 / T(m.cash));
-    V spent_of[W], after_of[W], equity_of[W];
+    V spent_of[W], after_of[W], equity_of[W], spent_fees_of[W] = {};
     for (int i = count; i < W; i++) spent_of[i] = after_of[i] = equity_of[i] = zero;
     for (int i = 0; i < count; i++) {
       S* account = static_cast<S*>(s.account) + (e0 + i) * (n + 1);
       T* next_shares = static_cast<T*>(s.next_shares) + (e0 + i) * n;
       V *account_held = held + i * row.count, *account_desired = desired + i * row.count;
-      if (sequential) buy_sequentially(e0 + i, usable[i], fill, account_desired);
+      if (sequential) buy_sequentially(e0 + i, usable[i], fill, rates, account_desired);
       V spent = {}, after = {}, equity = {};
       each([&](int k, int at, V weight) {
         V buy = sequential ? account_desired[k] : account_desired[k] * scale[i];
         if (whole && !sequential) buy = floor(buy);
         V now = account_held[k] + buy, value = now * load<T, W>(close_next + at);
         if (!PLAIN) spent += buy * load<T, W>(fill + at) * weight;
+        if (!PLAIN && has_rates) spent_fees_of[i] += buy * load<T, W>(fill + at) * load<T, W>(rates + at) * weight;
         after += now * load<T, W>(fill_next + at) * weight;
         equity += value * weight;
         store<T, W>(next_shares + at, now);
@@ -198,9 +209,9 @@ struct Worker {
       after_of[i] = after;
       equity_of[i] = equity;
     }
-    const V spent = PLAIN ? horizontal_sums(need_of) * scale : horizontal_sums(spent_of),
-            floor = clamp_max(funds, zero);
-    const V cash_left = clamp_min(funds - spent * (1 + rate), floor);
+    const V spent = PLAIN ? values * scale : horizontal_sums(spent_of), floor = clamp_max(funds, zero);
+    const V spent_fees = PLAIN ? buy_fees * scale : horizontal_sums(spent_fees_of);
+    const V cash_left = clamp_min(funds - (has_rates ? spent + spent_fees : spent * (1 + rate)), floor);
     const V after = cash_left + horizontal_sums(after_of), equity = cash_left + horizontal_sums(equity_of),
             traded = proceeds + spent;
     const V per_unit = portfolio ? 1 / clamp_min(equity, broadcast<T, W>(1e-9)) : by_cash,
@@ -223,7 +234,7 @@ struct Worker {
     scatter(static_cast<S*>(s.reward) + e0, reward, count);
     scatter(static_cast<S*>(s.equity) + e0, equity, count);
     scatter(static_cast<S*>(s.turnover) + e0, traded / clamp_min(before, broadcast<T, W>(1e-9)), count);
-    scatter(static_cast<S*>(s.cost) + e0, traded * rate, count);
+    scatter(static_cast<S*>(s.cost) + e0, has_rates ? sale_fees + spent_fees : traded * rate, count);
     const T ruin = T(m.ruin) * T(m.cash);
     return mark(s.terminated + e0, equity <= ruin, count);
   }
@@ -262,7 +273,7 @@ struct Worker {
 
   // FinRL's order: buys by descending priority, ties by index, each as far as the cash allows. Changes
   // `account_desired`.
-  void buy_sequentially(int64_t e, T funds, const T* prices, V* account_desired) const {
+  void buy_sequentially(int64_t e, T funds, const T* prices, const T* rates, V* account_desired) const {
     const int n = row.assets;
     const bool whole = is_whole();
     each([&](int k, int at, V) { store<T, W>(flat_desired + at, account_desired[k]); });
@@ -281,7 +292,7 @@ struct Worker {
     const T unit_cost = 1 + T(m.cost_rate);
     for (int k = 0; k < buys; k++) {
       const int i = order[k];
-      const T unit = prices[i] * unit_cost, amount = flat_desired[i];
+      const T unit = prices[i] * (rates ? 1 + rates[i] : unit_cost), amount = flat_desired[i];
       T bought;
       if (amount * unit < funds * T(0.999)) {  // affordable in any rounding: saves the division below
         bought = amount;
@@ -386,7 +397,8 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 template <class T, class S, int W>
 static int64_t step(const StepMarket& m, const StepBuffers& s) {
   const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable && !m.turbulent;
-  if (!plain) return run<T, S, W, GENERAL>(m, s);
+  if (!plain || (m.cost_rates && m.kind != PORTFOLIO)) return run<T, S, W, GENERAL>(m, s);
+  if (m.cost_rates) return run<T, S, W, PLAIN_PORTFOLIO_RATES>(m, s);
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
 }
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor, Tensor
 
@@ -34,7 +34,7 @@ class EnvState(NamedTuple):
 
 
 class KernelEnv(Protocol):
-    """Attributes of a market environment that native kernels read: sizes, rules and price tables.
+    """Attributes of a market environment that native kernels read: sizes, costs and price tables.
 
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
     range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
@@ -43,7 +43,7 @@ class KernelEnv(Protocol):
 
     market: MarketTensor
     config: EnvironmentConfig
-    rules: ExecutionRules
+    venue: Venue
     device: torch.device
     dtype: torch.dtype
     output_dtype: torch.dtype

@@ -17,6 +17,7 @@ typedef vec<int64_t, LANES> Mask;  // -1 where true
 
 struct ReplayMarket {
   const double *close, *inverse, *fill;            // [T, N]; inverse: 1 / close
+  const double* half_spread;                       // [T, N], as a fraction of the fill price; null if no job pays it
   const uint8_t *fillable, *ended, *all_fillable;  // [T, N], [T, N], [T]
   int64_t bars, assets, same_close;
 };
@@ -24,7 +25,7 @@ struct ReplayMarket {
 struct ReplayJobs {
   const void* tables;                     // [W, T, N] target weights, rows of NaN without a decision
   const int64_t* spans;                   // [count, 3]: table, first and last bar
-  const double* rates;                    // [count]: proportional cost
+  const double *rates, *quoted;           // [count]: proportional cost; 1 where half spreads are paid, else 0
   double *equity, *turnover, *costs;      // [count, marks], [count], [count]
   int64_t single, count, marks, threads;  // single: the tables are float32, not float64
   double cash, tolerance;                 // tolerance: of the sum and the sign of weights
@@ -50,17 +51,19 @@ struct Accounts {
   const W* weights[LANES];  // tables of the jobs, at bar 0
   double* curve[LANES];     // equity of the jobs
   double *shares, *target;  // [N, LANES]
-  V cash, equity, rate{}, turnover{}, costs{}, lowest_weight{};
+  V cash, equity, rate{}, quoted{}, turnover{}, costs{}, lowest_weight{};
   Mask faulty{};  // the sum of the weights exceeded 1
 };
 
 // Sums over the assets of one bar, in currency but for `weight`.
 struct Sums {
   V bought{}, net{}, held{}, next_value{}, weight{};
+  V buy_spreads{}, net_spreads{};  // half spreads of the trades that `bought` and `net` sum up
 };
 
-// One asset of one bar. CHECKED: some account has no decision, or some asset may not be able to fill.
-template <bool CHECKED>
+// One asset of one bar. CHECKED: some account has no decision, or some asset may not be able to fill. SPREADS: some job
+// pays half spreads.
+template <bool CHECKED, bool SPREADS>
 static inline void trade_asset(const ReplayMarket& m, int64_t t, int64_t i, V weight, V equity, Mask undecided,
                                const double* shares, double* target, V& lowest_weight, Sums& sums) {
   const V price = broadcast<double, LANES>(m.fill[t * m.assets + i]), held = load<double, LANES>(shares + i * LANES);
@@ -74,13 +77,18 @@ static inline void trade_asset(const ReplayMarket& m, int64_t t, int64_t i, V we
   store<double, LANES>(target + i * LANES, wanted);
   sums.bought += max(trade, V{}) * price;
   sums.net += trade * price;
+  if (SPREADS) {
+    const V half_spread = price * broadcast<double, LANES>(m.half_spread[t * m.assets + i]);
+    sums.buy_spreads += max(trade, V{}) * half_spread;
+    sums.net_spreads += trade * half_spread;
+  }
   sums.held += held * price;
   sums.next_value += wanted * broadcast<double, LANES>(m.close[(t + 1) * m.assets + i]);
   sums.weight += weight;
   lowest_weight = min(weight, lowest_weight);
 }
 
-template <bool CHECKED, class W>
+template <bool CHECKED, bool SPREADS, class W>
 static inline Sums trade_assets(const ReplayMarket& m, const Accounts<W>& a, int64_t t, Mask undecided,
                                 V& lowest_weight) {
   const int64_t n = m.assets, whole = n / LANES * LANES;
@@ -92,11 +100,11 @@ static inline Sums trade_assets(const ReplayMarket& m, const Accounts<W>& a, int
                   load_weights(row[3] + i)};
     transpose(w);
     for (int64_t k = 0; k < LANES; ++k)
-      trade_asset<CHECKED>(m, t, i + k, w[k], a.equity, undecided, a.shares, a.target, lowest_weight, sums);
+      trade_asset<CHECKED, SPREADS>(m, t, i + k, w[k], a.equity, undecided, a.shares, a.target, lowest_weight, sums);
   }
   for (int64_t i = whole; i < n; ++i) {
     const V w{double(row[0][i]), double(row[1][i]), double(row[2][i]), double(row[3][i])};
-    trade_asset<CHECKED>(m, t, i, w, a.equity, undecided, a.shares, a.target, lowest_weight, sums);
+    trade_asset<CHECKED, SPREADS>(m, t, i, w, a.equity, undecided, a.shares, a.target, lowest_weight, sums);
   }
   return sums;
 }
@@ -108,12 +116,17 @@ static inline void step(const ReplayMarket& m, Accounts<W>& a, int64_t t, int64_
   Mask undecided{};
   for (int64_t k = 0; k < LANES; ++k) undecided[k] = std::isnan(a.weights[k][t * n]) ? -1 : 0;
   V lowest_weight = a.lowest_weight;
-  Sums sums = any(undecided) || !m.all_fillable[t] ? trade_assets<true>(m, a, t, undecided, lowest_weight)
-                                                   : trade_assets<false>(m, a, t, undecided, lowest_weight);
+  const bool checked = any(undecided) || !m.all_fillable[t];
+  Sums sums = m.half_spread ? trade_assets<true, true>(m, a, t, undecided, lowest_weight)
+              : checked     ? trade_assets<true, false>(m, a, t, undecided, lowest_weight)
+                            : trade_assets<false, false>(m, a, t, undecided, lowest_weight);
   a.lowest_weight = lowest_weight;
   a.faulty |= ~(sums.weight <= broadcast<double, LANES>(1 + tolerance));
-  const V proceeds = max(sums.bought - sums.net, V{}), funds = a.cash + proceeds * (1 - a.rate);
-  const V needed = sums.bought * (1 + a.rate), before = a.cash + sums.held;
+  const V proceeds = max(sums.bought - sums.net, V{}), before = a.cash + sums.held;
+  const V sale_spreads = max(sums.buy_spreads - sums.net_spreads, V{}) * a.quoted;
+  const V funds = a.cash + proceeds * (1 - a.rate) - sale_spreads;
+  V buy_spreads = sums.buy_spreads * a.quoted;
+  const V needed = sums.bought * (1 + a.rate) + buy_spreads;
   const Mask limited = needed > funds;  // all buys are scaled by one factor
   V spent = sums.bought;
   if (any(limited)) {
@@ -126,12 +139,13 @@ static inline void step(const ReplayMarket& m, Accounts<W>& a, int64_t t, int64_
       sums.next_value += filled * broadcast<double, LANES>(m.close[(t + 1) * n + i]);
     }
     spent *= scale;
+    buy_spreads *= scale;
   }
   std::swap(a.shares, a.target);
-  a.cash = max(funds - spent * (1 + a.rate), min(V{}, funds));
+  a.cash = max(funds - spent * (1 + a.rate) - buy_spreads, min(V{}, funds));
   const V traded = proceeds + spent;
   a.turnover += before > 0 ? traded / before : V{};
-  a.costs += traded * a.rate;
+  a.costs += traded * a.rate + sale_spreads + buy_spreads;
   a.equity = a.cash + sums.next_value;
   const V after = a.cash + sums.held + spent - proceeds;
   for (int64_t k = 0; k < LANES; ++k) {
@@ -151,7 +165,7 @@ static void run_together(const ReplayMarket& m, const ReplayJobs& jobs, const in
   for (int64_t k = 0; k < LANES; ++k) {
     const int64_t job = indices[k < count ? k : 0];
     a.weights[k] = static_cast<const W*>(jobs.tables) + jobs.spans[3 * job] * m.bars * m.assets;
-    a.rate[k] = jobs.rates[job];
+    a.rate[k] = jobs.rates[job], a.quoted[k] = jobs.quoted[job];
     a.curve[k] = k < count ? jobs.equity + job * jobs.marks : unused.data();
     a.curve[k][0] = jobs.cash;
   }

@@ -20,8 +20,9 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.market.costs import HalfSpread
+from finrl_pod.market.costs import HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.venue import known_half_spreads
 from finrl_pod.market.weights import WEIGHT_TOLERANCE
 from finrl_pod.native.library import load
 from finrl_pod.protocols import Strategy
@@ -175,7 +176,8 @@ class _ReplayMarket(ctypes.Structure):
     """`struct ReplayMarket` of the kernel."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("close", "inverse", "fill", "fillable", "ended", "all_fillable")),
+        *((name, ctypes.c_void_p) for name in ("close", "inverse", "fill", "half_spread")),
+        *((name, ctypes.c_void_p) for name in ("fillable", "ended", "all_fillable")),
         *((name, ctypes.c_int64) for name in ("bars", "assets", "same_close")),
     ]
 
@@ -184,20 +186,23 @@ class _ReplayJobs(ctypes.Structure):
     """`struct ReplayJobs` of the kernel."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("tables", "spans", "rates", "equity", "turnover", "costs")),
+        *((name, ctypes.c_void_p) for name in ("tables", "spans", "rates", "quoted", "equity", "turnover", "costs")),
         *((name, ctypes.c_int64) for name in ("single", "count", "marks", "threads")),
         *((name, ctypes.c_double) for name in ("cash", "tolerance")),
     ]
 
 
 def proportional_rate(rules: ExecutionRules) -> float | None:
-    """Proportional cost rate of a rule set if the kernel supports it (long-only, fractions, scaled buys), else None."""
+    """Proportional cost rate of a rule set if the kernel supports it (long-only, fractions, scaled buys), else None.
+
+    Quoted spreads, which the kernel supports too, are not part of it.
+    """
     if rules.whole_shares or rules.short or rules.leverage != 1 or rules.buy_allocation != "proportional":
         return None
     if rules.frictions is None:
         return rules.cost_rate
     frictions = rules.frictions
-    if any(not isinstance(model, HalfSpread) for model in frictions.costs):
+    if any(not isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs):
         return None
     if frictions.participation or frictions.cash_rates or frictions.delisting_return or frictions.delay != 1:
         return None
@@ -215,7 +220,8 @@ def replay_native(
 ) -> tuple[Floats, Floats, Floats] | None:
     """Simulate every job in the kernel: equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V].
 
-    None if the targets of some job are invalid; `simulate` then raises the error that describes them.
+    None if the targets of some job are invalid; `simulate` then raises the error that describes them. Raises InputError
+    if a job charges quoted spreads that the market lacks.
     """
     bars, assets, _ = market.shape
     close, fill = _doubles(market.close), _doubles(market.fill)
@@ -228,16 +234,22 @@ def replay_native(
     spans = np.array([(job.table, job.first, job.last) for job in jobs], dtype=np.int64)
     marks = int((spans[:, 2] - spans[:, 1]).max()) + 1
     rate = np.asarray(rates, dtype=np.float64)
+    quoted = np.array(
+        [job.rules.frictions is not None and job.rules.frictions.needs_spread for job in jobs], dtype=np.float64
+    )
+    half_spread = _doubles(known_half_spreads(market)) if quoted.any() else None
     equity = np.empty((len(jobs), marks))
     for v in np.flatnonzero(spans[:, 2] - spans[:, 1] + 1 < marks):
         equity[v, spans[v, 2] - spans[v, 1] + 1 :] = np.nan
     turnover, costs = np.empty(len(jobs)), np.empty(len(jobs))
     replay_market = _ReplayMarket(
-        *(array.ctypes.data for array in (close, inverse, fill, fillable, ended, every)),
+        *(array.ctypes.data for array in (close, inverse, fill)),
+        None if half_spread is None else half_spread.ctypes.data,
+        *(array.ctypes.data for array in (fillable, ended, every)),
         *(bars, assets, market.fill_rule == "same_close"),
     )
     replay_jobs = _ReplayJobs(
-        *(targets.data_ptr(), *(array.ctypes.data for array in (spans, rate, equity, turnover, costs))),
+        *(targets.data_ptr(), *(array.ctypes.data for array in (spans, rate, quoted, equity, turnover, costs))),
         *(targets.dtype == torch.float32, len(jobs), marks, torch.get_num_threads()),
         *(cash, WEIGHT_TOLERANCE),
     )

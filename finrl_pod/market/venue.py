@@ -63,7 +63,7 @@ class Venue:
                 )
             self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
         if frictions.needs_spread:
-            self._half_spread = _known_half_spreads(market).to(dtype)
+            self._half_spread = known_half_spreads(market).to(dtype)
         if frictions.delisting_return:
             exits = (market.ended & ~market.fillable).to(market.fill.device)
             self.fill = torch.where(
@@ -107,6 +107,11 @@ class Venue:
         if self._fees is not None:
             cash = cash - _at(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
         return cash
+
+    @property
+    def is_proportional(self) -> bool:
+        """Whether a fill depends on nothing but `fill` and proportional costs, and cash stays the same overnight."""
+        return not (self._general or self.carries or self.delay > 1)
 
     @property
     def has_cost_models(self) -> bool:
@@ -153,7 +158,7 @@ def rates_at(times: Times, dated: tuple[tuple[str, float], ...]) -> Floats:
     return np.concatenate([[0.0], [rate for _, rate in dated]])[known]
 
 
-def _known_half_spreads(market: MarketTensor) -> Tensor:
+def known_half_spreads(market: MarketTensor) -> Tensor:
     """The market's half spreads. Raises InputError without them, and for a symbol that lacks one at a fill."""
     spreads = market.half_spread
     if spreads is None:

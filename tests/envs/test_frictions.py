@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.rules import rules_of
+from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
@@ -24,6 +25,7 @@ configs = st.builds(
     EnvironmentConfig,
     fill=st.sampled_from(["next", "same_close"]),
     cost_bps=st.sampled_from([0.0, 10.0]),
+    half_spread=st.sampled_from(["constant", "from data"]),
     half_spread_bps=st.sampled_from([0.0, 5.0]),
     per_share=st.sampled_from([0.0, 0.05]),
     per_share_minimum=st.sampled_from([0.0, 2.0]),
@@ -50,6 +52,7 @@ def market_for(seed: int, config: EnvironmentConfig) -> MarketTensor:
         "fill": config.fill,
         "opens": seed % 2 == 0,
         "volumes": True,
+        "spreads": True,
         "volatility": 0.03,
         "turbulence": turbulence,
     }
@@ -70,6 +73,8 @@ def weights_of(action: torch.Tensor, tradable: torch.Tensor, config: Environment
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, config=configs)
 def test_environment_and_backtest_have_the_same_equity_and_costs(seed: int, config: EnvironmentConfig) -> None:
+    if config.half_spread == "from data":
+        config = dataclasses.replace(config, half_spread_bps=0.0)
     if config.fill == "same_close":
         # The two value a delisting at the same close one bar apart; it is tested separately.
         config = dataclasses.replace(config, delay=1, delisting_return=0.0)
@@ -185,6 +190,9 @@ def test_delay_only_shifts_decisions(delay: int) -> None:
         ({"cash_rates": (("2020-01-01", 2.0),)}, "annual rates such as 0.02"),
         ({"cash_rates": (("2020-01-02", 0.0), ("2020-01-01", 0.01))}, "in order of their dates"),
         ({"half_spread_bps": 9_999.0, "cost_bps": 5.0}, "must stay below 10000"),
+        ({"half_spread": "from data"}, "needs prices with spreads"),
+        ({"half_spread": "from data", "half_spread_bps": 1.0}, "half_spread_bps = 1 a constant"),
+        ({"half_spread": "from data", "cost_bps": 6_000.0}, "must stay below 5000"),
     ],
 )
 def test_conflicting_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
@@ -203,3 +211,13 @@ def test_trades_in_shares_are_not_delayed() -> None:
 
 def test_default_settings_use_proportional_costs_only() -> None:
     assert rules_of(EnvironmentConfig()).frictions is None
+
+
+def test_a_symbol_without_a_spread_is_named() -> None:
+    market, config = random_market(0, bars=12, spreads=True), make_config({"half_spread": "from data"})
+    make_env(market, config)
+    assert market.half_spread is not None
+    market.half_spread[3:5, 1] = torch.nan
+    for build in (lambda: make_env(market, config), lambda: Venue(market, rules_of(config), torch.float64)):
+        with pytest.raises(InputError, match="S1 has none for 2 of its fills, first for the decision of 2020-01-04"):
+            build()

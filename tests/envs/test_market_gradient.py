@@ -24,6 +24,7 @@ configs = st.builds(
     fill=st.sampled_from(["next", "same_close"]),
     reward=st.sampled_from(["log_return", "change"]),
     cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
+    half_spread=st.sampled_from(["constant", "from data"]),
     turbulence_limit=st.sampled_from([0.0, 0.5]),
     window=st.just(6),
     envs=st.just(30),
@@ -34,7 +35,7 @@ configs = st.builds(
 def make_portfolio_env(
     seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
 ) -> PortfolioEnv:
-    market = turbulent_market(seed, BARS, assets, config.fill, gaps)
+    market = turbulent_market(seed, BARS, assets, config.fill, gaps, spreads=True)
     return PortfolioEnv(market, config, members=members, dtype=dtype)
 
 

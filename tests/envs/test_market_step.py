@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ configs = st.builds(
     reward=st.sampled_from(["log_return", "change"]),
     whole_shares=st.booleans(),
     cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
+    half_spread=st.sampled_from(["constant", "from data"]),
     hmax=st.sampled_from([100.0, 5000.0]),
     turbulence_limit=st.sampled_from([0.0, 0.5]),
     window=st.just(6),
@@ -58,7 +60,7 @@ def test_kernel_matches_transition(
 ) -> None:
     if config.whole_shares:  # in float32, rounding may change either result by a share
         dtype = torch.float64
-    market = turbulent_market(seed, BARS, assets, config.fill, gaps)
+    market = turbulent_market(seed, BARS, assets, config.fill, gaps, spreads=True)
     env = make_env(market, config, members=members, dtype=dtype)
     env.reset(seed)
     stream = torch.Generator().manual_seed(seed)
@@ -118,7 +120,14 @@ def test_unsupported_settings_use_torch() -> None:
     market = random_market(bars=BARS)
     config = EnvironmentConfig(envs=4, group=2, window=6)
     assert make_env(market, config)._native is not None
-    for change in ({"short": True}, {"leverage": 1.5}, {"leverage": 0.5}, {"reward": "differential_sharpe"}):
+    assert make_env(market, dataclasses.replace(config, half_spread_bps=2.0))._native is not None
+    others: tuple[dict[str, Any], ...] = ({"short": True}, {"leverage": 1.5}, {"leverage": 0.5}, {"delay": 2})
+    for change in (
+        *others,
+        {"reward": "differential_sharpe"},
+        {"per_share": 0.01},
+        {"cash_rates": (("2020-01-01", 0.01),)},
+    ):
         assert make_env(market, dataclasses.replace(config, **change))._native is None
 
     class Idle(PortfolioEnv):

@@ -10,7 +10,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, kernel_for, proportional_rate, replay, replay_native
-from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
+from finrl_pod.market.costs import Frictions, HalfSpread, PerShare, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.weights import WEIGHT_TOLERANCE
 from finrl_pod.types import MarketTensor
@@ -21,7 +21,15 @@ BARS, ASSETS, CASH = 40, 5, 1e6
 
 def gappy_market(seed: int, fill: str = "next") -> MarketTensor:
     return random_market(
-        seed, bars=BARS, assets=ASSETS, gaps=0.05, ends={0: 25}, starts={1: 6}, fill=fill, opens=seed % 2 == 0
+        seed,
+        bars=BARS,
+        assets=ASSETS,
+        gaps=0.05,
+        ends={0: 25},
+        starts={1: 6},
+        fill=fill,
+        opens=seed % 2 == 0,
+        spreads=True,
     )
 
 
@@ -45,6 +53,7 @@ PLAIN = (
     ExecutionRules(0.01),
     ExecutionRules(0.001, frictions=Frictions((HalfSpread(0.002),))),
 )
+QUOTED = ExecutionRules(0.001, frictions=Frictions((QuotedHalfSpread(),)))
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -56,7 +65,8 @@ def test_kernel_equals_the_engine(seed: int, fill: str, holds: float, dtype: tor
     kernel = kernel_for(market)
     if kernel is None:
         pytest.skip("no C++ compiler")
-    jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, PLAIN[v % 3]) for v in range(31)]
+    kinds = (*PLAIN, QUOTED)
+    jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, kinds[v % 4]) for v in range(31)]
     done = replay_native(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
     assert done is not None
     equity, turnover, costs = done
@@ -84,7 +94,7 @@ def test_kernel_supports_any_number_of_assets(assets: int) -> None:
 
 
 def test_unsupported_rules_are_left_to_the_engine() -> None:
-    assert [proportional_rate(rules) for rules in PLAIN] == pytest.approx([0.0, 0.01, 0.003])
+    assert [proportional_rate(rules) for rules in (*PLAIN, QUOTED)] == pytest.approx([0.0, 0.01, 0.003, 0.001])
     for rules in (
         ExecutionRules(whole_shares=True),
         ExecutionRules(short=True),
@@ -105,6 +115,7 @@ def test_every_job_equals_its_own_simulation(fill: str, holds: float) -> None:
     market, tables = gappy_market(3, fill), random_tables(7, holds)
     rules = [
         *PLAIN,
+        QUOTED,
         ExecutionRules(0.001, whole_shares=True),
         ExecutionRules(0.001, frictions=Frictions((PerShare(0.01, 1.0),), cash_rates=(("2020-01-01", 0.05),))),
     ]
