@@ -97,7 +97,7 @@ def test_refused_command_exits_with_1(
     store = Store.create_or_open(config.with_name("cli.sqlite"))
 
     def submit_and_answer(store: Store, name: CommandName, user: str) -> int:
-        """Queue the command and record the daemon's result at once."""
+        """Queue the command and record the daemon's result immediately."""
         number = enqueue(store, name, datetime(2024, 1, 2, tzinfo=UTC), user=user)
         record_result(store, pending_commands(store)[-1], result, datetime(2024, 1, 2, tzinfo=UTC))
         return number

@@ -267,9 +267,9 @@ class SimulatedDaemon:
         live = [names[name] for name, order in at_broker.items() if order.live]
         assert len(live) == len(set(live)), "an intent has two live orders"
         own = {symbol: shares for symbol, shares in self.daemon.trader.positions.items() if shares}
-        foreign = self.daemon._c.ledger.external_positions()
+        external = self.daemon._c.ledger.external_positions()
         assert {p.symbol: p.quantity for p in self.account.positions()} == {
-            s: q for s in {*own, *foreign} if (q := own.get(s, Decimal(0)) + foreign.get(s, Decimal(0)))
+            s: q for s in {*own, *external} if (q := own.get(s, Decimal(0)) + external.get(s, Decimal(0)))
         }
 
 

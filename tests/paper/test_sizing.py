@@ -30,16 +30,16 @@ def test_orders_are_rounded_and_affordable_and_never_short(
     shares = [Decimal(s) for _, s, _, _ in ledger]
     cost = [p for _, _, p, _ in ledger]
     fixed = [f for *_, f in ledger]
-    wanted = size_orders(weights, cash, shares, cost, fixed, terms)
+    trades = size_orders(weights, cash, shares, cost, fixed, terms)
     equity = cash + sum((s * p for s, p in zip(shares, cost, strict=True)), Decimal(0))
     remaining = cash
-    for q, held, price, excluded in zip(wanted, shares, cost, fixed, strict=True):
+    for q, held, price, excluded in zip(trades, shares, cost, fixed, strict=True):
         assert not (excluded and q)
         assert held + q >= 0
         assert q == 0 or abs(q) * price >= terms.min_value
         assert q == q.quantize(Decimal("1e-9") if terms.fractional else Decimal(1))
         remaining -= q * price + abs(q) * price * terms.cost_rate
-    bought = any(q > 0 for q in wanted)
+    bought = any(q > 0 for q in trades)
     assert not bought or remaining >= terms.cash_buffer * equity - Decimal("1e-6")
 
 
@@ -48,16 +48,16 @@ def test_fractional_orders_match_target_values(raw: list[float], data: st.DataOb
     weights = [w / sum(raw) for w in raw]
     cost = [data.draw(prices) for _ in weights]
     terms = SizingRules(cash_buffer=Decimal("0.1"), fractional=True, min_value=Decimal(0))
-    wanted = size_orders(weights, Decimal(100_000), [Decimal(0)] * len(cost), cost, [False] * len(cost), terms)
-    for weight, q, price in zip(weights, wanted, cost, strict=True):
+    trades = size_orders(weights, Decimal(100_000), [Decimal(0)] * len(cost), cost, [False] * len(cost), terms)
+    for weight, q, price in zip(weights, trades, cost, strict=True):
         assert abs(float(q * price) - weight * 90_000) < 1e-4
 
 
 @pytest.mark.parametrize(("held", "sold"), [("3.5", "3"), ("0.5", "0.5"), ("3", "3"), ("0.05", "0")])
 def test_position_is_closed_in_whole_shares_before_the_fraction(held: str, sold: str) -> None:
     terms = SizingRules(fractional=False)  # orders equity less than 1 are omitted
-    wanted = size_orders([0.0], Decimal(0), [Decimal(held)], [Decimal(10)], [False], terms)
-    assert wanted == [-Decimal(sold)]
+    trades = size_orders([0.0], Decimal(0), [Decimal(held)], [Decimal(10)], [False], terms)
+    assert trades == [-Decimal(sold)]
 
 
 def test_fractional_position_is_closed_in_one_order() -> None:

@@ -78,7 +78,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
             f"the champion of {path} was not promoted. Train another run, or use --allow-unpromoted with a fake server."
         )
     if report.get("config_sha256") != run.config.sha256:
-        raise RunError(f"the report of {path} is for a different config than the run's. Evaluate the run again.")
+        raise RunError(f"the report of {path} was made with another config. Evaluate the run again.")
     state = run.state() or {}
     settings = run.config.tournament
     members = choose(Leaderboard.from_plain(settings.leaderboard, state.get("leaderboard", [])), settings)

@@ -34,7 +34,7 @@ def preload() -> None:
 
 
 def run_daemon(request: dict[str, Any]) -> int:
-    """Run the command line in a forked child, with a log, signals and sockets of its own."""
+    """Run the command line in a forked child, with a separate log, signal handlers and sockets."""
     with open(request["log"], "ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -78,9 +78,9 @@ def test_no_decision_without_new_bars(run: DaemonHarness) -> None:
     bar = run.days[1].date.isoformat()
     assert run.query(f"select outcome from decisions where bar = '{bar}'") == [("missed",)]
     assert not [r for r in run.requests("POST", "/v2/orders") if f".{bar.replace('-', '')}." in str(r["body"])]
-    told = [alert for alert in run.alerts() if alert.startswith("critical unavailable") and "are stale" in alert]
-    assert len(told) == 1
-    assert bar in told[0]
+    alerts = [alert for alert in run.alerts() if alert.startswith("critical unavailable") and "are stale" in alert]
+    assert len(alerts) == 1
+    assert bar in alerts[0]
 
 
 def test_refused_keys_stop_the_daemon_with_an_alert_and_exit_code_2(run: DaemonHarness) -> None:

@@ -38,7 +38,7 @@ def broker(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> AlpacaAcc
 
 
 @pytest.mark.parametrize(
-    "foreign",
+    "external",
     [
         MULTI_LEG,
         {k: v for k, v in MULTI_LEG.items() if k not in ("symbol", "side")},
@@ -47,9 +47,9 @@ def broker(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> AlpacaAcc
     ids=["empty", "left out", "no side"],
 )
 def test_foreign_orders_without_symbol_or_side_are_listed(
-    httpserver: HTTPServer, broker: AlpacaAccount, foreign: dict[str, Any]
+    httpserver: HTTPServer, broker: AlpacaAccount, external: dict[str, Any]
 ) -> None:
-    httpserver.expect_request("/v2/orders").respond_with_json([OWN, foreign])
+    httpserver.expect_request("/v2/orders").respond_with_json([OWN, external])
     own, other = broker.orders("open")
     assert (own.symbol, own.side) == ("AA", Side.BUY)
     assert (other.client_order_id, other.quantity, other.symbol) == ("5f0c-theirs", 1, "(mleg)")

@@ -91,7 +91,7 @@ def test_endless_response_is_abandoned(httpserver: HTTPServer) -> None:
 
 
 def test_server_never_receives_more_than_the_limit(start_server: StartServer, tmp_path: Path) -> None:
-    """Eight threads send at once; the server counts on the clock that it shares with its client."""
+    """Eight threads send concurrently; the server counts on the clock that it shares with its client."""
     client = start_server(Settings(partial=0.0), pace=Pace(300.0, 300.0), clock=tmp_path / "clock.json")
     broker, _ = open_alpaca(ClockClient(tmp_path / "clock.json"), client.server.url, listen=False)
     errors: list[Exception] = []
