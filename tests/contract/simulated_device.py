@@ -20,7 +20,7 @@ from finrl_pod.rl.training.pipeline import Pipeline, SharedReplay
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, DQNConfig, PPOConfig, SACConfig
 from tests.contract.test_algorithm import settings_of
 from tests.markets import random_market
-from tests.rl.all_algorithms import NAMES, everything, small_learner
+from tests.rl.all_algorithms import NAMES, small_learner, training_state
 from tests.simulated_device import NAME, DeviceTensor, simulated_device
 
 MEMBERS = (0, 1)
@@ -52,7 +52,7 @@ def test_algorithm_matches_the_cpu(name: str, policy: str) -> None:
     with simulated_device() as device:
         on_device = learn(name, policy, device)
         for p in MEMBERS:
-            one, other = everything(on_cpu, p), everything(on_device, p)
+            one, other = training_state(on_cpu, p), training_state(on_device, p)
             assert one.keys() == other.keys()
             for key, value in one.items():
                 assert other[key].device.type == "cpu"
@@ -93,7 +93,7 @@ def test_pipeline_learns_on_a_device_from_a_replay_buffer_on_the_cpu() -> None:
         learner.algorithm.replay = SharedReplay(replay.data, 2, learner.algorithm.device)
         learner.algorithm.replay.written = replay.written
         learner.algorithm.learn(3, 1.0)
-        return everything(learner)
+        return training_state(learner)
 
     expected = learn_from_replay(small_learner("sac", policy="mlp"))
     with simulated_device() as device:
@@ -126,7 +126,7 @@ def test_gymnasium_training_matches_the_cpu(name: str, agent: AgentConfig) -> No
         first.learn(40)
         resumed.resume(first.checkpoint())
         resumed.learn(resumed.iteration_samples)
-        return everything(resumed)
+        return training_state(resumed)
 
     on_cpu = train("cpu")
     with simulated_device() as device:

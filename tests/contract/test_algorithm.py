@@ -12,7 +12,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod.errors import RunError
 from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, member_settings
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from tests.rl.all_algorithms import NAMES, everything, small_config, small_learner
+from tests.rl.all_algorithms import NAMES, small_config, small_learner, training_state
 
 MEMBERS = (0, 1, 2, 3)
 UPDATES = 20
@@ -64,7 +64,7 @@ def test_members_equal_single_runs(name: str, policy: str) -> None:
     batch = train(name, MEMBERS, policy=policy)
     assert getattr(batch.algorithm, "updates", UPDATES) >= UPDATES
     for p in MEMBERS:
-        assert_equal_within_rounding(everything(batch, p), everything(train(name, (p,), policy=policy)))
+        assert_equal_within_rounding(training_state(batch, p), training_state(train(name, (p,), policy=policy)))
     flat = [torch.cat([x.flatten() for x in batch.algorithm.member(p)[0].values()]) for p in MEMBERS]
     assert all((flat[a] - flat[b]).abs().max() > 1e-3 for a in MEMBERS for b in MEMBERS if a < b)
 
@@ -74,7 +74,7 @@ def test_diverged_member_stops_and_the_others_continue(name: str) -> None:
     batch = train(name, MEMBERS, diverge=(2, 6), policy="mlp")
     assert batch.alive == [True, True, False, True]
     for p in (0, 1, 3):
-        assert_equal_within_rounding(everything(batch, p), everything(train(name, (p,), policy="mlp")))
+        assert_equal_within_rounding(training_state(batch, p), training_state(train(name, (p,), policy="mlp")))
 
 
 @EVERY_ALGORITHM
@@ -91,7 +91,7 @@ def test_resuming_a_checkpoint_is_bit_identical(name: str) -> None:
     resumed_metrics = resumed.learn(5 * samples)
     assert resumed.samples == uninterrupted.samples
     for p in (0, 1):
-        one, two = everything(uninterrupted, p), everything(resumed, p)
+        one, two = training_state(uninterrupted, p), training_state(resumed, p)
         assert all(torch.equal(one[key], two[key]) for key in one)
     for key in metrics:
         assert torch.equal(metrics[key], resumed_metrics[key]), key
@@ -114,7 +114,7 @@ def test_copy_includes_the_member_but_not_the_slot(name: str) -> None:
     streams = [s.get_state() for s in learner.algorithm.streams()]
     slot_state = {key: x.clone() for key, x in learner.algorithm.slot_state().items()}
     learner.restore(learner.snapshot(0), 1)
-    one, two = everything(learner, 0), everything(learner, 1)
+    one, two = training_state(learner, 0), training_state(learner, 1)
     assert all(torch.equal(one[key], two[key]) for key in one)
     assert all(torch.equal(a, s.get_state()) for a, s in zip(streams, learner.algorithm.streams(), strict=True))
     assert all(torch.equal(slot_state[key], x) for key, x in learner.algorithm.slot_state().items())
@@ -132,10 +132,10 @@ def test_diverged_member_cannot_be_replaced(name: str) -> None:
 def test_training_with_short_selling(name: str, policy: str) -> None:
     """With short selling, actions are portfolio weights, which critics receive as input."""
     learner = small_learner(name, (0, 1), policy=policy, rules={"short": True, "leverage": 1.5})
-    before = everything(learner)
+    before = training_state(learner)
     learner.learn(8 * learner.iteration_samples)
     assert learner.alive == [True, True]
-    assert any(not torch.equal(before[key], x) for key, x in everything(learner).items())
+    assert any(not torch.equal(before[key], x) for key, x in training_state(learner).items())
 
 
 @EVERY_ALGORITHM_AND_POLICY

@@ -19,7 +19,7 @@ from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.tournament.scoring import score_members
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
-from tests.rl.all_algorithms import NAMES, everything, small_learner
+from tests.rl.all_algorithms import NAMES, small_learner, training_state
 
 pytestmark = [
     pytest.mark.gpu,
@@ -101,8 +101,8 @@ def test_every_algorithm_learns_and_resumes_from_a_checkpoint(name: str, policy:
     other.learn(other.iteration_samples)
     assert all(one.alive)
     assert one.act(one.env.reset(0)).device.type == DEVICE
-    for key, value in everything(one).items():
-        torch.testing.assert_close(value, everything(other)[key], rtol=1e-9, atol=1e-9)
+    for key, value in training_state(one).items():
+        torch.testing.assert_close(value, training_state(other)[key], rtol=1e-9, atol=1e-9)
 
 
 def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:

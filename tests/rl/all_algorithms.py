@@ -1,4 +1,4 @@
-"""Every algorithm in small, on the environment that it can drive."""
+"""Small configs and learners of every algorithm, on an environment that it supports."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SMALL: Mapping[type, dict[str, Any]] = {
 
 def small_config(name: str, **settings: Any) -> AgentConfig:
     record = ALGORITHMS[name].record
-    small = next(values for kind, values in SMALL.items() if issubclass(record, kind))
+    overrides = next(values for kind, values in SMALL.items() if issubclass(record, kind))
     if name == "shac":
-        small = {**small, "epochs": 1, "minibatches": 2}
+        overrides = {**overrides, "epochs": 1, "minibatches": 2}
     if name == "redq":
-        small = {**small, "critics": 4, "policy_delay": 2}
-    return record(**{"algorithm": name, "hidden": (5, 6), "learning_rate": 1e-2, **small, **settings})
+        overrides = {**overrides, "critics": 4, "policy_delay": 2}
+    return record(**{"algorithm": name, "hidden": (5, 6), "learning_rate": 1e-2, **overrides, **settings})
 
 
 def small_learner(
@@ -44,7 +44,7 @@ def small_learner(
     rules: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Learner:
-    """Two groups of three accounts, windows of 8 bars, a market with gaps and a late start."""
+    """A learner on two groups of three accounts and windows of 8 bars; the market has gaps and a late listing."""
     kind = "discrete" if ALGORITHMS[name].actions == "discrete" else "portfolio"
     environment = EnvironmentConfig(kind=kind, window=8, envs=6, group=3, **(rules or {}))  # type: ignore[arg-type]
     market = market or random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True)
@@ -52,7 +52,7 @@ def small_learner(
     return Learner(env, small_config(name, **settings), seed=seed, hyperparameters=hyperparameters, dtype=dtype)
 
 
-def everything(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
-    """All of member p that training changes."""
+def training_state(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
+    """All tensors of member p that training changes."""
     weights, rest = learner.algorithm.member(p)
     return {**weights, **{f"rest {name}": x for name, x in rest.items()}}

@@ -1,4 +1,4 @@
-"""A2C's step against the policy gradient written out with torch.distributions, and against torch.optim.Adam."""
+"""A2C's update against the policy gradient computed with torch.distributions and torch.optim.Adam."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market
-from tests.rl.learners import small_env
-from tests.rl.plain_gae import Trajectory, plain_gae
+from tests.rl.reference_gae import Trajectory, reference_gae
+from tests.rl.small_learners import small_env
 
 RATE, LIMIT = 1e-2, 0.05
 SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
@@ -21,7 +21,7 @@ SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "entropy_coefficient": 0.02, "value
 
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 @pytest.mark.parametrize("baseline", [False, True])
-def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) -> None:
+def test_update_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) -> None:
     env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))
     shape = {"policy": policy, "hidden": (6, 5), "horizon": 8, "group_baseline": baseline}
     config = A2CConfig(**{**shape, **SETTINGS, "learning_rate": RATE, "max_grad_norm": LIMIT})
@@ -33,12 +33,12 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
 
     weights = {name: x.unsqueeze(0).requires_grad_() for name, x in a2c.parameters.member(0).items()}
     before = [x.detach().clone() for x in weights.values()]
-    values, following = a2c._values(rollout)  # checked in test_rollout
+    values, next_values = a2c._values(rollout)  # tested in test_rollout
     scaled = rollout.reward / rollout.reward.std()
-    parts = (scaled, values, following, rollout.terminated, rollout.truncated)
+    parts = (scaled, values, next_values, rollout.terminated, rollout.truncated)
     trajectory = Trajectory(*(x.flatten(2) for x in parts))
-    each = [plain_gae(trajectory, 0, e, 0.9, 0.8) for e in range(env.envs)]
-    advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
+    advantages = [reference_gae(trajectory, 0, e, 0.9, 0.8) for e in range(env.envs)]
+    advantage = torch.tensor(advantages, dtype=torch.float64).T.reshape(rollout.reward.shape)
     target = advantage + values
     if baseline:
         advantage = advantage - advantage.mean(-1, keepdim=True)
@@ -53,19 +53,19 @@ def test_an_iteration_is_one_step_of_the_policy_gradient(policy: str, baseline: 
     loss = -(log_prob * advantage).mean()
     loss = loss + 0.7 * ((out.value.view(target.shape) - target) ** 2).mean() - 0.02 * entropy.mean()
 
-    adam = torch.optim.Adam(list(weights.values()), lr=RATE)
+    optimiser = torch.optim.Adam(list(weights.values()), lr=RATE)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), LIMIT)
     assert norm > LIMIT
-    adam.step()
+    optimiser.step()
     metrics = a2c.update(rollout)
     assert float(metrics["grad_norm"][0]) == pytest.approx(float(norm), rel=1e-9)
-    for (name, wanted), old in zip(weights.items(), before, strict=True):
-        torch.testing.assert_close(a2c.parameters.views[name], wanted, rtol=1e-7, atol=1e-8)
-        assert name == "log_std" or not torch.equal(wanted, old)
+    for (name, expected), old in zip(weights.items(), before, strict=True):
+        torch.testing.assert_close(a2c.parameters.views[name], expected, rtol=1e-7, atol=1e-8)
+        assert name == "log_std" or not torch.equal(expected, old)
 
 
-def test_settings_of_ppo_only_are_refused() -> None:
+def test_settings_of_ppo_are_rejected() -> None:
     with pytest.raises(ConfigError, match="a2c has no hyperparameter 'clip_range'"):
         Learner(small_env(), A2CConfig(horizon=4), hyperparameters=[{"clip_range": 0.1}])
     with pytest.raises(ConfigError, match=r"agent.horizon must be at most the episode's window of 8 bars, got 9"):

@@ -17,7 +17,7 @@ from finrl_pod.rl.networks.observation_adapter import ObservationAdapter, make_a
 from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market
 from tests.rl.all_algorithms import small_learner
-from tests.rl.test_off_policy import Flat
+from tests.rl.test_off_policy import FlatEnv
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 RECORDS: dict[str, type[OffPolicyConfig]] = {
@@ -43,7 +43,7 @@ NAMES = [f"{name} {settings}" for name, settings in CASES]
 
 
 def flat_adapter(config: OffPolicyConfig) -> ObservationAdapter:
-    env = Flat()
+    env = FlatEnv()
     return make_adapter(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
 
 
@@ -52,14 +52,14 @@ def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **se
         **{"policy": "mlp", "hidden": (16, 24), "batch_size": 40, "buffer_size": 300, "learning_starts": 0, **settings}
     )
     each = [{"learning_rate": 1e-3 * (p + 1), "gamma": 0.9 + 0.03 * p} for p in range(members)]
-    made = make_algorithm(config, Flat(members), seed=3, hyperparameters=each)
+    made = make_algorithm(config, FlatEnv(members), seed=3, hyperparameters=each)
     assert isinstance(made, ActorCritic)
     assert made._kernel is not None
     if not kernel:
         made._kernel = None
-    stream = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     items = {
-        key: torch.randn(members, 300, *x.shape[2:], generator=stream).to(x.dtype)
+        key: torch.randn(members, 300, *x.shape[2:], generator=generator).to(x.dtype)
         for key, x in made.replay.data.items()
     }
     made.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 1})
@@ -69,7 +69,7 @@ def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **se
 @pytest.mark.parametrize(("algorithm", "settings"), CASES, ids=NAMES)
 @pytest.mark.parametrize("members", [1, 3])
 def test_updates_match_autograd(members: int, algorithm: str, settings: dict[str, Any]) -> None:
-    """Parameters, moments, targets and metrics after ten updates, up to the order of float32 sums."""
+    """Parameters, moments, targets and metrics after ten updates, up to float32 rounding."""
     fused, plain = (algorithm_with_data(kernel, members, algorithm, **settings) for kernel in (True, False))
     start = fused.weights()["w0"].clone()
     one, two = fused.learn(10, 1.0), plain.learn(10, 1.0)
@@ -112,7 +112,7 @@ def test_results_are_independent_of_the_thread_count() -> None:
 
 def test_unsupported_dtype_and_networks_use_autograd() -> None:
     settings: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "batch_size": 10}
-    assert make_algorithm(SACConfig(**settings), Flat(), dtype=torch.float64)._kernel is None  # type: ignore[attr-defined]
+    assert make_algorithm(SACConfig(**settings), FlatEnv(), dtype=torch.float64)._kernel is None  # type: ignore[attr-defined]
     market = random_market(5, bars=60)
     for policy in ("mlp", "equivariant"):
         on_market = small_learner("td3", market=market, policy=policy, dtype=torch.float32)
@@ -120,13 +120,13 @@ def test_unsupported_dtype_and_networks_use_autograd() -> None:
 
 
 def test_subclass_uses_autograd_unless_it_sets_kernel() -> None:
-    class Other(TD3):
+    class Subclass(TD3):
         pass
 
     config = TD3Config(policy="mlp", hidden=(8,), batch_size=10)
-    own, other = (kind(flat_adapter(config), config) for kind in (TD3, Other))
-    assert own._kernel is not None
-    assert other._kernel is None
+    original, subclass = (kind(flat_adapter(config), config) for kind in (TD3, Subclass))
+    assert original._kernel is not None
+    assert subclass._kernel is None
 
 
 def test_kernel_does_not_keep_its_algorithm_alive() -> None:

@@ -1,4 +1,4 @@
-"""The Gaussian over scores against torch.distributions."""
+"""The diagonal Gaussian against torch.distributions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.fixture(params=[D, 1], ids=["one std a score", "one std for all"])
+@pytest.fixture(params=[D, 1], ids=["one std per score", "shared std"])
 def log_std(request: pytest.FixtureRequest) -> torch.Tensor:
     return draw(P, request.param, seed=1)
 
 
 def reference(mean: torch.Tensor, log_std: torch.Tensor) -> Any:
-    """torch's distribution of all D scores together."""
+    """torch's joint distribution of the D scores."""
     std = log_std.exp().view(P, 1, 1, -1).expand_as(mean)
     return Independent(Normal(mean, std), 1)
 
@@ -33,7 +33,7 @@ def test_log_probability(log_std: torch.Tensor) -> None:
     torch.testing.assert_close(log_probability(action, mean, log_std), reference(mean, log_std).log_prob(action))
 
 
-def test_log_probability_has_the_same_gradients(log_std: torch.Tensor) -> None:
+def test_gradients_of_log_probability(log_std: torch.Tensor) -> None:
     mean, action = draw(P, K, A, D).requires_grad_(), draw(P, K, A, D, seed=2)
     log_std.requires_grad_()
     ours = torch.autograd.grad(log_probability(action, mean, log_std).sum(), [mean, log_std])
@@ -47,13 +47,13 @@ def test_entropy(log_std: torch.Tensor) -> None:
     torch.testing.assert_close(entropy(log_std, D), expected)
 
 
-def test_a_sample_is_the_mean_and_scaled_noise(log_std: torch.Tensor) -> None:
+def test_sample_is_mean_plus_scaled_noise(log_std: torch.Tensor) -> None:
     mean, noise = draw(P, K, A, D), draw(P, K, A, D, seed=3)
-    drawn = sample(mean, log_std, noise)
-    torch.testing.assert_close((drawn - mean) / log_std.exp().view(P, 1, 1, -1).expand_as(mean), noise)
+    samples = sample(mean, log_std, noise)
+    torch.testing.assert_close((samples - mean) / log_std.exp().view(P, 1, 1, -1).expand_as(mean), noise)
 
 
-def test_a_single_score() -> None:
+def test_single_score() -> None:
     mean, action, log_std = draw(P, K, A, 1), draw(P, K, A, 1, seed=2), draw(P, 1, seed=1)
     torch.testing.assert_close(log_probability(action, mean, log_std), reference(mean, log_std).log_prob(action))
     torch.testing.assert_close(entropy(log_std, 1), reference(mean, log_std).entropy()[:, 0, 0])

@@ -1,4 +1,4 @@
-"""The bonus for members that differ: its divergence against torch.distributions, and what it does."""
+"""The diversity bonus: KL divergences against torch.distributions and effect on the members."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from finrl_pod.rl.algorithms.regularisers import bonus, categorical_kl, gaussian_kl, neighbours
-from tests.rl.all_algorithms import everything, small_learner
+from tests.rl.all_algorithms import small_learner, training_state
 
 
 @pytest.mark.parametrize("width", [1, 4])
-def test_the_divergence_is_that_of_torch(width: int) -> None:
+def test_gaussian_kl_matches_torch(width: int) -> None:
     stream = torch.Generator().manual_seed(1)
     mean, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
     log_std, other_log_std = (torch.randn(2, width, generator=stream, dtype=torch.float64) * 0.3 for _ in range(2))
@@ -23,68 +23,68 @@ def test_the_divergence_is_that_of_torch(width: int) -> None:
     torch.testing.assert_close(gaussian_kl(mean, log_std, other, other_log_std) * 4, kl_divergence(one, two))
 
 
-def test_the_divergence_leaves_out_scores_that_do_not_count() -> None:
+def test_gaussian_kl_ignores_invalid_scores() -> None:
     stream = torch.Generator().manual_seed(1)
     mean, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
     log_std = torch.randn(2, 1, generator=stream, dtype=torch.float64)
     valid = torch.ones(2, 3, 1, 4, dtype=torch.bool)
     valid[..., 2] = False
-    rest = [0, 1, 3]
-    wanted = gaussian_kl(mean[..., rest], log_std, other[..., rest], log_std)
-    torch.testing.assert_close(gaussian_kl(mean, log_std, other, log_std, valid), wanted)
+    valid_scores = [0, 1, 3]
+    expected = gaussian_kl(mean[..., valid_scores], log_std, other[..., valid_scores], log_std)
+    torch.testing.assert_close(gaussian_kl(mean, log_std, other, log_std, valid), expected)
 
 
-def test_the_divergence_of_choices_is_that_of_torch() -> None:
+def test_categorical_kl_matches_torch() -> None:
     stream = torch.Generator().manual_seed(1)
     one, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    none = torch.empty(2, 0)
-    wanted = kl_divergence(Categorical(logits=one), Categorical(logits=other))
-    torch.testing.assert_close(categorical_kl(one, none, other, none), wanted)
+    no_log_std = torch.empty(2, 0)
+    expected = kl_divergence(Categorical(logits=one), Categorical(logits=other))
+    torch.testing.assert_close(categorical_kl(one, no_log_std, other, no_log_std), expected)
 
 
-def test_a_neighbour_is_the_next_that_is_alive() -> None:
+def test_neighbour_is_the_next_active_member() -> None:
     assert neighbours([True, True, True]) == [1, 2, 0]
     assert neighbours([True, False, True]) == [2, 2, 0]
     assert neighbours([True, False, False]) == [0, 0, 0]
     assert neighbours([True]) == [0]
 
 
-def test_the_bonus_is_none_for_equals_and_one_for_strangers() -> None:
+def test_bonus_is_zero_for_equal_and_one_for_distant_members() -> None:
     def mean(views: dict[str, torch.Tensor]) -> torch.Tensor:
         return views["at"].view(2, 1, 1, 1).expand(2, 3, 2, 4)
 
-    for apart, wanted in ((0.0, 0.0), (1.0, 1 - math.exp(-0.5)), (1e3, 1.0)):
-        views = {"at": torch.tensor([[0.0], [apart]]), "log_std": torch.zeros(2, 1)}
-        assert bonus(views, mean, [1, 0], gaussian_kl).tolist() == pytest.approx([wanted, wanted])  # type: ignore[arg-type]
+    for separation, expected in ((0.0, 0.0), (1.0, 1 - math.exp(-0.5)), (1e3, 1.0)):
+        views = {"at": torch.tensor([[0.0], [separation]]), "log_std": torch.zeros(2, 1)}
+        assert bonus(views, mean, [1, 0], gaussian_kl).tolist() == pytest.approx([expected, expected])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_members_move_apart_and_a_broken_one_does_not_spread(name: str) -> None:
-    def distance(weight: float, spoil: bool = False) -> float:
+def test_identical_members_stay_equal_and_divergence_does_not_spread(name: str) -> None:
+    def distance(weight: float, diverge: bool = False) -> float:
         learner = small_learner(name, (0, 0), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
-        # Alike but for the noise: without a bonus nothing drives them apart.
+        # Both members have the same id and therefore the same weights and noise.
         learner.learn(2 * learner.iteration_samples)
-        if spoil:
+        if diverge:
             next(iter(learner.algorithm.weights().values()))[1] = torch.nan
         learner.learn(6 * learner.iteration_samples)
-        assert learner.alive == [True, not spoil]
-        assert all(torch.isfinite(x).all() for x in everything(learner, 0).values())
+        assert learner.alive == [True, not diverge]
+        assert all(torch.isfinite(x).all() for x in training_state(learner, 0).values())
         one, two = (learner.algorithm.member(p)[0] for p in (0, 1))
         return float(sum((one[key] - two[key]).square().sum() for key in one))
 
     assert distance(0.0) == 0.0
-    assert distance(0.5) == 0.0, "exact equals have no direction to part in"
-    distance(0.5, spoil=True)
+    assert distance(0.5) == 0.0, "the gradient of the bonus is zero for equal members"
+    distance(0.5, diverge=True)
 
 
-def test_with_a_bonus_members_differ_more_than_without() -> None:
+def test_bonus_increases_the_difference_between_members() -> None:
     def divergence(weight: float) -> float:
         learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
         learner.learn(30 * learner.iteration_samples)
         algorithm, (day, account) = learner.algorithm, learner.worker.observation
         features, tradable = algorithm.rows(day)  # type: ignore[attr-defined]
-        seen, views = account.view(2, 2, 3, -1), algorithm.weights()
-        mean = lambda params: algorithm.policy.mean(params, features, seen, tradable)  # type: ignore[attr-defined]  # noqa: E731
+        accounts, views = account.view(2, 2, 3, -1), algorithm.weights()
+        mean = lambda params: algorithm.policy.mean(params, features, accounts, tradable)  # type: ignore[attr-defined]  # noqa: E731
         return float(bonus(views, mean, [1, 0], gaussian_kl).mean())
 
     assert 1 - divergence(1.0) < (1 - divergence(0.0)) / 2

@@ -1,4 +1,4 @@
-"""On-policy algorithms on flat rows and on choices: distributions, values behind a cut-off, learning."""
+"""On-policy algorithms on flat observations and discrete actions: distributions, bootstrapping, learning."""
 
 from __future__ import annotations
 
@@ -23,70 +23,70 @@ SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (16,), "horizon": 40, "learn
 DOUBLE = torch.float64
 
 
-def test_choices_have_the_probabilities_and_the_entropy_of_torchs_categorical() -> None:
+def test_categorical_matches_torch() -> None:
     logits = torch.randn(2, 3, 1, 4, generator=generator(0, 0, "logits"), dtype=DOUBLE)
-    none = logits.new_empty(2, 0)
+    no_log_std = logits.new_empty(2, 0)
     theirs = torch.distributions.Categorical(logits=logits)
     choice = theirs.sample()
-    ours = CATEGORICAL.log_probability(choice.unsqueeze(-1), logits, none)
+    ours = CATEGORICAL.log_probability(choice.unsqueeze(-1), logits, no_log_std)
     torch.testing.assert_close(ours, theirs.log_prob(choice))
-    torch.testing.assert_close(CATEGORICAL.entropy(logits, none), theirs.entropy().mean((1, 2)))
+    torch.testing.assert_close(CATEGORICAL.entropy(logits, no_log_std), theirs.entropy().mean((1, 2)))
     assert torch.equal(CATEGORICAL.best(logits), logits.argmax(-1, keepdim=True))
 
 
-def test_choices_are_drawn_by_the_softmax() -> None:
+def test_categorical_samples_follow_the_softmax() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0], dtype=DOUBLE)
     noise = CATEGORICAL.noise((1, 200_000, 3), generator(1, 0, "draws"), DOUBLE)
-    drawn = CATEGORICAL.sample(logits, logits, noise)
-    share = torch.bincount(drawn.flatten(), minlength=3) / drawn.numel()
+    samples = CATEGORICAL.sample(logits, logits, noise)
+    share = torch.bincount(samples.flatten(), minlength=3) / samples.numel()
     torch.testing.assert_close(share.double(), torch.softmax(logits, -1), atol=0.005, rtol=0)
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, PENDULUM])
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
-def test_members_on_flat_rows_are_single_runs(name: str, record: type[Any]) -> None:
-    def learned(members: tuple[int, ...]) -> Learner:
+def test_members_equal_single_runs(name: str, record: type[Any]) -> None:
+    def train(members: tuple[int, ...]) -> Learner:
         learner = Learner(GymnasiumVecEnv(name, envs=3, members=members), record(**SMALL), seed=2, dtype=DOUBLE)
         learner.learn(5 * learner.iteration_samples)
         return learner
 
-    both = learned((0, 4))
+    both = train((0, 4))
     for p, member in enumerate((0, 4)):
-        one = learned((member,))
+        one = train((member,))
         for key, value in both.algorithm.member(p)[0].items():
             torch.testing.assert_close(value, one.algorithm.member(0)[0][key], rtol=1e-9, atol=1e-9)
 
 
-def test_behind_a_cut_off_stands_the_value_of_the_final_observation() -> None:
-    """Several in one rollout, each at another step: against the critic on what the environment said."""
+def test_truncated_episode_bootstraps_from_final_observation() -> None:
+    """Several truncations per rollout at different steps, against the critic's value of the final observations."""
     env = GymnasiumVecEnv(PENDULUM, envs=2)
     config = PPOConfig(**{**SMALL, "horizon": 450, "minibatches": 2})
     learner = Learner(env, config, dtype=DOUBLE)
     worker = learner.worker
-    ahead = {"taken": torch.zeros(2, 100, 1), "length": torch.tensor([0, 100])}
-    worker.observation = env.resume({**env.checkpoint(), **ahead})  # one lane is a hundred steps ahead of the other
+    lane_steps = {"taken": torch.zeros(2, 100, 1), "length": torch.tensor([0, 100])}
+    worker.observation = env.resume({**env.checkpoint(), **lane_steps})  # the second lane is 100 steps ahead
     finals: list[torch.Tensor] = []
     step = env.step
 
-    def noting(action: torch.Tensor) -> Any:
-        out = step(action)
-        finals.append(out.final_observation.double())
-        return out
+    def recording_step(action: torch.Tensor) -> Any:
+        outcome = step(action)
+        finals.append(outcome.final_observation.double())
+        return outcome
 
-    env.step = noting  # type: ignore[method-assign]
+    env.step = recording_step  # type: ignore[method-assign]
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
     rollout = worker.collect(algorithm.explore, algorithm.noise((2, 1, 1)))
     assert [int(n) for n in rollout.over.sum(0).flatten()] == [2, 2]
     assert not torch.equal(rollout.over[:, 0, 0], rollout.over[:, 0, 1])
-    _, following = algorithm._values(rollout)
+    _, next_values = algorithm._values(rollout)
     rows = torch.stack(finals).transpose(0, 1).reshape(1, -1, 1, 3)
     features = algorithm.features[torch.zeros(1, rows.shape[1], dtype=torch.int64)]
-    plain = algorithm.policy.value(algorithm.parameters.views, features, rows, None)
-    torch.testing.assert_close(following.flatten(), plain.flatten().detach())
+    expected = algorithm.policy.value(algorithm.parameters.views, features, rows, None)
+    torch.testing.assert_close(next_values.flatten(), expected.flatten().detach())
 
 
-def test_discrete_markets_need_mlp_policies() -> None:
+def test_discrete_markets_require_the_mlp_policy() -> None:
     env = make_env(random_market(4, bars=60), EnvironmentConfig(kind="discrete", window=8, envs=6, group=3))
     with pytest.raises(ConfigError, match='"equivariant" of ppo scores assets and makes no choices'):
         Learner(env, PPOConfig(horizon=6, minibatches=2))
@@ -99,7 +99,7 @@ def test_discrete_markets_need_mlp_policies() -> None:
 
 
 @pytest.mark.slow
-def test_ppo_learns_to_balance_the_pole() -> None:
+def test_ppo_learns_cartpole() -> None:
     env = GymnasiumVecEnv(CARTPOLE, envs=8)
     config = PPOConfig(
         policy="mlp", hidden=(64, 64), horizon=32, epochs=20, minibatches=1, gamma=0.98, gae_lambda=0.8,
@@ -108,4 +108,4 @@ def test_ppo_learns_to_balance_the_pole() -> None:
     learner = Learner(env, config, seed=1, threads=1)
     learner.learn(20_000)
     last = [episode.total for episode in env.episodes()][-20:]
-    assert sum(last) / len(last) > 100  # a policy that knows nothing stands for 22 steps
+    assert sum(last) / len(last) > 100  # a random policy reaches about 22

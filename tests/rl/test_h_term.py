@@ -1,4 +1,4 @@
-"""The H-term against plain numpy, from the rollout to the energy, and its part in the loss."""
+"""The H-term regulariser against plain numpy, and its gradient in the loss."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
-from tests.rl.all_algorithms import everything, small_config
-from tests.rl.all_algorithms import small_learner as learner_of
-from tests.rl.learners import small_env
+from tests.rl.all_algorithms import small_config, small_learner, training_state
+from tests.rl.small_learners import small_env
 
 H_TERM: dict[str, Any] = {"h_term": 2.0, "h_steps": 3, "h_trajectories": 4, "h_buffer": 10}
-BOTH = pytest.mark.parametrize("name", ["ppo", "a2c"])
+BOTH_ALGORITHMS = pytest.mark.parametrize("name", ["ppo", "a2c"])
 
 
-def plain_best(rollout: Any, reward: np.ndarray, discount: float, steps: int, count: int) -> list[tuple[int, int, int]]:
-    """Where the best stretches of one member begin, best first: (step, group, account). reward: [H, G, A]."""
+def reference_best_segments(
+    rollout: Any, reward: np.ndarray, discount: float, steps: int, count: int
+) -> list[tuple[int, int, int]]:
+    """Starts (step, group, account) of one member's best segments, best first. reward: [H, G, A]."""
     over = (rollout.terminated | rollout.truncated)[:, 0].numpy()
-    found = []
+    segments = []
     for start in range(0, reward.shape[0] - steps + 1, steps):
         for g in range(reward.shape[1]):
             for a in range(reward.shape[2]):
-                found.append((sum(plain_rewards(reward, over, start, g, a, discount, steps)), start, g, a))
-    found.sort(key=lambda each: -each[0])
-    return [(h, g, a) for _, h, g, a in found[:count]]
+                segments.append((sum(discounted_rewards(reward, over, start, g, a, discount, steps)), start, g, a))
+    segments.sort(key=lambda each: -each[0])
+    return [(h, g, a) for _, h, g, a in segments[:count]]
 
 
-def plain_rewards(
+def discounted_rewards(
     reward: np.ndarray, over: np.ndarray, start: int, g: int, a: int, discount: float, steps: int
 ) -> list[float]:
-    """discount^k r_k of a stretch, nothing behind an end."""
-    kept = []
+    """discount^k * r_k of a segment; zero after the end of an episode."""
+    discounted = []
     for k in range(steps):
-        kept.append(discount**k * float(reward[start + k, g, a]))
+        discounted.append(discount**k * float(reward[start + k, g, a]))
         if over[start + k, g, a]:
-            return kept + [0.0] * (steps - 1 - k)
-    return kept
+            return discounted + [0.0] * (steps - 1 - k)
+    return discounted
 
 
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 @pytest.mark.parametrize("baseline", [False, True])
-def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
+def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
     env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}))
     config = PPOConfig(
         policy=policy, hidden=(6, 5), horizon=7, minibatches=1, gamma=0.8, group_baseline=baseline, **H_TERM
@@ -63,32 +64,32 @@ def test_the_energy_is_that_of_plain_numpy(policy: str, baseline: bool) -> None:
     stream = torch.Generator()
     stream.set_state(ppo.h_term.streams[0].get_state())
     ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
-    ppo.parameters.flat.add_(0.05)  # so that the policy is no longer the one that acted
+    ppo.parameters.flat.add_(0.05)  # the policy differs from the one that collected the rollout
 
     reward = rollout.reward[:, 0].numpy() / rollout.reward.std().item()
     if baseline:
         reward = reward - reward.mean(-1, keepdims=True)
-    best = plain_best(rollout, reward, 0.8, 3, 4)
+    best = reference_best_segments(rollout, reward, 0.8, 3, 4)
     over = (rollout.terminated | rollout.truncated)[:, 0].numpy()
     views = {name: x.detach() for name, x in ppo.parameters.views.items()}
     std = np.exp(views["log_std"][0].numpy())
     total = 0.0
-    drawn = torch.randint(4, (2, 4), generator=stream)[0].tolist()
-    for start, g, a in (best[i] for i in drawn):
-        earned = plain_rewards(reward, over, start, g, a, 0.8, 3)
-        changes, numbers = 0.0, 0
+    sampled = torch.randint(4, (2, 4), generator=stream)[0].tolist()
+    for start, g, a in (best[i] for i in sampled):
+        segment_rewards = discounted_rewards(reward, over, start, g, a, 0.8, 3)
+        log_ratio, numbers = 0.0, 0
         for k in range(3):
             h = start + k
             features, tradable = ppo.rows(rollout.day[h, :, g : g + 1])
             account = rollout.account[h, :, g : g + 1, a : a + 1]
             mean = ppo.policy.mean(views, features, account, tradable)[0, 0, 0].numpy()
             action = rollout.action[h, 0, g, a].numpy()
-            density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+            log_density = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
             counts = np.concatenate([[True], tradable[0, 0].numpy()])  # cash always does
             numbers += int(counts.sum())
-            changes += float((density + np.zeros_like(action))[counts].sum())
-            changes -= float(rollout.log_probability[h, 0, g, a])
-            total += earned[k] * np.exp(changes / numbers)
+            log_ratio += float((log_density + np.zeros_like(action))[counts].sum())
+            log_ratio -= float(rollout.log_probability[h, 0, g, a])
+            total += segment_rewards[k] * np.exp(log_ratio / numbers)
     energy = ppo.h_term.energy(lambda *seen: _log_prob(ppo, *seen), ppo.settings["gamma"], ppo.valid_scores)
     assert float(energy.detach()[0]) == pytest.approx(-total / 4, rel=1e-9)
     gradient = ppo.parameters.gradient(energy.sum(), partial=True)
@@ -102,68 +103,68 @@ def _log_prob(ppo: PPO, day: torch.Tensor, account: torch.Tensor, action: torch.
     return log_probability(action, ppo.policy.mean(views, features, account, tradable), views["log_std"], valid)
 
 
-def test_the_buffer_forgets_the_oldest() -> None:
-    learner = learner_of("ppo", **H_TERM)
+def test_buffer_overwrites_the_oldest_segments() -> None:
+    learner = small_learner("ppo", **H_TERM)
     learner.learn(5 * learner.iteration_samples)
     h_term = learner.algorithm.h_term  # type: ignore[attr-defined]
     assert (h_term.buffer.count, h_term.buffer.written) == (10, 20)
 
 
-@BOTH
-def test_it_adds_its_gradient_to_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
+@BOTH_ALGORITHMS
+def test_h_term_adds_its_gradient_to_the_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = {}
     for weight in (0.0, 1e-9, 2.0):
         settings = {**H_TERM, "h_term": weight, "max_grad_norm": 1e9}
         if name == "ppo":
             settings |= {"epochs": 1, "minibatches": 1}
-        learner = learner_of(name, **settings)
+        learner = small_learner(name, **settings)
         algorithm: Any = learner.algorithm
         seen: list[torch.Tensor] = []
         monkeypatch.setattr(algorithm.optimiser, "step", lambda flat, gradient, *_, to=seen: to.append(gradient))
         learner.learn(learner.iteration_samples)
-        given[weight] = seen[0]
-    torch.testing.assert_close(given[1e-9], given[0.0], rtol=1e-6, atol=1e-8)
-    assert (given[2.0] - given[0.0]).abs().max() > 1e-4
+        gradients[weight] = seen[0]
+    torch.testing.assert_close(gradients[1e-9], gradients[0.0], rtol=1e-6, atol=1e-8)
+    assert (gradients[2.0] - gradients[0.0]).abs().max() > 1e-4
 
 
-@BOTH
-def test_members_are_independent_and_go_on_exactly(name: str) -> None:
+@BOTH_ALGORITHMS
+def test_members_are_independent_and_resume_exactly(name: str) -> None:
     settings = {**H_TERM, "learning_rate_schedule": "constant"}
     each: list[dict[str, float]] = [{}, {"h_term": 0.5}]
-    both = learner_of(name, (0, 1), seed=4, hyperparameters=each, **settings)
-    alone = learner_of(name, (1,), seed=4, hyperparameters=each[1:], **settings)
+    both = small_learner(name, (0, 1), seed=4, hyperparameters=each, **settings)
+    alone = small_learner(name, (1,), seed=4, hyperparameters=each[1:], **settings)
     for learner in (both, alone):
         learner.learn(8 * learner.iteration_samples)
     saved = both.checkpoint()
-    for key, value in everything(alone).items():
-        torch.testing.assert_close(everything(both, 1)[key], value, rtol=1e-9, atol=1e-9)
-    again = learner_of(name, (0, 1), seed=4, hyperparameters=each, **settings)
-    again.resume(saved)
-    for learner in (both, again):
+    for key, value in training_state(alone).items():
+        torch.testing.assert_close(training_state(both, 1)[key], value, rtol=1e-9, atol=1e-9)
+    resumed = small_learner(name, (0, 1), seed=4, hyperparameters=each, **settings)
+    resumed.resume(saved)
+    for learner in (both, resumed):
         learner.learn(3 * learner.iteration_samples)
-    one, two = everything(both, 1), everything(again, 1)
+    one, two = training_state(both, 1), training_state(resumed, 1)
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_bad_settings_are_one_sentence() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"agent\.h_steps must be at most agent\.horizon = 6, got 9"):
-        learner_of("ppo", h_term=1.0, h_steps=9)
+        small_learner("ppo", h_term=1.0, h_steps=9)
     with pytest.raises(ConfigError, match=r"agent\.h_buffer is out of its range, got 0"):
-        learner_of("ppo", h_buffer=0)
+        small_learner("ppo", h_buffer=0)
     with pytest.raises(ConfigError, match=r"agent\.h_buffer of .* takes .* GiB"):
-        learner_of("a2c", **{**H_TERM, "h_buffer": 10**12})
+        small_learner("a2c", **{**H_TERM, "h_buffer": 10**12})
     config = small_config("ppo")
     assert isinstance(config, OnPolicyConfig)
     assert config.h_term == 0
-    plain = learner_of("ppo")
+    plain = small_learner("ppo")
     assert plain.algorithm.slot_items == 0
     with pytest.raises(RunError, match="ppo has no state between iterations"):
         plain.algorithm.load_slot_state({"counts": torch.zeros(3)})
 
 
-@BOTH
-def test_choices_have_it_too(name: str) -> None:
-    """With discrete actions a step counts as one number that was drawn; the bonus for diversity goes by their KL."""
+@BOTH_ALGORITHMS
+def test_h_term_with_discrete_actions(name: str) -> None:
+    """A discrete action counts as one sampled number; also with the diversity bonus."""
     env = small_env((0, 1), kind="discrete")
     settings = {**H_TERM, "policy": "mlp", "diversity": 0.5, "learning_rate_schedule": "constant"}
     learner = Learner(env, small_config(name, **settings), seed=1, dtype=torch.float64)

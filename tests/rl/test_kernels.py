@@ -37,9 +37,9 @@ def with_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> list[Ten
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 200, 64), (40, 32, 24)])
 def test_tanh_of_sum(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = randn(*shape, seed=0) * 3, randn(shape[0], shape[2], seed=1)
-    fast = with_gradients(tanh_of_sum, *inputs)
-    plain = without_kernels(lambda: with_gradients(tanh_of_sum, *inputs), monkeypatch)
-    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=2e-5)
+    actual = with_gradients(tanh_of_sum, *inputs)
+    expected = without_kernels(lambda: with_gradients(tanh_of_sum, *inputs), monkeypatch)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=2e-5)
 
 
 def test_tanh_of_extreme_values() -> None:
@@ -56,9 +56,9 @@ def test_asset_scores(assets: int, members: int, monkeypatch: pytest.MonkeyPatch
         randn(members, 16, seed=2),
         randn(members, 16, seed=3),
     )
-    fast = with_gradients(asset_scores, *inputs)
-    plain = without_kernels(lambda: with_gradients(asset_scores, *inputs), monkeypatch)
-    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-5)
+    actual = with_gradients(asset_scores, *inputs)
+    expected = without_kernels(lambda: with_gradients(asset_scores, *inputs), monkeypatch)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("active", [None, [True, True, True], [True, False, True]])
@@ -70,7 +70,7 @@ def test_adam(active: list[bool] | None, monkeypatch: pytest.MonkeyPatch) -> Non
         for step in range(4):
             gradient = randn(3, 9001, seed=1 + step)
             if active is not None and not all(active):
-                gradient[1] = torch.nan  # of an inactive member
+                gradient[1] = torch.nan  # gradient of the inactive member
             adam.step(flat, gradient, torch.tensor([1e-2, 1e-3, 1e-4]), moves)
         return [flat, adam.first, adam.second, adam.steps]
 
@@ -91,7 +91,7 @@ def test_sums_are_independent_of_the_thread_count() -> None:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="flushed on x86 only")
-def test_denormals_are_flushed_in_a_kernel_only() -> None:
+def test_denormals_are_flushed_within_kernels_only() -> None:
     """Decaying moments would stay denormal forever: 0.9 times the smallest denormal rounds to itself."""
     tiny = torch.tensor(1e-40)
     flat = randn(2, 100, seed=0)

@@ -1,4 +1,4 @@
-"""Running normalisation: against VecNormalize of Stable-Baselines3, in a learner, and through a checkpoint."""
+"""Running normalisation against Stable-Baselines3's VecNormalize, in learners and in checkpoints."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PENDULUM, CARTPOLE = "gym:Pendulum-v1", "gym:CartPole-v1"
 SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8,), "horizon": 40, "normalise": True, "learning_rate": 1e-2}
 
 
-class Recorded:
-    """What Stable-Baselines3 asks of a vectorised environment, playing rows that are given: [T, E, S] and [T, E]."""
+class ReplayVecEnv:
+    """Minimal Stable-Baselines3 vector environment that plays back observations [T, E, S] and rewards [T, E]."""
 
     def __init__(self, rows: np.ndarray, rewards: np.ndarray, done: np.ndarray, finals: np.ndarray) -> None:
         from gymnasium.spaces import Box
@@ -49,38 +49,40 @@ class Recorded:
         return self.rows[self.t], self.rewards[self.t], self.done[self.t], infos
 
 
-def test_rows_and_rewards_are_those_of_vec_normalize() -> None:
+def test_observations_and_rewards_match_vec_normalize() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from stable_baselines3.common.vec_env import VecNormalize
     rng = np.random.default_rng(0)
     steps, envs, size = 60, 3, 4
     rows = rng.normal([0.0, 5.0, -2.0, 0.1], [1.0, 30.0, 0.01, 1.0], (steps, envs, size))
-    rows[20, 1, 0] = 1e4  # beyond the cut
+    rows[20, 1, 0] = 1e4  # will be clipped
     rewards, finals = rng.normal(3, 2, (steps, envs)), rng.normal(size=(steps, envs, size))
     done, ended = rng.random((steps, envs)) < 0.1, rng.random((steps, envs)) < 0.5
-    theirs = VecNormalize(Recorded(rows, rewards, done, finals), gamma=0.9)  # type: ignore[arg-type]
+    theirs = VecNormalize(ReplayVecEnv(rows, rewards, done, finals), gamma=0.9)  # type: ignore[arg-type]
     ours = RunningNormaliser(torch.tensor([0.9], dtype=DOUBLE), size, DOUBLE)
 
     first = torch.from_numpy(rows[0]).unsqueeze(0)
     ours.start(first)
-    np.testing.assert_allclose(ours.normalise(first)[0].numpy(), theirs.reset(), rtol=1e-6)  # theirs is float32
+    np.testing.assert_allclose(
+        ours.normalise(first)[0].numpy(), theirs.reset(), rtol=1e-6
+    )  # VecNormalize returns float32
     for t in range(1, steps):
-        seen, reward, _, infos = theirs.step_wait()
-        nothing = torch.zeros(1, envs)
+        normalised, reward, _, infos = theirs.step_wait()
+        zeros = torch.zeros(1, envs)
         final = torch.from_numpy(finals[t]).unsqueeze(0)
         step = EnvStep(
             observation=torch.from_numpy(rows[t]).unsqueeze(0),
             reward=torch.from_numpy(rewards[t]).unsqueeze(0),
             terminated=torch.from_numpy(done[t] & ended[t]).unsqueeze(0),
             truncated=torch.from_numpy(done[t] & ~ended[t]).unsqueeze(0),
-            final_observation=final, equity=nothing, turnover=nothing, cost=nothing,
+            final_observation=final, equity=zeros, turnover=zeros, cost=zeros,
         )  # fmt: skip
         np.testing.assert_allclose(ours.update(step)[0].numpy(), reward, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(ours.normalise(step.observation)[0].numpy(), seen, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours.normalise(step.observation)[0].numpy(), normalised, rtol=1e-5, atol=1e-6)
         for e in np.flatnonzero(done[t]):
-            wanted = infos[e]["terminal_observation"]
-            np.testing.assert_allclose(ours.normalise(final)[0, e].numpy(), wanted, rtol=1e-5, atol=1e-6)
+            expected = infos[e]["terminal_observation"]
+            np.testing.assert_allclose(ours.normalise(final)[0, e].numpy(), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.rows.mean[0].numpy(), theirs.obs_rms.mean, rtol=1e-12)
     np.testing.assert_allclose(ours.rows.variance[0].numpy(), theirs.obs_rms.var, rtol=1e-12)
     np.testing.assert_allclose(ours.sums.variance[0, 0].item(), theirs.ret_rms.var, rtol=1e-12)
@@ -92,33 +94,33 @@ def make(record: type[Any], name: str, members: tuple[int, ...], **settings: Any
 
 @pytest.mark.parametrize("name", [PENDULUM, CARTPOLE])
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
-def test_four_members_have_four_runs_statistics(name: str, record: type[Any]) -> None:
-    batch = make(record, name, (0, 1, 2, 5))
-    batch.learn(4 * batch.iteration_samples)
+def test_statistics_of_members_equal_single_runs(name: str, record: type[Any]) -> None:
+    population = make(record, name, (0, 1, 2, 5))
+    population.learn(4 * population.iteration_samples)
     for p, member in enumerate((0, 1, 2, 5)):
         one = make(record, name, (member,))
         one.learn(4 * one.iteration_samples)
-        for ours, alone in zip(batch.algorithm.member(p), one.algorithm.member(0), strict=True):
+        for ours, alone in zip(population.algorithm.member(p), one.algorithm.member(0), strict=True):
             assert ours.keys() == alone.keys()
             for key, value in ours.items():
                 torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
-def test_a_resumed_run_is_bit_identical_and_continues_its_returns() -> None:
-    whole = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
-    whole.learn(3 * whole.iteration_samples)
-    saved = whole.checkpoint()
-    assert (saved["rest.0.earned"] != 0).all()  # episodes are under way
-    whole.learn(3 * whole.iteration_samples)
-    again = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
-    again.resume(saved)
-    again.learn(3 * again.iteration_samples)
-    one, other = whole.checkpoint(), again.checkpoint()
+def test_resumed_run_is_bit_identical() -> None:
+    uninterrupted = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
+    uninterrupted.learn(3 * uninterrupted.iteration_samples)
+    saved = uninterrupted.checkpoint()
+    assert (saved["rest.0.earned"] != 0).all()  # episodes are in progress
+    uninterrupted.learn(3 * uninterrupted.iteration_samples)
+    resumed = make(PPOConfig, PENDULUM, (0, 1), learning_rate_schedule="constant")
+    resumed.resume(saved)
+    resumed.learn(3 * resumed.iteration_samples)
+    one, other = uninterrupted.checkpoint(), resumed.checkpoint()
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_who_only_acts_learns_no_statistics_and_the_saved_weights_hold_them() -> None:
+def test_acting_does_not_update_statistics_and_weights_include_them() -> None:
     learner = make(PPOConfig, PENDULUM, (0,))
     learner.learn(3 * learner.iteration_samples)
     rows = torch.randn(1, 2, 3, generator=generator(0, 0, "rows"), dtype=DOUBLE) * 5
@@ -130,11 +132,11 @@ def test_who_only_acts_learns_no_statistics_and_the_saved_weights_hold_them() ->
     features = rows.new_zeros(1, 2, 0, 0)
     params = {key: x.unsqueeze(0) for key, x in weights.items()}
     torch.testing.assert_close(actor.action(params, features, rows.unsqueeze(2), None).view(1, 2, 1), action)
-    plain = {key: x for key, x in params.items() if not key.startswith("seen_")}
-    assert not torch.allclose(actor.action(plain, features, rows.unsqueeze(2), None).view(1, 2, 1), action)
+    without_normaliser = {key: x for key, x in params.items() if not key.startswith("seen_")}
+    assert not torch.allclose(actor.action(without_normaliser, features, rows.unsqueeze(2), None).view(1, 2, 1), action)
 
 
-def test_a_market_is_normalised_already() -> None:
+def test_normalise_is_rejected_for_markets() -> None:
     env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
     with pytest.raises(ConfigError, match=r"agent\.normalise is for flat observations"):
         Learner(env, PPOConfig(policy="mlp", horizon=6, minibatches=2, normalise=True))

@@ -1,4 +1,4 @@
-"""Off-policy algorithms against plain torch: modules, `torch.optim.Adam`, and one formula at a time."""
+"""Off-policy algorithms against plain torch: torch.nn modules, torch.optim.Adam and explicit losses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.rl.all_algorithms import small_learner
 
 S, D, B = 3, 2, 10
 DOUBLE = torch.float64
-STREAM = 11
+SEED = 11
 
 
-class Flat:
-    """An environment of flat rows that only says its sizes."""
+class FlatEnv:
+    """Environment stub with flat observations; provides sizes only."""
 
     def __init__(self, members: int = 1, actions: int = 0) -> None:
         self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
@@ -34,29 +34,29 @@ class Flat:
         self.observation_size, self.device = S, torch.device("cpu")
 
 
-def make(name: str, env: Flat | None = None, **settings: Any) -> Any:
+def make(name: str, env: FlatEnv | None = None, **settings: Any) -> Any:
     shared = {"policy": "mlp", "hidden": (8, 7), "batch_size": B, "scale_rewards": False, "learning_rate": 1e-2}
     record = ALGORITHMS[name].record
     discrete = ALGORITHMS[name].actions == "discrete"
     config = record(**{"algorithm": name, **shared, "tau": 0.1, **settings})
-    return make_algorithm(config, env or Flat(actions=4 if discrete else 0), dtype=DOUBLE)
+    return make_algorithm(config, env or FlatEnv(actions=4 if discrete else 0), dtype=DOUBLE)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(STREAM + seed), dtype=DOUBLE)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED + seed), dtype=DOUBLE)
 
 
 def batch(actions: int = 0) -> Batch:
     action = torch.arange(B).view(1, B, 1) % actions if actions else torch.tanh(draw(1, B, 1, D, seed=1))
-    going = (draw(1, B, 1, seed=2) > -1).double()
-    assert 0 < going.sum() < B
+    not_done = (draw(1, B, 1, seed=2) > -1).double()
+    assert 0 < not_done.sum() < B
     return Batch(
-        ModelInput(draw(1, B, 1, S)), action, draw(1, B, 1, seed=3), going, ModelInput(draw(1, B, 1, S, seed=4))
+        ModelInput(draw(1, B, 1, S)), action, draw(1, B, 1, seed=3), not_done, ModelInput(draw(1, B, 1, S, seed=4))
     )
 
 
-def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
-    """torch.nn layers with the same numbers: w0 [I, H], b0 [H], ..."""
+def torch_module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
+    """torch.nn layers with the given weights: w0 [I, H], b0 [H], ..."""
     parts: list[torch.nn.Module] = []
     for i in range(len(flat) // 2):
         layer = torch.nn.Linear(*flat[f"w{i}"].shape, dtype=DOUBLE)
@@ -65,19 +65,19 @@ def module(flat: dict[str, torch.Tensor]) -> torch.nn.Sequential:
     return torch.nn.Sequential(*parts[:-1])
 
 
-def modules(algorithm: Any, part: str) -> list[torch.nn.Sequential]:
+def torch_modules(algorithm: Any, part: str) -> list[torch.nn.Sequential]:
     views = algorithm.train_state.views(part)
-    return [module({k: x.detach()[r] for k, x in views.items()}) for r in range(views["w0"].shape[0])]
+    return [torch_module({k: x.detach()[r] for k, x in views.items()}) for r in range(views["w0"].shape[0])]
 
 
-def assert_same(algorithm: Any, part: str, nets: list[torch.nn.Sequential]) -> None:
-    for ours, theirs in zip(modules(algorithm, part), nets, strict=True):
+def assert_equal_nets(algorithm: Any, part: str, nets: list[torch.nn.Sequential]) -> None:
+    for ours, theirs in zip(torch_modules(algorithm, part), nets, strict=True):
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def q(net: torch.nn.Module, seen: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    return net(torch.cat([seen, action], -1))[:, 0]
+def q(net: torch.nn.Module, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    return net(torch.cat([obs, action], -1))[:, 0]
 
 
 def polyak(targets: list[torch.nn.Sequential], nets: list[torch.nn.Sequential], rate: float) -> None:
@@ -86,17 +86,17 @@ def polyak(targets: list[torch.nn.Sequential], nets: list[torch.nn.Sequential], 
             a.data = (1 - rate) * a.data + rate * b.data
 
 
-# ---------------------------------------------------------------- pieces
+# ---------------------------------------------------------------- functions
 
 
-def test_a_plain_network_and_its_gradients_are_torch_s() -> None:
+def test_mlp_and_its_gradients_match_torch() -> None:
     stream = torch.Generator().manual_seed(0)
     rows = [mlp_init((S, 8, 7, 2), stream, DOUBLE) for _ in range(3)]
     params = {k: torch.stack([row[k] for row in rows]).requires_grad_() for k in rows[0]}
     x, weight = draw(3, B, S).requires_grad_(), draw(3, B, 2, seed=5)
     gradients = torch.autograd.grad((mlp(params, x, 3) * weight).sum(), [x, *params.values()])
     for r, row in enumerate(rows):
-        net, own = module(row), x.detach()[r].clone().requires_grad_()
+        net, own = torch_module(row), x.detach()[r].clone().requires_grad_()
         torch.testing.assert_close(mlp(params, x, 3)[r], net(own))
         (net(own) * weight[r]).sum().backward()
         torch.testing.assert_close(gradients[0][r], own.grad)
@@ -105,10 +105,10 @@ def test_a_plain_network_and_its_gradients_are_torch_s() -> None:
             torch.testing.assert_close(gradient[r].T if i % 2 == 0 else gradient[r], plain[i])
 
 
-def test_the_squashed_gaussian_is_torch_s_with_its_gradient() -> None:
+def test_squashed_gaussian_and_its_gradients_match_torch() -> None:
     mean, log_std, noise = draw(40, D), draw(40, D, seed=1) * 0.5, draw(40, D, seed=2)
     ours = [x.clone().requires_grad_() for x in (mean, log_std)]
-    action, chance = squashed(*ours, noise)
+    action, log_prob = squashed(*ours, noise)
     theirs = [x.clone().requires_grad_() for x in (mean, log_std)]
     base = Normal(theirs[0], theirs[1].exp())
     u = theirs[0] + theirs[1].exp() * noise
@@ -116,23 +116,23 @@ def test_the_squashed_gaussian_is_torch_s_with_its_gradient() -> None:
     other = TransformedDistribution(base, [transform])
     expected = (base.log_prob(u) - transform.log_abs_det_jacobian(u, torch.tanh(u))).sum(-1)
     torch.testing.assert_close(action, torch.tanh(u))
-    torch.testing.assert_close(chance, expected)
-    torch.testing.assert_close(chance, other.log_prob(action.detach()).sum(-1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(log_prob, expected)
+    torch.testing.assert_close(log_prob, other.log_prob(action.detach()).sum(-1), rtol=1e-6, atol=1e-6)
     weights = draw(40, D, seed=3), draw(40, seed=4)
-    mine = torch.autograd.grad((action * weights[0]).sum() + (chance * weights[1]).sum(), ours)
+    mine = torch.autograd.grad((action * weights[0]).sum() + (log_prob * weights[1]).sum(), ours)
     other_way = torch.autograd.grad((torch.tanh(u) * weights[0]).sum() + (expected * weights[1]).sum(), theirs)
     for a, b in zip(mine, other_way, strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_the_squashed_density_leaves_out_scores_that_do_not_count() -> None:
+def test_squashed_log_prob_ignores_invalid_scores() -> None:
     valid = draw(40, D, seed=7) > -0.5
     assert not valid.all()
     inputs = [draw(40, D), draw(40, D, seed=1) * 0.5]
     noise, weights = draw(40, D, seed=2), draw(40, D, seed=3)
     ours, each = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     action, density = squashed(*ours, noise, valid)
-    # The density of every score by itself, and the sum over those that count.
+    # Log density of each score separately, and the sum over the valid ones.
     single, densities = squashed(*(x.unsqueeze(-1) for x in each), noise.unsqueeze(-1))
     expected = torch.where(valid, densities, 0.0).sum(-1)
     torch.testing.assert_close(density, expected)
@@ -144,8 +144,8 @@ def test_the_squashed_density_leaves_out_scores_that_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("name", ["sac", "redq"])
-def test_the_target_entropy_counts_tradable_scores(name: str) -> None:
-    """The temperature rests where the entropy of the scores that count is the target of each."""
+def test_target_entropy_counts_tradable_scores(name: str) -> None:
+    """The target entropy is the target per score times the mean number of tradable scores."""
     algorithm = small_learner(name).algorithm
     tradable = torch.ones(1, 4, 3, dtype=torch.bool)
     tradable[0, :2, :1] = False
@@ -154,34 +154,34 @@ def test_the_target_entropy_counts_tradable_scores(name: str) -> None:
     assert algorithm._scores_per_action(obs._replace(tradable=None)) == 4  # type: ignore[attr-defined]
 
 
-def test_far_out_the_density_stays_a_number() -> None:
+def test_squashed_log_prob_is_finite_for_extreme_means() -> None:
     mean, log_std = torch.tensor([[50.0, -50.0]]).double().requires_grad_(), torch.full((1, 2), 9.0).double()
-    action, chance = squashed(mean, log_std, torch.ones(1, 2).double())
-    assert torch.isfinite(chance).all()
+    action, log_prob = squashed(mean, log_std, torch.ones(1, 2).double())
+    assert torch.isfinite(log_prob).all()
     assert action.abs().max() <= 1
-    assert torch.isfinite(torch.autograd.grad(chance.sum(), mean)[0]).all()
+    assert torch.isfinite(torch.autograd.grad(log_prob.sum(), mean)[0]).all()
     wide = torch.full((1, 2), LOG_STD_BOUNDS[1] + 1).double().requires_grad_()
-    _, chance = squashed(torch.zeros(1, 2).double(), wide, torch.ones(1, 2).double())
-    assert not torch.autograd.grad(chance.sum(), wide)[0].any(), "beyond the bound nothing pulls"
+    _, log_prob = squashed(torch.zeros(1, 2).double(), wide, torch.ones(1, 2).double())
+    assert not torch.autograd.grad(log_prob.sum(), wide)[0].any(), "no gradient beyond the bound of log_std"
 
 
-def test_ensembles_take_the_least_the_mean_or_the_least_of_a_subset() -> None:
+def test_combine_values_min_mean_and_subset() -> None:
     values = draw(2, 5, 3, 2)
     assert torch.equal(combine_values(values, "min"), values.min(1).values)
     torch.testing.assert_close(combine_values(values, "mean"), values.mean(1))
-    chosen = torch.tensor([[4, 1], [0, 3]])
-    expected = torch.stack([torch.minimum(values[p, a], values[p, b]) for p, (a, b) in enumerate(chosen.tolist())])
-    assert torch.equal(combine_values(values, "subset", chosen), expected)
+    indices = torch.tensor([[4, 1], [0, 3]])
+    expected = torch.stack([torch.minimum(values[p, a], values[p, b]) for p, (a, b) in enumerate(indices.tolist())])
+    assert torch.equal(combine_values(values, "subset", indices), expected)
 
 
-def test_subsets_are_of_different_critics_and_every_one_as_likely() -> None:
+def test_critic_subsets_have_no_duplicates_and_are_uniform() -> None:
     streams = [generator(0, member, "x") for member in (0, 1)]
-    drawn = torch.stack([draw_subsets(streams, 5, 2, torch.device("cpu")) for _ in range(3000)])
-    assert (drawn[..., 0] != drawn[..., 1]).all()
+    subsets = torch.stack([draw_subsets(streams, 5, 2, torch.device("cpu")) for _ in range(3000)])
+    assert (subsets[..., 0] != subsets[..., 1]).all()
     for member in (0, 1):
-        counts = torch.bincount(drawn[:, member].flatten(), minlength=5)
+        counts = torch.bincount(subsets[:, member].flatten(), minlength=5)
         assert ((counts - 1200).abs() < 5 * math.sqrt(3000 * 0.4 * 0.6)).all()
-    assert not torch.equal(drawn[:, 0], drawn[:, 1])
+    assert not torch.equal(subsets[:, 0], subsets[:, 1])
 
 
 def test_dueling_values_are_value_plus_centred_advantages() -> None:
@@ -191,10 +191,10 @@ def test_dueling_values_are_value_plus_centred_advantages() -> None:
     torch.testing.assert_close(values.diff(dim=-1), advantages.diff(dim=-1))
 
 
-# ---------------------------------------------------------------- whole updates
+# ---------------------------------------------------------------- updates
 
 
-def test_a_single_reward_sets_no_scale() -> None:
+def test_reward_scale_needs_more_than_one_reward() -> None:
     algorithm = make("ddpg", scale_rewards=True, batch_size=1)
     fields = {name: torch.zeros(1, 1, *x.shape[2:], dtype=x.dtype) for name, x in algorithm.replay.data.items()}
     algorithm.replay.add({**fields, "reward": torch.full((1, 1, 1), 50.0, dtype=DOUBLE)})
@@ -218,47 +218,51 @@ def test_targets_are_updated_every_target_interval_actor_updates() -> None:
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
-def test_updates_of_deterministic_actors_are_those_of_plain_torch(name: str) -> None:
-    """Four updates: smoothed and clipped target actions, the lower critic, Adam, the delay, Polyak averages."""
+def test_ddpg_and_td3_updates_match_plain_torch(name: str) -> None:
+    """Four updates with target smoothing, clipped double Q, Adam, policy delay and Polyak averaging."""
     settings = {"target_noise": 0.6, "noise_clip": 0.5} if name == "td3" else {}
     algorithm = make(name, gamma=0.9, max_grad_norm=1e9, **settings)
-    (actor,), critics = modules(algorithm, "actor"), modules(algorithm, "critic")
-    (actor_target,), critic_targets = modules(algorithm, "actor"), modules(algorithm, "critic")
+    (actor,), critics = torch_modules(algorithm, "actor"), torch_modules(algorithm, "critic")
+    (actor_target,), critic_targets = torch_modules(algorithm, "actor"), torch_modules(algorithm, "critic")
     adam = (
         torch.optim.Adam(actor.parameters(), 1e-2),
         torch.optim.Adam([p for c in critics for p in c.parameters()], 1e-2),
     )
     delay, data = (2 if name == "td3" else 1), batch()
-    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
+    obs, next_obs = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, not_done = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
     for update in range(1, 5):
         noise = draw(1, B, 1, D, seed=10 + update)
         algorithm.updates += 1
         algorithm._update(data, noise, 1.0)
 
-        ahead = torch.tanh(actor_target(following))
+        ahead = torch.tanh(actor_target(next_obs))
         if name == "td3":
             ahead = (ahead + (noise[0, :, 0] * 0.6).clamp(-0.5, 0.5)).clamp(-1, 1)
-        least = torch.stack([q(net, following, ahead) for net in critic_targets]).min(0).values
-        target = (reward + 0.9 * going * least).detach()
+        lowest = torch.stack([q(net, next_obs, ahead) for net in critic_targets]).min(0).values
+        target = (reward + 0.9 * not_done * lowest).detach()
         adam[1].zero_grad()
-        sum(torch.nn.functional.mse_loss(q(net, seen, action), target) for net in critics).backward()  # type: ignore[union-attr]
+        sum(torch.nn.functional.mse_loss(q(net, obs, action), target) for net in critics).backward()  # type: ignore[union-attr]
         adam[1].step()
         if update % delay == 0:
             adam[0].zero_grad()
-            (-q(critics[0], seen, torch.tanh(actor(seen))).mean()).backward()
+            (-q(critics[0], obs, torch.tanh(actor(obs))).mean()).backward()
             adam[0].step()
             polyak([actor_target, *critic_targets], [actor, *critics], 0.1)
-        assert_same(algorithm, "actor", [actor])
-        assert_same(algorithm, "critic", critics)
+        assert_equal_nets(algorithm, "actor", [actor])
+        assert_equal_nets(algorithm, "critic", critics)
     moved = algorithm.train_state.targets["actor"].views["w0"][0].T
     torch.testing.assert_close(moved, actor_target[0].weight.data, rtol=1e-9, atol=1e-11)
 
 
-def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
-    """Soft targets, the lower of two critics for the actor too, the temperature's own gradient: three updates."""
+def test_sac_updates_match_plain_torch() -> None:
+    """Three updates with soft targets, clipped double Q for critics and actor, and the temperature loss."""
     algorithm = make("sac", gamma=0.9, temperature=0.3, target_entropy=-0.5, max_grad_norm=1e9)
-    (actor,), critics, targets = modules(algorithm, "actor"), modules(algorithm, "critic"), modules(algorithm, "critic")
+    (actor,), critics, targets = (
+        torch_modules(algorithm, "actor"),
+        torch_modules(algorithm, "critic"),
+        torch_modules(algorithm, "critic"),
+    )
     log_alpha = torch.tensor(math.log(0.3), dtype=DOUBLE, requires_grad=True)
     rates = {"lr": 1e-2}
     adam = [
@@ -267,8 +271,8 @@ def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
         torch.optim.Adam([log_alpha], **rates),
     ]
     data = batch()
-    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
+    obs, next_obs = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, not_done = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
 
     def sampled(x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, log_std = actor(x).split(D, -1)
@@ -281,46 +285,46 @@ def test_updates_of_soft_actor_critic_are_those_of_plain_torch() -> None:
         algorithm.updates += 1
         algorithm._update(data, noise, 1.0)
         alpha = log_alpha.exp().detach()
-        ahead, chance = sampled(following, noise[0, 0, :, 0])
-        least = torch.stack([q(net, following, ahead) for net in targets]).min(0).values - alpha * chance
-        target = (reward + 0.9 * going * least).detach()
+        ahead, log_prob = sampled(next_obs, noise[0, 0, :, 0])
+        lowest = torch.stack([q(net, next_obs, ahead) for net in targets]).min(0).values - alpha * log_prob
+        target = (reward + 0.9 * not_done * lowest).detach()
         adam[1].zero_grad()
-        sum(torch.nn.functional.mse_loss(q(net, seen, action), target) for net in critics).backward()  # type: ignore[union-attr]
+        sum(torch.nn.functional.mse_loss(q(net, obs, action), target) for net in critics).backward()  # type: ignore[union-attr]
         adam[1].step()
-        now, chance = sampled(seen, noise[0, 1, :, 0])
-        loss = (alpha * chance - torch.stack([q(net, seen, now) for net in critics]).min(0).values).mean()
+        new_action, log_prob = sampled(obs, noise[0, 1, :, 0])
+        loss = (alpha * log_prob - torch.stack([q(net, obs, new_action) for net in critics]).min(0).values).mean()
         adam[0].zero_grad()
         loss.backward()
         adam[0].step()
         adam[2].zero_grad()
-        (-(log_alpha * (chance.detach() - 0.5 * D)).mean()).backward()
+        (-(log_alpha * (log_prob.detach() - 0.5 * D)).mean()).backward()
         adam[2].step()
         polyak(targets, critics, 0.1)
-        assert_same(algorithm, "actor", [actor])
-        assert_same(algorithm, "critic", critics)
+        assert_equal_nets(algorithm, "actor", [actor])
+        assert_equal_nets(algorithm, "critic", critics)
         torch.testing.assert_close(algorithm.temperature[0], log_alpha.exp().detach())
 
 
-def test_the_temperature_falls_while_there_is_too_much_entropy_and_rises_while_there_is_too_little() -> None:
-    for wanted, falls in ((-50.0, True), (50.0, False)):
-        algorithm = make("sac", target_entropy=wanted)
+def test_temperature_moves_entropy_towards_its_target() -> None:
+    for target_entropy, decreases in ((-50.0, True), (50.0, False)):
+        algorithm = make("sac", target_entropy=target_entropy)
         algorithm._update(batch(), draw(1, 2, B, 1, D), 1.0)
-        assert bool(algorithm.temperature[0] < 1) is falls
+        assert bool(algorithm.temperature[0] < 1) is decreases
     fixed = make("sac", target_entropy=-50.0, auto_entropy=False, temperature=0.7)
     fixed._update(batch(), draw(1, 2, B, 1, D), 1.0)
     assert float(fixed.temperature[0]) == pytest.approx(0.7)
 
 
-def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_the_mean_when_it_is_its_turn() -> None:
+def test_redq_targets_use_a_random_subset_and_the_delayed_actor_the_mean() -> None:
     algorithm = make("redq", critics=5, critic_subset=2, policy_delay=3)
     data, noise = batch(), draw(1, 2, B, 1, D)
-    each = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
-    assert torch.equal(combine_values(each, algorithm.actor_rule), each.mean(1))
+    critic_values = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
+    assert torch.equal(combine_values(critic_values, algorithm.actor_rule), critic_values.mean(1))
     before = algorithm._extras[0].get_state()
-    taken = algorithm.next_values(data.next_obs, data.action)
+    next_values = algorithm.next_values(data.next_obs, data.action)
     algorithm._extras[0].set_state(before)
     one, two = torch.randperm(5, generator=algorithm._extras[0])[:2].tolist()
-    assert torch.equal(taken, torch.minimum(each[:, one], each[:, two]))
+    assert torch.equal(next_values, torch.minimum(critic_values[:, one], critic_values[:, two]))
     moved = []
     for _ in range(6):
         weights = algorithm.train_state.parts["actor"].parameters.flat.clone()
@@ -331,14 +335,14 @@ def test_redq_targets_take_the_least_of_the_drawn_critics_and_its_actor_climbs_t
 
 
 @pytest.mark.parametrize("name", ["dqn", "double_dqn", "dueling_dqn", "d3qn"])
-def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
-    """Huber loss towards the best next value: by the target network, or chosen by the network in the double kinds."""
+def test_q_learning_updates_match_plain_torch(name: str) -> None:
+    """Huber loss to the target network's best next value; double variants select the action with the online network."""
     actions = 4
     algorithm = make(name, gamma=0.9, max_grad_norm=1e9, tau=1.0, target_interval=3)
-    (net,), (target,) = modules(algorithm, "values"), modules(algorithm, "values")
+    (net,), (target,) = torch_modules(algorithm, "values"), torch_modules(algorithm, "values")
     adam, data = torch.optim.Adam(net.parameters(), 1e-2), batch(actions)
-    seen, following = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
-    action, reward, going = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
+    obs, next_obs = data.obs.account[0, :, 0], data.next_obs.account[0, :, 0]
+    action, reward, not_done = data.action[0, :, 0], data.reward[0, :, 0], data.not_done[0, :, 0]
 
     def values(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         out = network(x)
@@ -347,22 +351,24 @@ def test_updates_of_q_learning_are_those_of_plain_torch(name: str) -> None:
     for update in range(1, 8):
         algorithm.updates += 1
         algorithm._update(data, torch.zeros(1, 0), 1.0)
-        ahead = values(target, following)
+        ahead = values(target, next_obs)
         if name in ("double_dqn", "d3qn"):
-            best = ahead.gather(1, values(net, following).argmax(1, keepdim=True))[:, 0]
+            best = ahead.gather(1, values(net, next_obs).argmax(1, keepdim=True))[:, 0]
         else:
             best = ahead.max(1).values
-        goal = (reward + 0.9 * going * best).detach()
+        target_values = (reward + 0.9 * not_done * best).detach()
         adam.zero_grad()
-        torch.nn.functional.smooth_l1_loss(values(net, seen).gather(1, action.view(-1, 1))[:, 0], goal).backward()
+        torch.nn.functional.smooth_l1_loss(
+            values(net, obs).gather(1, action.view(-1, 1))[:, 0], target_values
+        ).backward()
         adam.step()
         if update % 3 == 0:
             target.load_state_dict(net.state_dict())
-        assert_same(algorithm, "values", [net])
+        assert_equal_nets(algorithm, "values", [net])
 
 
-def test_a_double_target_differs_from_a_plain_one() -> None:
-    """So that the four tests above are not one."""
+def test_double_q_targets_are_lower_than_plain_targets() -> None:
+    """Checks that the double and plain variants of the test above differ."""
     data = batch(4)
     algorithm = make("double_dqn")
     algorithm.train_state.targets["values"].flat += draw(*algorithm.train_state.targets["values"].flat.shape, seed=9)
@@ -370,18 +376,18 @@ def test_a_double_target_differs_from_a_plain_one() -> None:
     assert (algorithm.next_values(data.next_obs) < plain - 1e-6).any()
 
 
-def test_random_actions_fade_by_the_schedule() -> None:
+def test_epsilon_decreases_linearly_to_its_final_value() -> None:
     algorithm = make("dqn", final_epsilon=0.1, exploration_samples=100)
-    shares = []
-    for seen in (0, 50, 100, 500):
-        algorithm.set_age(0, seen)
-        shares.append(float(algorithm.epsilon[0]))
-    assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    epsilons = []
+    for samples in (0, 50, 100, 500):
+        algorithm.set_age(0, samples)
+        epsilons.append(float(algorithm.epsilon[0]))
+    assert epsilons == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
 def test_gradients_are_clipped_for_each_member_and_critic() -> None:
     algorithm = make("ddpg", critics=2, max_grad_norm=1e-3)
     metrics = algorithm._update(batch(), torch.zeros(1, 0), 1.0)
-    assert float(metrics[2][0]) > 1e-3, "reported before the cut"
-    first = algorithm.train_state.parts["critic"].optimiser.first  # a tenth of the clipped gradient
+    assert float(metrics[2][0]) > 1e-3, "the norm is reported before clipping"
+    first = algorithm.train_state.parts["critic"].optimiser.first  # 0.1 * the clipped gradient
     torch.testing.assert_close(first.norm(dim=1), torch.full((2,), 1e-4, dtype=DOUBLE))

@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {
 CASES = {
     "dqn": (CARTPOLE, DQNConfig(**{**SHARED, "max_grad_norm": 0.5}, target_interval=10_000)),
     "ddpg": (PENDULUM, DDPGConfig(**SHARED)),
-    "td3": (PENDULUM, TD3Config(**SHARED, target_noise=0.0)),  # the noise is tested separately
+    "td3": (PENDULUM, TD3Config(**SHARED, target_noise=0.0)),  # target noise is tested in test_off_policy
     "sac": (PENDULUM, SACConfig(**SHARED)),
 }
 
@@ -52,17 +52,17 @@ def make_sb3_model(name: str, env: str, config: OffPolicyConfig) -> Any:
 
 
 def layers(state: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
-    """Stable-Baselines3's linear layers under our names."""
+    """Stable-Baselines3's linear layers with this project's parameter names."""
     pairs = {}
     for i, name in enumerate(names):
-        heads = name.split("+")  # several heads, concatenated
+        heads = name.split("+")  # heads are concatenated
         pairs[f"w{i}"] = torch.cat([state[f"{head}.weight"] for head in heads]).T
         pairs[f"b{i}"] = torch.cat([state[f"{head}.bias"] for head in heads])
     return pairs
 
 
 def our_weights(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
-    """Stable-Baselines3's weights: part -> weights of each row."""
+    """Stable-Baselines3's weights by part: one dict per row of its parameters."""
     state = model.policy.state_dict()
     if name == "dqn":
         return {"values": [layers(state, *(f"q_net.q_net.{i}" for i in (0, 2, 4)))]}
@@ -76,7 +76,7 @@ def our_weights(name: str, model: Any) -> dict[str, list[dict[str, Tensor]]]:
     }
 
 
-def sb3_batch(batch: Batch, like: Any) -> Any:
+def sb3_batch(batch: Batch, action_like: Any) -> Any:
     """Convert a batch to the type that Stable-Baselines3's replay buffer returns."""
 
     def rows(x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def sb3_batch(batch: Batch, like: Any) -> Any:
     return SimpleNamespace(
         observations=rows(batch.obs.flat()),
         next_observations=rows(batch.next_obs.flat()),
-        actions=rows(batch.action).to(like),
+        actions=rows(batch.action).to(action_like),
         rewards=rows(batch.reward),
         dones=1 - rows(batch.not_done),
         discounts=None,
@@ -111,7 +111,7 @@ def test_updates_equal_stable_baselines3(name: str, sb3_noise: list[Tensor]) -> 
     env, config = CASES[name]
     model = make_sb3_model(name, env, config)
     learner = Learner(GymnasiumVecEnv(f"gym:{env}", envs=ENVS), config, seed=2)
-    learner.learn(WARMUP - ENVS)  # random actions fill the replay; nothing is learned yet
+    learner.learn(WARMUP - ENVS)  # random actions fill the replay buffer; no updates yet
     ours = learner.algorithm
     assert isinstance(ours, OffPolicy)
     assert ours.updates == 0
@@ -126,10 +126,10 @@ def test_updates_equal_stable_baselines3(name: str, sb3_noise: list[Tensor]) -> 
     batches = ours._batches(UPDATES)
 
     batch_iterator: Iterator[Batch] = (batch for batch, _ in batches)
-    like = torch.zeros((), dtype=torch.int64 if name == "dqn" else torch.float32)
-    model.replay_buffer.sample = lambda *_, **__: sb3_batch(next(batch_iterator), like)
+    action_like = torch.zeros((), dtype=torch.int64 if name == "dqn" else torch.float32)
+    model.replay_buffer.sample = lambda *_, **__: sb3_batch(next(batch_iterator), action_like)
     for _, extra in batches:
-        if name == "sac":  # Stable-Baselines3 samples for the state first, we for the next state
+        if name == "sac":  # Stable-Baselines3 samples for the state first, finrl_pod for the next state
             sb3_noise += [extra[:, 1], extra[:, 0]]
     model.train(gradient_steps=UPDATES, batch_size=32)
     for batch, extra in batches:

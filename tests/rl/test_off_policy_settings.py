@@ -1,4 +1,4 @@
-"""What algorithms with a replay refuse, and what their networks promise."""
+"""Off-policy algorithms: invalid settings, network inputs, equivariance, reward scale and warm-up."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 from tests.rl.all_algorithms import small_config, small_learner
-from tests.rl.test_off_policy import Flat
+from tests.rl.test_off_policy import FlatEnv
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+INVALID_SETTINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "batch_size": (
         "sac",
         {"batch_size": 90},
@@ -52,33 +52,33 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_invalid_settings_are_refused(case: str) -> None:
-    name, settings, message = REFUSED[case]
-    with pytest.raises(ConfigError) as refused:
+@pytest.mark.parametrize("case", INVALID_SETTINGS)
+def test_invalid_settings_are_rejected(case: str) -> None:
+    name, settings, message = INVALID_SETTINGS[case]
+    with pytest.raises(ConfigError) as caught:
         small_learner(name, **settings)
-    assert message in str(refused.value)
+    assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name, facts in ALGORITHMS.items() if facts.actions != "both"])
-def test_an_action_space_that_an_algorithm_cannot_drive_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.actions != "both"])
+def test_unsupported_action_spaces_are_rejected(name: str) -> None:
     own = ALGORITHMS[name].actions
     kind, other = ("portfolio", "continuous") if own == "discrete" else ("discrete", "discrete")
     env = make_env(random_market(), EnvironmentConfig(kind=kind, window=8, envs=6, group=3))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         Learner(env, small_config(name))
-    sentence = str(refused.value)
-    assert sentence.startswith(f"agent.algorithm {name} drives {own} actions and this environment takes {other} ones")
-    assert all(able in sentence for able, facts in ALGORITHMS.items() if facts.actions == other)
+    text = str(caught.value)
+    assert text.startswith(f"agent.algorithm {name} drives {own} actions and this environment takes {other} ones")
+    assert all(supported in text for supported, info in ALGORITHMS.items() if info.actions == other)
 
 
-def test_market_only_settings_are_refused_elsewhere() -> None:
+def test_market_only_settings_are_rejected_for_other_environments() -> None:
     with pytest.raises(ConfigError, match=r'agent.policy "equivariant" reads the assets of a market'):
-        Learner(Flat(), small_config("sac"))
+        Learner(FlatEnv(), small_config("sac"))
     with pytest.raises(ConfigError, match=r"learns on markets alone; choose one of ppo, a2c, ddpg, td3, sac, redq$"):
-        Learner(Flat(), small_config("analytic", policy="mlp"))
+        Learner(FlatEnv(), small_config("analytic", policy="mlp"))
     with pytest.raises(ConfigError, match=r"choose one of ppo, a2c, ddpg, td3, sac, redq, or another environment$"):
-        Learner(Flat(), small_config("dqn", policy="mlp"))
+        Learner(FlatEnv(), small_config("dqn", policy="mlp"))
 
 
 @pytest.mark.parametrize("short", [False, True])
@@ -86,31 +86,33 @@ def test_critics_receive_the_weights_of_scores(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
     env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
     inputs = MarketAdapter(env, spec_of(env, "mlp", (4,)), torch.float64)
-    seen = inputs.decode(inputs.encode(env.reset(1)))
+    decoded = inputs.decode(inputs.encode(env.reset(1)))
     action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
-    assert seen.tradable is not None
+    assert decoded.tradable is not None
     scores = action if short else action * SCORE_SCALE
-    expected = scores_to_weights(scores, seen.tradable.unsqueeze(2), short=short, leverage=1.5)
-    torch.testing.assert_close(inputs.effect(action, seen), expected)
+    expected = scores_to_weights(scores, decoded.tradable.unsqueeze(2), short=short, leverage=1.5)
+    torch.testing.assert_close(inputs.effect(action, decoded), expected)
 
 
 K, A, N, F = 2, 3, 4, 2
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) -> None:
+def test_equivariant_networks_are_permutation_equivariant(masked: bool) -> None:
     stream = torch.Generator().manual_seed(2)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=stream, dtype=torch.float64)
 
     order = torch.tensor([2, 0, 3, 1])
-    wide = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + order])
+    with_cash = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + order])
     tradable = torch.tensor([[True, False, True, True]]).expand(K, N).unsqueeze(0) if masked else None
-    seen = ModelInput(draw(1, K, A, N + 1), draw(1, K, N, F), tradable)
-    assert seen.features is not None
-    moved = ModelInput(
-        seen.account[..., wide], seen.features[:, :, order], None if tradable is None else tradable[..., order]
+    decoded = ModelInput(draw(1, K, A, N + 1), draw(1, K, N, F), tradable)
+    assert decoded.features is not None
+    permuted = ModelInput(
+        decoded.account[..., with_cash],
+        decoded.features[:, :, order],
+        None if tradable is None else tradable[..., order],
     )
 
     def params(network: Any) -> dict[str, torch.Tensor]:
@@ -120,18 +122,20 @@ def test_equivariant_networks_do_not_care_for_the_order_of_assets(masked: bool) 
     spec = PolicySpec("equivariant", N, F, N + 1, (5, 6))
     actor = EquivariantActor(spec, 2)
     weights = params(actor)
-    for one, two in zip(actor.forward(weights, seen), actor.forward(weights, moved), strict=True):
-        torch.testing.assert_close(one[..., wide], two)
+    for one, two in zip(actor.forward(weights, decoded), actor.forward(weights, permuted), strict=True):
+        torch.testing.assert_close(one[..., with_cash], two)
     critic, effect = EquivariantCritic(spec), draw(1, K, A, N)
     weights = params(critic)
     torch.testing.assert_close(
-        critic.forward(weights, seen, effect), critic.forward(weights, moved, effect[..., order])
+        critic.forward(weights, decoded, effect), critic.forward(weights, permuted, effect[..., order])
     )
-    both = torch.cat([wide, 1 + N + order])
+    permuted_actions = torch.cat([with_cash, 1 + N + order])
     for dueling in (False, True):
         values = EquivariantQ(PolicySpec("equivariant", N, F, 2 * N + 1, (5, 6), "discrete"), dueling=dueling)
         weights = params(values)
-        torch.testing.assert_close(values.forward(weights, seen)[..., both], values.forward(weights, moved))
+        torch.testing.assert_close(
+            values.forward(weights, decoded)[..., permuted_actions], values.forward(weights, permuted)
+        )
 
 
 def test_reward_scale_is_set_once_from_the_buffer() -> None:
@@ -149,7 +153,7 @@ def test_reward_scale_is_set_once_from_the_buffer() -> None:
     assert plain.algorithm.reward_scale.tolist() == [1.0]
 
 
-def test_before_the_warm_up_is_over_nothing_is_learned_and_actions_are_random() -> None:
+def test_actions_are_random_without_updates_until_learning_starts() -> None:
     learner = small_learner("td3", learning_starts=60)
     start = small_learner("td3").algorithm.member(0)[0]
     metrics = learner.learn(9 * learner.iteration_samples)

@@ -49,7 +49,7 @@ def make_sb3_model(env: str, config: PPOConfig | A2CConfig) -> Any:
 
 
 def our_weights(policy: Any) -> dict[str, torch.Tensor]:
-    """Stable-Baselines3's weights under our names."""
+    """Stable-Baselines3's weights with this project's parameter names."""
     state = policy.state_dict()
     weights = {"log_std": state["log_std"]} if "log_std" in state else {}
     for tower, nets, last in (("actor", "policy_net", "action_net"), ("critic", "value_net", "value_net")):

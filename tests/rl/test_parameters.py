@@ -36,7 +36,7 @@ def test_each_member_matches_a_separate_torch_adam(dtype: torch.dtype, tolerance
 
 
 @pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
-def test_adams_epsilon_is_torchs(dtype: torch.dtype) -> None:
+def test_adam_epsilon_matches_torch(dtype: torch.dtype) -> None:
     flat = draw(P, D, dtype=dtype)
     row = flat[1].clone().requires_grad_()
     theirs, ours = torch.optim.Adam([row], lr=0.1, eps=1e-3), Adam(flat, 1e-3)
@@ -65,17 +65,17 @@ def test_each_member_matches_a_separate_torch_rmsprop(masked: bool) -> None:
     torch.testing.assert_close(flat, torch.stack([row.detach() for row in rows]), rtol=1e-13, atol=1e-13)
 
 
-def test_a_masked_member_of_rmsprop_does_not_move_and_a_row_can_be_copied() -> None:
+def test_rmsprop_skips_masked_members_and_copies_member_state() -> None:
     flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
     optimiser = RMSprop(flat, 1e-5)
     optimiser.step(flat, draw(P, D, seed=1), rates, None)
-    kept, square = flat.clone(), optimiser.square.clone()
+    unchanged, square = flat.clone(), optimiser.square.clone()
     gradient = draw(P, D, seed=2)
     gradient[1] = torch.nan
     optimiser.step(flat, gradient, rates, torch.tensor([True, False, True, True]))
-    assert torch.equal(flat[1], kept[1])
+    assert torch.equal(flat[1], unchanged[1])
     assert torch.equal(optimiser.square[1], square[1])
-    assert (flat[0] != kept[0]).all()
+    assert (flat[0] != unchanged[0]).all()
     optimiser.load(1, optimiser.member(3))
     assert torch.equal(optimiser.square[1], optimiser.square[3])
 
@@ -85,37 +85,37 @@ def test_masked_members_do_not_move_even_with_nan_gradients() -> None:
     optimiser = Adam(flat)
     for step in range(3):
         optimiser.step(flat, draw(P, D, seed=step), rates, None)
-    kept = [x.clone() for x in (flat, optimiser.first, optimiser.second, optimiser.steps)]
+    unchanged = [x.clone() for x in (flat, optimiser.first, optimiser.second, optimiser.steps)]
     gradient = draw(P, D, seed=9)
     gradient[1], gradient[2, 0] = torch.nan, torch.inf
     optimiser.step(flat, gradient, rates, torch.tensor([True, False, False, True]))
-    for now, before in zip((flat, optimiser.first, optimiser.second, optimiser.steps), kept, strict=True):
+    for now, before in zip((flat, optimiser.first, optimiser.second, optimiser.steps), unchanged, strict=True):
         assert torch.equal(now[1:3], before[1:3])
         assert (now[[0, 3]] != before[[0, 3]]).all()
         assert torch.isfinite(now).all()
 
 
-def test_a_paused_member_keeps_its_step_count() -> None:
-    """Pausing must not age the bias correction: the pause might as well not have been."""
+def test_paused_member_keeps_its_step_count() -> None:
+    """Skipped steps must not affect the bias correction."""
     gradients = [draw(P, D, seed=i) for i in range(5)]
     rates = torch.tensor(RATES, dtype=DOUBLE)
-    paused, straight = draw(P, D), draw(P, D)
-    one, other = Adam(paused), Adam(straight)
+    paused, uninterrupted = draw(P, D), draw(P, D)
+    one, other = Adam(paused), Adam(uninterrupted)
     for i, gradient in enumerate(gradients):
         one.step(paused, gradient, rates, torch.tensor([True, True, True, i not in (0, 2)]))
         if i not in (0, 2):
-            other.step(straight, gradient, rates, None)
+            other.step(uninterrupted, gradient, rates, None)
     assert one.steps.tolist() == [5, 5, 5, 3]
-    assert torch.equal(paused[3], straight[3])
+    assert torch.equal(paused[3], uninterrupted[3])
     assert torch.equal(one.first[3], other.first[3])
 
 
 def test_gradients_are_clipped_for_each_member() -> None:
     gradient = draw(P, D) * torch.tensor([[0.01], [1.0], [100.0], [0.0]], dtype=DOUBLE)
     limit = torch.tensor([0.5, 0.5, 2.0, 0.5], dtype=DOUBLE)
-    kept = gradient.clone()
+    unchanged = gradient.clone()
     clipped, norm = clip_by_member(gradient, limit)
-    assert torch.equal(gradient, kept)
+    assert torch.equal(gradient, unchanged)
     for p in range(P):
         row = torch.zeros(D, dtype=DOUBLE).requires_grad_()
         row.grad = gradient[p].clone()
@@ -126,7 +126,7 @@ def test_gradients_are_clipped_for_each_member() -> None:
     assert float(clipped[2].norm()) == pytest.approx(2.0)
 
 
-def test_one_broken_gradient_does_not_spoil_its_neighbours() -> None:
+def test_nan_gradient_of_one_member_does_not_affect_others() -> None:
     gradient = draw(P, D)
     gradient[1, 3] = torch.nan
     clipped, norm = clip_by_member(gradient, torch.full((P,), 0.5, dtype=DOUBLE))
@@ -137,17 +137,17 @@ def members(seed: int = 0) -> list[dict[str, torch.Tensor]]:
     return [{"w": draw(3, 2, seed=seed + p), "b": draw(2, seed=100 + seed + p)} for p in range(P)]
 
 
-def test_views_and_rows_are_the_same_numbers() -> None:
-    given = members()
-    parameters = Parameters(given)
+def test_views_and_rows_share_memory() -> None:
+    member_params = members()
+    parameters = Parameters(member_params)
     assert parameters.flat.shape == (P, 8)
     assert {name: view.shape for name, view in parameters.views.items()} == {"w": (P, 3, 2), "b": (P, 2)}
     for p in range(P):
-        assert all(torch.equal(parameters.member(p)[name], given[p][name]) for name in given[p])
+        assert all(torch.equal(parameters.member(p)[name], member_params[p][name]) for name in member_params[p])
     parameters.flat[2] = 7.0
     assert (parameters.views["w"][2] == 7).all()
     assert (parameters.views["b"][2] == 7).all()
-    assert torch.equal(parameters.member(1)["w"], given[1]["w"])
+    assert torch.equal(parameters.member(1)["w"], member_params[1]["w"])
 
 
 def test_gradient_rows_are_independent_between_members() -> None:
@@ -158,36 +158,36 @@ def test_gradient_rows_are_independent_between_members() -> None:
         out = torch.tanh(torch.bmm(x, parameters.views["w"]) + parameters.views["b"].unsqueeze(1))
         return out.square().mean(dim=(1, 2))
 
-    together = parameters.gradient(losses().sum())
-    assert together.shape == (P, 8)
+    batched = parameters.gradient(losses().sum())
+    assert batched.shape == (P, 8)
     for p in range(P):
         single = Parameters([parameters.member(p)])
         out = torch.tanh(x[p] @ single.views["w"][0] + single.views["b"][0])
-        torch.testing.assert_close(together[p : p + 1], single.gradient(out.square().mean()))
+        torch.testing.assert_close(batched[p : p + 1], single.gradient(out.square().mean()))
 
 
 def test_loading_a_member_changes_that_member_only() -> None:
     parameters, other = Parameters(members()), members(50)[0]
-    kept = parameters.flat.clone()
+    unchanged = parameters.flat.clone()
     parameters.load(2, other)
     assert all(torch.equal(parameters.member(2)[name], other[name]) for name in other)
-    assert torch.equal(parameters.flat[[0, 1, 3]], kept[[0, 1, 3]])
+    assert torch.equal(parameters.flat[[0, 1, 3]], unchanged[[0, 1, 3]])
     copy = parameters.member(2)
     copy["w"].zero_()
     assert torch.equal(parameters.member(2)["w"], other["w"])
 
 
-def test_adams_state_is_copied_loaded_and_forgotten_by_member() -> None:
+def test_adam_state_can_be_copied_loaded_and_reset_per_member() -> None:
     flat, rates = draw(P, D), torch.tensor(RATES, dtype=DOUBLE)
     optimiser = Adam(flat)
     for i in range(4):
         optimiser.step(flat, draw(P, D, seed=i), rates, torch.tensor([True, True, i < 2, True]))
     saved = optimiser.member(2)
     assert float(saved["steps"]) == 2
-    kept = optimiser.first.clone()
+    unchanged = optimiser.first.clone()
     optimiser.load(0, saved)
     assert all(torch.equal(optimiser.member(0)[name], saved[name]) for name in saved)
-    assert torch.equal(optimiser.first[1:], kept[1:])
+    assert torch.equal(optimiser.first[1:], unchanged[1:])
     optimiser.reset(0)
     assert not any(value.any() for value in optimiser.member(0).values())
     assert all(torch.equal(optimiser.member(2)[name], saved[name]) for name in saved)

@@ -15,7 +15,7 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import PPOConfig
 from finrl_pod.types import Tensor
 from tests.markets import random_market
-from tests.rl.learners import small_env
+from tests.rl.small_learners import small_env
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 
@@ -61,41 +61,43 @@ def training_state(ppo: PPO) -> list[Tensor]:
 
 def restore_state(ppo: PPO, saved: Sequence[Tensor]) -> None:
     optimiser = ppo.optimiser
-    for there, x in zip((ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps), saved, strict=False):
-        there.copy_(x)
+    for target, x in zip(
+        (ppo.parameters.flat, optimiser.first, optimiser.second, optimiser.steps), saved, strict=False
+    ):
+        target.copy_(x)
     ppo.alive = saved[-1].clone()
 
 
 def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
-    """Run every minibatch with autograd and with the kernel from the same state, and compare results and new states."""
+    """Patch `_minibatch` to run autograd and kernel from the same state and compare results and new states."""
     states: list[list[Tensor]] = []
-    minibatch, fused = type(ppo)._minibatch, ppo._kernel
-    assert fused is not None
+    minibatch, kernel = type(ppo)._minibatch, ppo._kernel
+    assert kernel is not None
 
-    def both(*arguments: Any) -> tuple[Tensor, Tensor]:
+    def run_both(*arguments: Any) -> tuple[Tensor, Tensor]:
         before = training_state(ppo)
         ppo._kernel = None
         plain, _ = minibatch(ppo, *arguments)
         expected = training_state(ppo)
         restore_state(ppo, before)
-        ppo._kernel = fused
+        ppo._kernel = kernel
         metrics, kl = minibatch(ppo, *arguments)
-        found = training_state(ppo)
+        actual = training_state(ppo)
         torch.testing.assert_close(metrics, plain, rtol=1e-4, atol=1e-5, equal_nan=True)
         torch.testing.assert_close(metrics[0], kl, rtol=0, atol=0, equal_nan=True)
-        for name, x, y in zip(("weights", "first", "second"), found, expected, strict=False):
+        for name, x, y in zip(("weights", "first", "second"), actual, expected, strict=False):
             assert torch.equal(x.isnan(), y.isnan())
             x, y = x.nan_to_num(), y.nan_to_num()
             scale = y.abs().amax(1, keepdim=True) + 1e-30
-            # A weight whose gradient is almost zero moves by its sign, which rounding may flip.
+            # Adam moves a weight with a tiny gradient by its sign, which rounding may flip.
             torch.testing.assert_close(x / scale, y / scale, rtol=0, atol=2e-3 if name == "weights" else 4e-5)
             assert (x - y).abs().median() <= 1e-6 * scale.max(), name
-        assert torch.equal(found[3], expected[3]), "steps"
-        assert torch.equal(found[4], expected[4]), "alive"
-        states.append(found)
+        assert torch.equal(actual[3], expected[3]), "steps"
+        assert torch.equal(actual[4], expected[4]), "alive"
+        states.append(actual)
         return metrics, kl
 
-    monkeypatch.setattr(ppo, "_minibatch", both)
+    monkeypatch.setattr(ppo, "_minibatch", run_both)
     return states
 
 
@@ -108,9 +110,9 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
 def test_mlp_steps_match_autograd_and_adam(
     group: int, members: int, hidden: tuple[int, ...], kind: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = make_learner(group, members, hidden, kind, gaps=gaps)
-    states = compare_minibatches(subject.algorithm, monkeypatch)
-    subject.learn(3 * 8 * 2 * group)
+    learner = make_learner(group, members, hidden, kind, gaps=gaps)
+    states = compare_minibatches(learner.algorithm, monkeypatch)
+    learner.learn(3 * 8 * 2 * group)
     assert len(states) >= 6
     assert not torch.equal(states[0][0], states[-1][0])
 
@@ -123,35 +125,35 @@ def test_mlp_steps_match_autograd_and_adam(
 def test_equivariant_steps_match_autograd_and_adam(
     group: int, members: int, hidden: tuple[int, ...], kind: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = make_learner(group, members, hidden, kind, policy="equivariant", gaps=gaps)
-    assert (subject.algorithm.tradable is not None) == gaps
-    states = compare_minibatches(subject.algorithm, monkeypatch)
-    subject.learn(3 * 8 * 2 * group)
+    learner = make_learner(group, members, hidden, kind, policy="equivariant", gaps=gaps)
+    assert (learner.algorithm.tradable is not None) == gaps
+    states = compare_minibatches(learner.algorithm, monkeypatch)
+    learner.learn(3 * 8 * 2 * group)
     assert len(states) >= 6
     moved = (states[-1][0] - states[0][0]).abs().amin(0)
-    assert float((moved == 0).float().mean()) < 0.02, "every weight has a gradient"
+    assert float((moved == 0).float().mean()) < 0.02, "almost every weight must have a gradient"
 
 
 @pytest.mark.parametrize("members", [1, 8])
 def test_single_asset(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tower with one output takes a branch of its kernel; with one asset the actor does too."""
-    subject = make_learner(3, members, (8, 4), "stock_trading", assets=1)
-    states = compare_minibatches(subject.algorithm, monkeypatch)
-    subject.learn(3 * 8 * 6)
+    """With one asset the actor tower has one output, for which the kernel has a separate branch."""
+    learner = make_learner(3, members, (8, 4), "stock_trading", assets=1)
+    states = compare_minibatches(learner.algorithm, monkeypatch)
+    learner.learn(3 * 8 * 6)
     assert len(states) >= 6
 
 
-@pytest.mark.parametrize("members", [3, 8])  # members shared among threads, and one thread per member
+@pytest.mark.parametrize("members", [3, 8])  # members split over threads, and one thread per member
 def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large KL: the member skips the step; NaN parameters: it stops; large gradient: it is clipped."""
-    subject = make_learner(4, members, (16, 16), "portfolio")
-    ppo = subject.algorithm
+    """A member with a large KL skips steps, one with NaN parameters stops, large gradients are clipped."""
+    learner = make_learner(4, members, (16, 16), "portfolio")
+    ppo = learner.algorithm
     ppo.settings["target_kl"][0], ppo.settings["max_grad_norm"][1] = 1e-9, 1e-3
     ppo.parameters.flat[2, 7] = torch.nan
     states = compare_minibatches(ppo, monkeypatch)
-    subject.learn(8 * 8)
+    learner.learn(8 * 8)
     steps = states[-1][3]
-    assert subject.alive == [p != 2 for p in range(members)]
+    assert learner.alive == [p != 2 for p in range(members)]
     assert steps[2] == 0
     assert 1 <= steps[0] < steps[1] == len(states)
 
@@ -160,16 +162,16 @@ def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
 @pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
 def test_outputs_and_samples_match_the_policy(group: int, members: int, policy: str, kind: str) -> None:
-    subject = make_learner(group, members, (16, 8), kind, policy=policy, gaps=True)
-    ppo, (day, account) = subject.algorithm, subject.env.reset(0)
+    learner = make_learner(group, members, (16, 8), kind, policy=policy, gaps=True)
+    ppo, (day, account) = learner.algorithm, learner.env.reset(0)
     assert ppo._kernel is not None
     features, tradable = ppo.rows(day)
     account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
     out = ppo.policy.forward(ppo.parameters.views, features, account, tradable)
-    close = {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(ppo._kernel.mean(day, account), out.mean.detach(), **close)
-    torch.testing.assert_close(ppo._kernel.value(day, account), out.value.detach(), **close)
-    noise = ppo.noise((2, group, subject.env.action_size))[0]
+    tolerances = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(ppo._kernel.mean(day, account), out.mean.detach(), **tolerances)
+    torch.testing.assert_close(ppo._kernel.value(day, account), out.value.detach(), **tolerances)
+    noise = ppo.noise((2, group, learner.env.action_size))[0]
     ppo.parameters.views["log_std"].data.uniform_(-1, 1, generator=torch.Generator().manual_seed(2))
     for drawn, plain in zip(ppo.explore(day, account, noise), OnPolicy.explore(ppo, day, account, noise), strict=True):
         torch.testing.assert_close(drawn, plain, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""P members in one program are P single runs: in float64, over 20 updates, for both policies."""
+"""A population of P members equals P single runs, in float64 over 20 updates, for both policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from finrl_pod.rl.training.learner import Learner, Metrics
 from tests.markets import random_market
-from tests.rl.learners import iteration, small_env, small_learner, state
+from tests.rl.small_learners import iteration_samples, small_env, small_learner, training_state
 
 UPDATES = 20
 MEMBERS = (0, 1, 2, 3)
@@ -24,27 +24,27 @@ POLICIES = ("equivariant", "linear", "mlp")
 
 
 def run(
-    members: tuple[int, ...], spoil: tuple[int, int] | None = None, **settings: Any
+    members: tuple[int, ...], nan_at: tuple[int, int] | None = None, **settings: Any
 ) -> tuple[Learner, list[Metrics]]:
-    """20 updates of these members. spoil: (member, iteration) after which one of its weights is no number."""
+    """Run 20 updates. nan_at: (member, iteration) after which one of the member's weights is set to NaN."""
     market = random_market(5, bars=60, gaps=0.1, starts={1: 20})
     chosen = settings.pop("hyperparameters", SETTINGS)
     learner = small_learner(
         members, env=small_env(members, market), hyperparameters=[chosen[m] for m in members], seed=4, **settings
     )
-    log: list[Metrics] = []
+    metrics_log: list[Metrics] = []
 
-    def watch(learner: Learner, metrics: Metrics) -> None:
-        log.append(metrics)
-        if spoil is not None and len(log) == spoil[1] and spoil[0] in members:
-            learner.algorithm.parameters.flat[members.index(spoil[0]), 0] = torch.nan
+    def record(learner: Learner, metrics: Metrics) -> None:
+        metrics_log.append(metrics)
+        if nan_at is not None and len(metrics_log) == nan_at[1] and nan_at[0] in members:
+            learner.algorithm.parameters.flat[members.index(nan_at[0]), 0] = torch.nan
 
-    learner.learn(UPDATES * iteration(learner), callback=watch)
-    return learner, log
+    learner.learn(UPDATES * iteration_samples(learner), callback=record)
+    return learner, metrics_log
 
 
 @cache
-def alone(member: int, policy: str) -> tuple[Learner, list[Metrics]]:
+def single_run(member: int, policy: str) -> tuple[Learner, list[Metrics]]:
     return run((member,), policy=policy)
 
 
@@ -52,45 +52,45 @@ def assert_equals_single_run(
     batch: tuple[Learner, list[Metrics]], single: tuple[Learner, list[Metrics]], member: int
 ) -> None:
     p = MEMBERS.index(member)
-    together, other = state(batch[0], p), state(single[0])
-    assert together.keys() == other.keys()
+    batched, other = training_state(batch[0], p), training_state(single[0])
+    assert batched.keys() == other.keys()
     for name, value in other.items():
-        assert_near(together[name], value, name)
+        assert_near(batched[name], value, name)
     for step, (many, one) in enumerate(zip(batch[1], single[1], strict=True)):
         for name in one:
             assert_near(many[name][p], one[name][0], f"{name} of update {step}")
 
 
-def assert_near(one: torch.Tensor, other: torch.Tensor, what: str) -> None:
-    assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), f"{what}: {one} against {other}"
+def assert_near(one: torch.Tensor, other: torch.Tensor, label: str) -> None:
+    assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), f"{label}: {one} against {other}"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_four_members_are_four_single_runs(policy: str) -> None:
+def test_four_members_equal_four_single_runs(policy: str) -> None:
     batch = run(MEMBERS, policy=policy)
-    most = UPDATES * batch[0].config.epochs * batch[0].config.minibatches
+    max_steps = UPDATES * batch[0].config.epochs * batch[0].config.minibatches
     steps = batch[0].algorithm.optimiser.steps.tolist()
-    assert steps[0] == steps[3] == most
-    assert all(UPDATES <= steps[p] < most for p in (1, 2)), "the KL stop should have held two of them back"
+    assert steps[0] == steps[3] == max_steps
+    assert all(UPDATES <= steps[p] < max_steps for p in (1, 2)), "target_kl must stop two of the members early"
     for member in MEMBERS:
-        assert_equals_single_run(batch, alone(member, policy), member)
+        assert_equals_single_run(batch, single_run(member, policy), member)
     weights = batch[0].algorithm.parameters.flat
     assert all((weights[a] - weights[b]).abs().max() > 0.01 for a in MEMBERS for b in MEMBERS if a < b)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_member_that_diverges_midway_does_not_affect_others(policy: str) -> None:
-    batch = run(MEMBERS, spoil=(2, 9), policy=policy)
+def test_diverging_member_does_not_affect_others(policy: str) -> None:
+    batch = run(MEMBERS, nan_at=(2, 9), policy=policy)
     assert batch[0].alive == [True, True, False, True]
     assert [bool(torch.isfinite(m["policy_loss"][2])) for m in batch[1]] == [True] * 9 + [False] * 11
     for member in (0, 1, 3):
-        assert_equals_single_run(batch, alone(member, policy), member)
+        assert_equals_single_run(batch, single_run(member, policy), member)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_member_whose_loss_is_no_number_keeps_the_parameters_it_had(policy: str) -> None:
+def test_member_with_non_finite_loss_keeps_its_parameters(policy: str) -> None:
     settings = [dict(each) for each in SETTINGS]
-    settings[1]["value_coefficient"] = 1e308  # the loss, or its gradient, overflows at the first step
+    settings[1]["value_coefficient"] = 1e308  # the loss or its gradient overflows at the first step
     learner, _ = run(MEMBERS, policy=policy, hyperparameters=settings)
     start = small_learner(MEMBERS, seed=4, policy=policy)
     assert learner.alive == [True, False, True, True]
@@ -100,10 +100,10 @@ def test_a_member_whose_loss_is_no_number_keeps_the_parameters_it_had(policy: st
     assert torch.isfinite(learner.algorithm.parameters.flat).all()
 
 
-def test_the_order_of_the_members_does_not_matter() -> None:
+def test_order_of_members_does_not_matter() -> None:
     order = (3, 0, 1)
-    mixed, _ = run(order, policy="mlp")
+    reordered, _ = run(order, policy="mlp")
     for p, member in enumerate(order):
-        other = state(mixed, p)
-        for name, value in state(alone(member, "mlp")[0]).items():
+        other = training_state(reordered, p)
+        for name, value in training_state(single_run(member, "mlp")[0]).items():
             assert_near(other[name], value, name)

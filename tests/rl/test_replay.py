@@ -1,4 +1,4 @@
-"""The replay: a ring whose size is known before it is made."""
+"""The replay buffer: order, sampling, memory limits, saving and stored transitions."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ CPU = torch.device("cpu")
 
 
 def items(first: int, n: int) -> dict[str, torch.Tensor]:
-    """Numbered from `first`; member 1's are a hundred more."""
+    """Items numbered from `first`; those of member 1 are 100 higher."""
     day = torch.arange(first, first + n).repeat(2, 1) + torch.tensor([[0], [100]])
     return {"day": day, "x": day.unsqueeze(-1).expand(2, n, 2).float()}
 
 
-def test_the_last_items_are_kept_in_order_however_they_came() -> None:
-    ring, first = Replay(FIELDS, 2, 7, CPU), 0
+def test_latest_items_are_kept_in_order() -> None:
+    replay, first = Replay(FIELDS, 2, 7, CPU), 0
     for n in (3, 3, 1, 5, 2, 7):
-        ring.add(items(first, n))
+        replay.add(items(first, n))
         first += n
-        kept = min(first, 7)
-        assert ring.count == kept
-        assert ring.written == first
-        latest = ring.latest(99)
-        assert latest["day"][0].tolist() == list(range(first - kept, first))
-        assert latest["x"][1, :, 0].tolist() == list(range(100 + first - kept, 100 + first))
-        assert ring.latest(2)["day"][0].tolist() == list(range(max(first - 2, 0), first))
+        expected_count = min(first, 7)
+        assert replay.count == expected_count
+        assert replay.written == first
+        latest = replay.latest(99)
+        assert latest["day"][0].tolist() == list(range(first - expected_count, first))
+        assert latest["x"][1, :, 0].tolist() == list(range(100 + first - expected_count, 100 + first))
+        assert replay.latest(2)["day"][0].tolist() == list(range(max(first - 2, 0), first))
 
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_samples_are_independent_between_members(members: int) -> None:
-    ring = Replay(FIELDS, members, 7, CPU)
-    ring.add({name: x[:members] for name, x in items(0, 7).items()})
-    chosen = torch.tensor([[[1, 6], [0, 3]], [[2, 2], [5, 4]]])[:, :members]
-    taken = ring.take(chosen)
+    replay = Replay(FIELDS, members, 7, CPU)
+    replay.add({name: x[:members] for name, x in items(0, 7).items()})
+    indices = torch.tensor([[[1, 6], [0, 3]], [[2, 2], [5, 4]]])[:, :members]
+    taken = replay.take(indices)
     assert taken["day"].shape == (2, members, 2)
     for p in range(members):
-        assert torch.equal(taken["day"][:, p], chosen[:, p] + 100 * p)
-        assert torch.equal(taken["x"][:, p, :, 1], (chosen[:, p] + 100 * p).float())
+        assert torch.equal(taken["day"][:, p], indices[:, p] + 100 * p)
+        assert torch.equal(taken["x"][:, p, :, 1], (indices[:, p] + 100 * p).float())
 
 
-def test_a_replay_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_larger_than_free_memory_is_rejected_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_module, "available_bytes", lambda _: 2 * 2**30)
-    monkeypatch.setattr(torch, "zeros", lambda *_, **__: pytest.fail("nothing may be allocated"))
-    with pytest.raises(ConfigError) as refused:
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: pytest.fail("must raise before allocating memory"))
+    with pytest.raises(ConfigError) as caught:
         Replay(FIELDS, 4, 100_000_000, CPU, accounts=2)
     # 4 members x 100 M items x 16 bytes
     expected = (
         "agent.buffer_size of 200,000,000 transitions for 4 members takes 6.0 GiB, 2.0 GiB are free; lower it to "
     )
-    assert str(refused.value).startswith(expected)
-    assert str(refused.value).endswith("53,687,091 or less")
+    assert str(caught.value).startswith(expected)
+    assert str(caught.value).endswith("53,687,091 or less")
 
 
-def test_free_memory_is_a_plausible_number() -> None:
+def test_available_bytes_is_plausible() -> None:
     assert 2**20 < available_bytes(CPU) < 2**50
 
 
@@ -78,15 +78,15 @@ def test_page_cache_of_a_container_counts_as_free(tmp_path: Path, monkeypatch: p
     assert available_bytes(CPU) == 2**40
 
 
-def test_a_saved_replay_that_does_not_fit_is_refused() -> None:
-    ring = Replay(FIELDS, 2, 7, CPU)
-    ring.add(items(0, 9))
-    saved = ring.latest(7)
+def test_saved_replay_with_other_sizes_is_rejected() -> None:
+    replay = Replay(FIELDS, 2, 7, CPU)
+    replay.add(items(0, 9))
+    saved = replay.latest(7)
     other = Replay(FIELDS, 2, 7, CPU)
     other.load(saved, 9)
-    assert all(torch.equal(x, other.data[name]) for name, x in ring.data.items())
+    assert all(torch.equal(x, other.data[name]) for name, x in replay.data.items())
     with pytest.raises(RunError, match="has 5 items, expected 7"):
-        other.load(ring.latest(5), 9)
+        other.load(replay.latest(5), 9)
     with pytest.raises(RunError, match=r"x has shape \(1, 7, 2\)"):
         other.load({name: x[:1] for name, x in saved.items()}, 9)
     with pytest.raises(RunError, match="day has nothing"):
@@ -94,7 +94,7 @@ def test_a_saved_replay_that_does_not_fit_is_refused() -> None:
 
 
 def test_stored_transitions_match_the_environment() -> None:
-    """Over resets: the next state of a cut-off episode is its own last one, and every item is one step of a group."""
+    """Also across resets: the next state of a truncated episode is its final state; an item is one step of a group."""
     learner = small_learner("sac", (0, 1), buffer_size=240, learning_starts=10_000)
     learner.learn(20 * learner.iteration_samples)
     data = learner.algorithm.replay.data
@@ -103,16 +103,16 @@ def test_stored_transitions_match_the_environment() -> None:
     assert torch.equal(data["next_day"][:, :count], data["day"][:, :count] + 1)
     step, groups = torch.arange(count).view(20, 2), 2
     assert groups == learner.env.groups
-    fresh = 0
+    episode_starts = 0
     for p in (0, 1):
         for g in (0, 1):
-            places = step[:, g]
-            account, next_account = data["account"][p, places], data["next_account"][p, places]
-            days = data["day"][p, places]
+            item_indices = step[:, g]
+            account, next_account = data["account"][p, item_indices], data["next_account"][p, item_indices]
+            days = data["day"][p, item_indices]
             continues = days[1:] == days[:-1] + 1
             assert torch.equal(account[1:][continues], next_account[:-1][continues])
-            assert (account[1:][~continues][..., 0] == 1).all(), "after a window a group starts in cash"
+            assert (account[1:][~continues][..., 0] == 1).all(), "a new window starts in cash"
             assert (next_account[:-1][~continues][..., 0] < 1).all()
-            fresh += int((~continues).sum())
-    assert fresh > 4
+            episode_starts += int((~continues).sum())
+    assert episode_starts > 4
     assert (data["action"].abs() <= 1).all()

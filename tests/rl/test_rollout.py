@@ -1,4 +1,4 @@
-"""What a worker records, and the values that a learner gives it: each step's against a loop over single accounts."""
+"""Rollouts against the recorded environment steps, and their values against a loop over single accounts."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.types import EnvStep, Observation
 from tests.markets import random_market
-from tests.rl.learners import easily_ruined, small_env, small_learner
+from tests.rl.small_learners import ruin_threshold, small_env, small_learner
 
 MEMBERS = (0, 4)
-H = 8  # as long as a window: every group ends within each rollout
+H = 8  # equals the window, so that every group ends once per rollout
 
 
 class Recorder:
-    """Records the actions and outcomes of an environment's steps."""
+    """Records the actions and results of an environment's steps."""
 
     def __init__(self, env: MarketEnv, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[tuple[torch.Tensor, EnvStep]] = []
         step = env.step
 
-        def recorded(action: torch.Tensor) -> EnvStep:
+        def recording_step(action: torch.Tensor) -> EnvStep:
             outcome = step(action)
             self.log.append((action, outcome))
             return outcome
 
-        monkeypatch.setattr(env, "step", recorded)
+        monkeypatch.setattr(env, "step", recording_step)
         monkeypatch.setattr(env, "reuse_buffers", lambda enabled: None)
 
 
-def collected(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, Rollout]]:
-    """Rollouts one after the other, of accounts that fees ruin within a few days and windows that end."""
+def collect_rollouts(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, Rollout]]:
+    """Consecutive rollouts with terminations (high costs) and truncations."""
     market = random_market(2, gaps=0.1, starts={1: 12}, ends={2: 25})
     env = small_env(MEMBERS, market, cost_bps=4000.0)
     learner = small_learner(MEMBERS, env=env, policy=policy, horizon=H)
     worker, parts = Worker(env, 0), []
     for _ in range(rollouts):
-        with easily_ruined(0.65), pytest.MonkeyPatch.context() as patch:
+        with ruin_threshold(0.65), pytest.MonkeyPatch.context() as patch:
             recorder = Recorder(env, patch)
             rollout = worker.collect(
                 learner.algorithm.explore, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
@@ -52,21 +52,21 @@ def collected(policy: str, rollouts: int = 3) -> list[tuple[Learner, Recorder, R
 
 @pytest.fixture(scope="module", params=["equivariant", "mlp"])
 def parts(request: pytest.FixtureRequest) -> list[tuple[Learner, Recorder, Rollout]]:
-    return collected(request.param)
+    return collect_rollouts(request.param)
 
 
-def test_the_rollouts_hold_every_kind_of_end(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
+def test_rollouts_contain_every_kind_of_episode_end(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     for _, _, rollout in parts:
-        assert rollout.over.sum(0).max() == 1, "a group ends at most once a rollout"
-        assert rollout.over[:-1].any(), "a group that ends before the last step"
+        assert rollout.over.sum(0).max() == 1, "a group ends at most once per rollout"
+        assert rollout.over[:-1].any(), "some group must end before the last step"
         assert rollout.terminated.any()
         assert not (rollout.terminated & rollout.truncated).any()
     assert any(rollout.over[-1].any() for _, _, rollout in parts) or any(r.over[0].any() for _, _, r in parts)
-    mixed = [(r.terminated.any(-1) & r.truncated.any(-1)).any() for _, _, r in parts]
-    assert any(mixed), "an account ruined at the very step at which its group's window is over"
+    both_ends = [(r.terminated.any(-1) & r.truncated.any(-1)).any() for _, _, r in parts]
+    assert any(both_ends), "some account must terminate at the step that truncates its group"
 
 
-def test_a_rollout_matches_the_environment(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
+def test_rollout_matches_the_environment_steps(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     last: Observation | None = None
     for _, recorder, rollout in parts:
         shape = rollout.reward.shape[1:]
@@ -86,7 +86,7 @@ def test_a_rollout_matches_the_environment(parts: list[tuple[Learner, Recorder, 
         assert torch.equal(last.account, recorder.log[-1][1].observation.account)
 
 
-def test_actions_are_the_policys_mean_and_its_own_noise(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
+def test_actions_are_samples_of_the_policy(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     learner, _, rollout = parts[-1]
     for h in range(H):
         with torch.no_grad():
@@ -96,18 +96,18 @@ def test_actions_are_the_policys_mean_and_its_own_noise(parts: list[tuple[Learne
     assert noise.std() > 0.5
 
 
-def slow_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tensor) -> float:
-    """One account of one member: day a number, account [1 + N]."""
+def single_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tensor) -> float:
+    """Value of one account of one member. day: scalar, account: [1 + N]."""
     ppo = learner.algorithm
-    own = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
+    member_params = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
     features, tradable = ppo.rows(day.view(1, 1))
-    return float(ppo.policy.value(own, features, account.view(1, 1, 1, -1), tradable))
+    return float(ppo.policy.value(member_params, features, account.view(1, 1, 1, -1), tradable))
 
 
-def test_each_step_is_valued_at_the_state_it_led_to(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
-    """Before any reset: also where a window was over in the middle of the rollout."""
+def test_next_values_are_those_of_the_states_before_reset(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
+    """Also where a window ends in the middle of the rollout."""
     for learner, recorder, rollout in parts:
-        values, following = learner.algorithm._values(rollout)
+        values, next_values = learner.algorithm._values(rollout)
         ended = 0
         for h, (_, outcome) in enumerate(recorder.log):
             final = outcome.final_observation
@@ -116,11 +116,11 @@ def test_each_step_is_valued_at_the_state_it_led_to(parts: list[tuple[Learner, R
             for p in range(members):
                 for g in range(groups):
                     for a in range(accounts):
-                        now = slow_value(learner, p, rollout.day[h, p, g], rollout.account[h, p, g, a])
+                        now = single_value(learner, p, rollout.day[h, p, g], rollout.account[h, p, g, a])
                         assert float(values[h, p, g, a]) == pytest.approx(now, rel=1e-12)
                         if rollout.terminated[h, p, g, a]:
-                            continue  # what a ruined account led to is worth nothing, whatever stands there
-                        after = slow_value(learner, p, final.day[p, g], finals[p, g, a])
-                        assert float(following[h, p, g, a]) == pytest.approx(after, rel=1e-12)
+                            continue  # the next value of a terminated account is unused
+                        after = single_value(learner, p, final.day[p, g], finals[p, g, a])
+                        assert float(next_values[h, p, g, a]) == pytest.approx(after, rel=1e-12)
                         ended += bool(rollout.truncated[h, p, g, a])
         assert ended > 0

@@ -1,4 +1,4 @@
-"""Short-horizon actor-critic: its objective by a plain loop, its gradient by differences, its critic's targets."""
+"""Short-horizon actor-critic: objective, gradient against finite differences, critic targets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
-from tests.rl.learners import easily_ruined
-from tests.rl.plain_gae import Trajectory, plain_gae
+from tests.rl.reference_gae import Trajectory, reference_gae
+from tests.rl.small_learners import ruin_threshold
 
 RULES = EnvironmentConfig(window=7, envs=12, group=3, cost_bps=200.0)
 SETTINGS: dict[str, Any] = {
@@ -44,40 +44,40 @@ def small_learner(policy: str) -> tuple[Learner, SHAC]:
     return learner, algorithm
 
 
-def objective(policy: str, move: tuple[str, int, float] | None = None) -> tuple[float, analytic.Trajectory]:
-    """Of a fresh learner's first trajectory, in rewards as they are; move: a weight (name, index) and by how much."""
+def objective(policy: str, shift: tuple[str, int, float] | None = None) -> tuple[float, analytic.Trajectory]:
+    """Objective of a new learner's first trajectory. shift: weight (name, index) and its change."""
     learner, algorithm = small_learner(policy)
-    if move is not None:
-        name, index, change = move
+    if shift is not None:
+        name, index, change = shift
         algorithm.weights()[name].view(-1)[index] += change
-    with easily_ruined(RUIN):
+    with ruin_threshold(RUIN):
         trajectory = algorithm._collect(learner.worker)
-    scale, total = 1 / float(unmoved_rewards(policy).std()), 0.0
+    scale, total = 1 / float(initial_rewards(policy).std()), 0.0
     reward, ended, terminated = trajectory.reward.detach(), trajectory.ended, trajectory.terminated
     for g in range(learner.env.groups):
         for a in range(learner.env.accounts):
-            factor = 1.0
+            discount = 1.0
             for h in range(5):
-                total += factor * scale * float(reward[h, 0, g, a])
-                factor *= 0.9
+                total += discount * scale * float(reward[h, 0, g, a])
+                discount *= 0.9
                 over = bool(ended[h, 0, g, a])
                 if (over and not terminated[h, 0, g, a]) or (h == 4 and not over):
-                    total += factor * value(algorithm, trajectory, h, g, a)
+                    total += discount * target_critic_value(algorithm, trajectory, h, g, a)
                 if over:
-                    factor = 1.0
+                    discount = 1.0
     return total / learner.env.envs, trajectory
 
 
 @cache
-def unmoved_rewards(policy: str) -> torch.Tensor:
-    """Of the first trajectory with nothing moved: their spread is the unit."""
+def initial_rewards(policy: str) -> torch.Tensor:
+    """Rewards of the first trajectory with the initial weights, whose standard deviation sets the scale."""
     learner, algorithm = small_learner(policy)
-    with easily_ruined(RUIN):
+    with ruin_threshold(RUIN):
         return algorithm._collect(learner.worker).reward.detach()
 
 
-def value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
-    """The target critic's of what step h of an account led to."""
+def target_critic_value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
+    """Target critic's value of the state after step h of an account."""
     views = algorithm.train_state.targets["critic"].views
     day = trajectory.day[h, 0, g].view(1, 1) + 1
     account = trajectory.reached[h][0, g, a].detach().view(1, 1, 1, -1)
@@ -85,50 +85,58 @@ def value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: i
 
 
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
-def test_the_actors_gradient_is_that_of_finite_differences(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actor_gradient_matches_finite_differences(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, algorithm = small_learner(policy)
     part = algorithm.train_state.parts["actor"]
-    given: list[torch.Tensor] = []
-    monkeypatch.setattr(part.optimiser, "step", lambda flat, gradient, *rest: given.append(gradient.clone()))
-    with easily_ruined(RUIN):
+    gradients: list[torch.Tensor] = []
+    monkeypatch.setattr(part.optimiser, "step", lambda flat, gradient, *rest: gradients.append(gradient.clone()))
+    with ruin_threshold(RUIN):
         metrics = learner.learn(learner.iteration_samples)
-    wanted, trajectory = objective(policy)
+    expected, trajectory = objective(policy)
     assert trajectory.terminated.any()
     assert (trajectory.ended & ~trajectory.terminated)[:-1].any()
-    assert float(metrics["actor_loss"][0]) == pytest.approx(-wanted, rel=1e-9)
-    gradient = part.parameters.views_of(given[0])
+    assert float(metrics["actor_loss"][0]) == pytest.approx(-expected, rel=1e-9)
+    gradient = part.parameters.views_of(gradients[0])
     largest = max(float(x.abs().max()) for x in gradient.values())
-    for name, slope in gradient.items():
-        for index in range(0, slope[0].numel(), 11):
-            ahead, behind = (objective(policy, (name, index, side * STEP))[0] for side in (1.0, -1.0))
-            by_difference = -(ahead - behind) / (2 * STEP)
-            assert float(slope[0].flatten()[index]) == pytest.approx(by_difference, rel=1e-4, abs=1e-6 * largest), name
+    for name, partial in gradient.items():
+        for index in range(0, partial[0].numel(), 11):
+            above, below = (objective(policy, (name, index, side * STEP))[0] for side in (1.0, -1.0))
+            expected_partial = -(above - below) / (2 * STEP)
+            assert float(partial[0].flatten()[index]) == pytest.approx(
+                expected_partial, rel=1e-4, abs=1e-6 * largest
+            ), name
 
 
-def test_the_critics_targets_are_td_lambda_returns() -> None:
+def test_critic_targets_are_td_lambda_returns() -> None:
     learner, algorithm = small_learner("equivariant")
-    with easily_ruined(RUIN):
+    with ruin_threshold(RUIN):
         trajectory = algorithm._collect(learner.worker)
     last, end = algorithm._terminal_values(trajectory)
     truncated = trajectory.ended & ~trajectory.terminated
     target = algorithm._returns(trajectory, trajectory.reward.detach(), last.detach(), end.detach(), truncated)
     env, views = learner.env, algorithm.train_state.targets["critic"].views
-    now, following = torch.zeros(5, 1, env.envs).double(), torch.zeros(5, 1, env.envs).double()
+    current_values, next_values = torch.zeros(5, 1, env.envs).double(), torch.zeros(5, 1, env.envs).double()
     for h in range(5):
         for e in range(env.envs):
             g, a = divmod(e, env.accounts)
             account = trajectory.account[h][0, g, a].detach().view(1, 1, 1, -1)
-            now[h, 0, e] = float(algorithm._value(views, trajectory.day[h, 0, g].view(1, 1), account))
-            following[h, 0, e] = value(algorithm, trajectory, h, g, a)
-    plain = Trajectory(
-        trajectory.reward.detach().flatten(2), now, following, trajectory.terminated.flatten(2), truncated.flatten(2)
+            current_values[h, 0, e] = float(algorithm._value(views, trajectory.day[h, 0, g].view(1, 1), account))
+            next_values[h, 0, e] = target_critic_value(algorithm, trajectory, h, g, a)
+    trajectory_by_account = Trajectory(
+        trajectory.reward.detach().flatten(2),
+        current_values,
+        next_values,
+        trajectory.terminated.flatten(2),
+        truncated.flatten(2),
     )
     for e in range(env.envs):
-        advantages = torch.tensor(plain_gae(plain, 0, e, 0.9, 0.8), dtype=torch.float64)
-        torch.testing.assert_close(target.flatten(2)[:, 0, e], advantages + now[:, 0, e], rtol=1e-9, atol=1e-9)
+        advantages = torch.tensor(reference_gae(trajectory_by_account, 0, e, 0.9, 0.8), dtype=torch.float64)
+        torch.testing.assert_close(
+            target.flatten(2)[:, 0, e], advantages + current_values[:, 0, e], rtol=1e-9, atol=1e-9
+        )
 
 
-def test_parts_that_do_not_divide_a_path_are_refused() -> None:
+def test_invalid_minibatches_and_horizon_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"agent\.minibatches must divide horizon x groups = 5 x 4 = 20, got 3"):
         Learner(small_env(), SHACConfig(horizon=5, minibatches=3))
     with pytest.raises(ConfigError, match=r"agent\.horizon must be at most the episode's window of 7 bars, got 8"):

@@ -1,4 +1,4 @@
-"""State-dependent exploration against Stable-Baselines3's distribution, and what a learner makes of it."""
+"""State-dependent exploration (gSDE) against Stable-Baselines3, and in learners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PENDULUM = "gym:Pendulum-v1"
 SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8, 6), "horizon": 40, "use_sde": True, "learning_rate": 1e-2}
 
 
-def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
+def policy_and_inputs() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
     spec = PolicySpec("mlp", 0, ROW, SIZE, (7, HIDDEN), "direct")
     policy = StateNoisePolicy(spec)
     streams = [generator(0, p, "weights") for p in range(P)]
@@ -40,17 +40,17 @@ def world() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
     return policy, parameters, rows, rows.new_zeros(P, K, 0, 0)
 
 
-def test_actions_their_density_entropy_and_gradients_are_those_of_stable_baselines3() -> None:
+def test_actions_log_prob_entropy_and_gradients_match_stable_baselines3() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from stable_baselines3.common.distributions import StateDependentNoiseDistribution
-    policy, parameters, rows, nothing = world()
+    policy, parameters, rows, no_features = policy_and_inputs()
     matrices = torch.randn(P, K, 1, HIDDEN, SIZE, generator=generator(3, 0, "noise"), dtype=DOUBLE)
     with torch.no_grad():
-        action, chance = policy.sample(parameters.views, nothing, rows, matrices)
-    mean, log_std = policy.decide(parameters.views, nothing, rows, None)
+        action, log_prob = policy.sample(parameters.views, no_features, rows, matrices)
+    mean, log_std = policy.decide(parameters.views, no_features, rows, None)
     ours = log_probability(action, mean, log_std)
-    torch.testing.assert_close(ours.detach(), chance)
+    torch.testing.assert_close(ours.detach(), log_prob)
     gradient = parameters.gradient((ours.sum() + entropy(log_std, SIZE).sum()), partial=True)
     for p in range(P):
         theirs = StateDependentNoiseDistribution(SIZE)
@@ -61,35 +61,37 @@ def test_actions_their_density_entropy_and_gradients_are_those_of_stable_baselin
         theirs.proba_distribution(means, views["log_std"], latent)
         theirs.exploration_matrices = views["log_std"].exp() * matrices[p, :, 0]
         torch.testing.assert_close(theirs.sample().detach(), action[p, :, 0])
-        wanted = theirs.log_prob(action[p, :, 0])
-        torch.testing.assert_close(ours[p, :, 0].detach(), wanted.detach())
+        expected = theirs.log_prob(action[p, :, 0])
+        torch.testing.assert_close(ours[p, :, 0].detach(), expected.detach())
         spread = theirs.entropy()
         assert spread is not None
         torch.testing.assert_close(entropy(log_std, SIZE)[p].detach(), spread.mean().detach())
-        (wanted.sum() + spread.mean()).backward()
+        (expected.sum() + spread.mean()).backward()
         for name, part in parameters.views_of(gradient).items():
             slope = views[name].grad
             torch.testing.assert_close(part[p], torch.zeros_like(part[p]) if slope is None else slope, msg=name)
 
 
-def test_a_matrix_lasts_for_its_interval() -> None:
-    def drawn(interval: int) -> torch.Tensor:
+def test_noise_matrix_is_resampled_at_its_interval() -> None:
+    def noise_matrices(interval: int) -> torch.Tensor:
         return StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), generator(0, 0, "noise"), DOUBLE)
 
-    three = drawn(3)
+    three = noise_matrices(3)
     assert three.shape == (7, 4, 1, HIDDEN, SIZE)
     assert torch.equal(three[0], three[2])
     assert torch.equal(three[3], three[5])
     assert not (three[2] == three[3]).any()
     assert not (three[0, 0] == three[0, 1]).any()
-    whole = drawn(0)
+    whole = noise_matrices(0)
     assert (whole == whole[0]).all()
 
 
 @pytest.mark.parametrize("record", [PPOConfig, A2CConfig])
-@pytest.mark.parametrize("extra", [{}, {"h_term": 1.0, "normalise": True}], ids=["plain", "with additions"])
-def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, Any]) -> None:
-    def learned(members: tuple[int, ...]) -> Learner:
+@pytest.mark.parametrize(
+    "extra", [{}, {"h_term": 1.0, "normalise": True}], ids=["plain", "with regulariser and normalisation"]
+)
+def test_four_members_equal_four_single_runs(record: type[Any], extra: dict[str, Any]) -> None:
+    def train(members: tuple[int, ...]) -> Learner:
         config = record(
             **SMALL, **extra, log_std_init=-1.0, sde_sample_freq=4, orthogonal_init=False, activation="relu"
         )
@@ -98,58 +100,58 @@ def test_four_members_are_four_single_runs(record: type[Any], extra: dict[str, A
         return learner
 
     members = (0, 1, 3, 4)
-    batch = learned(members)
+    population = train(members)
     for p, member in enumerate(members):
-        for ours, alone in zip(batch.algorithm.member(p), learned((member,)).algorithm.member(0), strict=True):
+        for ours, alone in zip(population.algorithm.member(p), train((member,)).algorithm.member(0), strict=True):
             for key, value in ours.items():
                 torch.testing.assert_close(value, alone[key], rtol=1e-9, atol=1e-9, msg=key)
 
 
-def test_a_resumed_run_is_bit_identical() -> None:
-    def made() -> Learner:
+def test_resumed_run_is_bit_identical() -> None:
+    def make_learner() -> Learner:
         config = A2CConfig(**SMALL, optimiser="rmsprop", learning_rate_schedule="constant")
         return Learner(GymnasiumVecEnv(PENDULUM, envs=2), config, seed=1)
 
-    whole = made()
+    whole = make_learner()
     whole.learn(3 * whole.iteration_samples)
     saved = whole.checkpoint()
     whole.learn(3 * whole.iteration_samples)
-    again = made()
-    again.resume(saved)
-    again.learn(3 * again.iteration_samples)
-    one, other = whole.checkpoint(), again.checkpoint()
+    resumed = make_learner()
+    resumed.resume(saved)
+    resumed.learn(3 * resumed.iteration_samples)
+    one, other = whole.checkpoint(), resumed.checkpoint()
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_initial_weights_follow_the_settings() -> None:
-    def begun(**settings: Any) -> dict[str, torch.Tensor]:
+    def initial_weights(**settings: Any) -> dict[str, torch.Tensor]:
         config = PPOConfig(policy="mlp", hidden=(64,), horizon=8, minibatches=2, **settings)
         return Learner(GymnasiumVecEnv(PENDULUM), config, seed=1).algorithm.member(0)[0]
 
-    usual, uniform = begun(), begun(orthogonal_init=False, log_std_init=-2.0)
-    products = usual["actor_own_w"] @ usual["actor_own_w"].T  # 3 orthogonal rows of norm sqrt(2)
+    default, uniform = initial_weights(), initial_weights(orthogonal_init=False, log_std_init=-2.0)
+    products = default["actor_own_w"] @ default["actor_own_w"].T  # 3 orthogonal rows of norm sqrt(2)
     torch.testing.assert_close(products, 2 * torch.eye(3))
-    assert float(usual["actor_w1"].norm()) == pytest.approx(0.01)
+    assert float(default["actor_w1"].norm()) == pytest.approx(0.01)
     for name, fan_in in (("actor_own_w", 3), ("actor_b0", 3), ("critic_w1", 64), ("critic_b1", 64)):
         assert (
             0.4 / math.sqrt(fan_in) < float(uniform[name].abs().max()) <= 1 / math.sqrt(fan_in) or name == "critic_b1"
         )
-    assert usual["log_std"].tolist() == [0.0]
+    assert default["log_std"].tolist() == [0.0]
     assert uniform["log_std"].tolist() == [-2.0]
 
 
-def test_rectifiers_are_torchs() -> None:
+def test_relu_network_matches_torch() -> None:
     config = PPOConfig(policy="mlp", hidden=(8, 6), horizon=8, minibatches=2, activation="relu")
     learner = Learner(GymnasiumVecEnv(PENDULUM), config, seed=1, dtype=DOUBLE)
     views, _ = learner.algorithm.member(0)
     row = torch.randn(4, 3, generator=generator(0, 0, "row"), dtype=DOUBLE)
     x = torch.relu(row @ views["actor_own_w"] + views["actor_b0"])
     x = torch.relu(x @ views["actor_w1"] + views["actor_b1"])
-    wanted = x @ views["actor_w2"] + views["actor_b2"]
-    torch.testing.assert_close(learner.act(row.unsqueeze(0))[0], wanted)
+    expected = x @ views["actor_w2"] + views["actor_b2"]
+    torch.testing.assert_close(learner.act(row.unsqueeze(0))[0], expected)
 
 
-def test_the_clip_falls_with_the_learning_rate() -> None:
+def test_linear_clip_range_schedule() -> None:
     config = PPOConfig(
         policy="mlp", hidden=(8,), horizon=8, minibatches=2, clip_range=0.4, clip_range_schedule="linear", target_kl=1e9
     )
@@ -174,12 +176,12 @@ def test_the_clip_falls_with_the_learning_rate() -> None:
         ({"clip_range_schedule": "linear", "learning_rate_schedule": "constant"}, "agent.clip_range_schedule"),
     ],
 )
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     env = make_env(random_market(3), EnvironmentConfig(window=8, envs=6, group=3))
     with pytest.raises(ConfigError, match=message):
         Learner(env, PPOConfig(**{"horizon": 6, "minibatches": 2, **settings}))
 
 
-def test_discrete_actions_are_refused() -> None:
+def test_discrete_actions_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"agent\.use_sde needs continuous"):
         Learner(GymnasiumVecEnv("gym:CartPole-v1"), PPOConfig(**{**SMALL, "minibatches": 2}))

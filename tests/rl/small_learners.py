@@ -1,4 +1,4 @@
-"""Small learners in float64, in which the batched program and its single runs can be compared to the last digits."""
+"""Small learners in float64, so that batched and single runs can be compared to within rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DOUBLE = torch.float64
 def small_env(
     members: Sequence[int] = (0,), market: MarketTensor | None = None, dtype: torch.dtype = DOUBLE, **settings: Any
 ) -> MarketEnv:
-    """Two groups of three accounts, windows of 8 bars in a market of 40, where the settings do not say otherwise."""
+    """By default two groups of three accounts and windows of 8 bars, in a market of 40 bars."""
     config = dataclasses.replace(ENVIRONMENT, **settings)
     return make_env(market or random_market(3), config, members=members, dtype=dtype)
 
@@ -40,32 +40,32 @@ def small_learner(
     dtype: torch.dtype = DOUBLE,
     **settings: Any,
 ) -> Learner:
-    """settings: of the agent."""
+    """settings: changes of the agent config."""
     config = dataclasses.replace(AGENT, **settings)
     env = env or small_env(members, dtype=dtype)
     return Learner(env, config, seed=seed, hyperparameters=hyperparameters, dtype=dtype)
 
 
 @contextmanager
-def easily_ruined(share: float) -> Iterator[None]:
-    """An account is ruined at this share of its starting cash: windows of a few bars then see every kind of end."""
+def ruin_threshold(threshold: float) -> Iterator[None]:
+    """Terminate accounts at this fraction of their starting cash, so that short windows also end in ruin."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market_env, "RUIN", share)
+        patch.setattr(market_env, "RUIN", threshold)
         yield
 
 
-def iteration(learner: Learner) -> int:
-    """Samples of one iteration."""
+def iteration_samples(learner: Learner) -> int:
+    """Samples per iteration."""
     return int(learner.config.horizon * learner.env.envs)
 
 
-def state(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
-    """Everything of member p that training changes, by name."""
+def training_state(learner: Learner, p: int = 0) -> dict[str, torch.Tensor]:
+    """All tensors of member p that training changes, by name."""
     snapshot = learner.snapshot(p)
     return {**snapshot.weights, **{f"optimiser {name}": value for name, value in snapshot.optimiser.items()}}
 
 
-def same(one: AgentSnapshot, other: AgentSnapshot) -> bool:
-    """Bit for bit the same weights and optimiser."""
+def same_weights(one: AgentSnapshot, other: AgentSnapshot) -> bool:
+    """True if weights and optimiser state are bit-identical."""
     pairs = [(one.weights, other.weights), (one.optimiser, other.optimiser)]
     return all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in pairs)
