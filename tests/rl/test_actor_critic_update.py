@@ -31,7 +31,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("sac", {"critic_rule": "mean", "critics": 3}),
     ("sac", {"critic_rule": "subset", "critics": 4}),
     ("sac", {"auto_entropy": False, "temperature": 0.3}),
-    ("redq", {"critics": 5}),
+    ("redq", {"critics": 5, "policy_delay": 2}),
     ("redq", {"critics": 3, "critic_rule": "min", "policy_delay": 2}),
     ("td3", {}),
     ("td3", {"target_noise": 1.5, "noise_clip": 0.3, "policy_delay": 3, "hidden": (40, 30)}),

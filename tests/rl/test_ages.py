@@ -9,7 +9,7 @@ from finrl_pod_app.gymnasium_training.config import agent_config
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import REDQConfig
-from tests.rl.all_algorithms import everything, small_learner
+from tests.rl.all_algorithms import small_learner, training_state
 
 STEP = 6  # samples of one iteration of an off-policy learner
 
@@ -24,12 +24,12 @@ def test_members_of_other_ages_learn_at_other_rates(name: str) -> None:
     """A schedule of 0 from some age on stops the older member alone."""
     learner = small_learner(name, (0, 1))
     learner.samples = [0, 1000]
-    before = [everything(learner, p) for p in (0, 1)]
+    before = [training_state(learner, p) for p in (0, 1)]
     learner.learn(4 * learner.iteration_samples, schedule=lambda age: 1.0 if age < 1000 else 0.0)
     acting = learner.algorithm.member(0)[0]
-    assert any(not torch.equal(before[0][key], everything(learner, 0)[key]) for key in acting)
+    assert any(not torch.equal(before[0][key], training_state(learner, 0)[key]) for key in acting)
     for key in acting:
-        assert torch.equal(before[1][key], everything(learner, 1)[key]), key
+        assert torch.equal(before[1][key], training_state(learner, 1)[key]), key
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "redq", "shac", "analytic", "dqn"])
@@ -45,7 +45,7 @@ def test_a_learning_rate_changed_in_a_callback_is_heeded(name: str, in_place: bo
             agent.algorithm.settings["learning_rate"].zero_()
         else:
             agent.algorithm.settings["learning_rate"] = torch.zeros(1, dtype=torch.float64)
-        settled.append(everything(agent))
+        settled.append(training_state(agent))
 
     learner.learn(3 * learner.iteration_samples, callback=stop_learning)
     for key in learner.algorithm.member(0)[0]:
@@ -60,16 +60,16 @@ def test_a_new_agent_in_a_used_slot_explores_and_warms_up_like_any_new_one() -> 
     algorithm.load_slot_state({"counts": torch.tensor([0, 600, 600]), **algorithm.replay.latest(0)})
     algorithm.restart_slot(1)
     assert algorithm.epsilon.tolist() == pytest.approx([0.05, 1.0])
-    before = [everything(learner, p) for p in (0, 1)]
+    before = [training_state(learner, p) for p in (0, 1)]
     learner.learn(STEP)
     assert algorithm.warming_up == [1]
-    after = [everything(learner, p) for p in (0, 1)]
+    after = [training_state(learner, p) for p in (0, 1)]
     assert any(not torch.equal(x, after[0][key]) for key, x in before[0].items())
     assert all(torch.equal(x, after[1][key]) for key, x in before[1].items()), "no gradient step before its warm-up"
     learner.learn(STEP)
     assert algorithm.warming_up == []
     assert algorithm.epsilon.tolist() == pytest.approx([0.05, 1 - 0.95 * 12 / 60])
-    assert any(not torch.equal(x, everything(learner, 1)[key]) for key, x in before[1].items())
+    assert any(not torch.equal(x, training_state(learner, 1)[key]) for key, x in before[1].items())
 
 
 def test_the_warm_up_of_one_member_does_not_touch_another() -> None:
@@ -80,7 +80,7 @@ def test_the_warm_up_of_one_member_does_not_touch_another() -> None:
     off_policy(beside).restart_slot(1)
     for learner in (alone, beside):
         learner.learn(STEP)
-    one, other = everything(alone, 0), everything(beside, 0)
+    one, other = training_state(alone, 0), training_state(beside, 0)
     assert all(torch.equal(x, other[key]) for key, x in one.items())
     assert torch.equal(alone.worker.observation.account[0], beside.worker.observation.account[0])
     assert not torch.equal(alone.worker.observation.account[1], beside.worker.observation.account[1])
