@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "layout.h"
+#include "mandate.h"
 
 enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py: REWARDS
 
@@ -14,6 +15,7 @@ struct Market {
   const void *tradable, *fillable, *ended;  // [T, N] of 0 and 1; null where all are (none has ended)
   const uint8_t* turbulent;                 // [T]; null where no bar is
   const void* cost_rates;                   // [T, N] proportional costs; null where all are cost_rate
+  Mandate mandate;
 };
 EXPORT_SIZE(Market)
 

@@ -118,10 +118,10 @@ class MarketEnv(ABC):
         self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
         self.mandate = active(mandate)
-        self._mandate: MandateTable | None = None
+        self.mandate_table: MandateTable | None = None
         if self.mandate is not None:
             validate_mandate(self.mandate, config, self.assets)
-            self._mandate = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
+            self.mandate_table = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
         self._reward = reward(config.reward)
         self._state: EnvState | None = None
         self._observation: Observation | None = None
@@ -299,8 +299,6 @@ class MarketEnv(ABC):
 
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
-        if self.mandate is not None:
-            return
         self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- pure functions
@@ -312,7 +310,7 @@ class MarketEnv(ABC):
         close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
         close_next, fill_next = self.close[nxt].unsqueeze(2), self.fill[nxt].unsqueeze(2)
         action, pending = action.to(self.dtype).reshape(p, g, a, -1), state.pending
-        decision = None if self._mandate is None else self._decide(self._mandate, action, state, close)
+        decision = None if self.mandate_table is None else self._decide(self.mandate_table, action, state, close)
         if decision is not None:
             trades, pending, priority = *self._mandate_trades(decision, state, close), None
         elif pending is None:
@@ -430,9 +428,9 @@ class MarketEnv(ABC):
 
     def _next_virtual(self, decision: Decision | None, growth: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Virtual holdings and turnover budget at the next close. growth: [P, G, 1, N] of closes."""
-        if decision is None or self._mandate is None:
+        if decision is None or self.mandate_table is None:
             return None, None
-        table, budget = self._mandate, decision.budget
+        table, budget = self.mandate_table, decision.budget
         budget = None if budget is None else replenished(budget, 1, table.config, table.bars_per_year)
         return drift(decision.weights, growth), budget
 

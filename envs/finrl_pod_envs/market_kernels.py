@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.rewards import CHANGE_SCALE, MIN_GROWTH
@@ -26,6 +27,15 @@ BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
 REWARDS = {"log_return": 0, "change": 1}
 
 
+class _Mandate(ctypes.Structure):
+    """`struct Mandate` of `mandate.h`."""
+
+    _fields_ = [
+        *((name, ctypes.c_double) for name in ("tilt", "trade_speed", "max_weight", "full_budget", "budget_per_bar")),
+        *((name, ctypes.c_void_p) for name in ("base", "decides")),
+    ]
+
+
 class _Market(ctypes.Structure):
     """`struct Market` of `market.h`."""
 
@@ -35,18 +45,23 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("change_scale", "min_growth")),
         *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
         ("cost_rates", ctypes.c_void_p),
+        ("mandate", _Mandate),
     ]
 
 
 def _is_supported(env: KernelEnv) -> bool:
-    """Whether the rules that both kernels share hold: long-only, no leverage, proportional costs only."""
-    config = env.config
+    """Whether the rules that both kernels share hold.
+
+    They are long-only without leverage, proportional costs only, and no limit on estimated risk.
+    """
+    config, mandate = env.config, env.mandate
     return (
         env.device.type == "cpu"
         and config.reward in REWARDS
         and not config.short
         and config.leverage == 1.0
         and env.venue.is_proportional
+        and (mandate is None or not needs_returns(mandate))
         and env.dtype in (torch.float32, torch.float64)
     )
 
@@ -70,6 +85,19 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
         tables["cost_rates"] = env.venue.cost_rates.contiguous()
     for name, table in tables.items():
         setattr(market, name, table.data_ptr())
+    market.mandate.max_weight = 1.0
+    if env.mandate_table is not None:
+        tables |= _set_mandate(market.mandate, env.mandate_table)
+    return tables
+
+
+def _set_mandate(mandate: _Mandate, table: MandateTable) -> dict[str, Tensor]:
+    """Fill the kernel's mandate; returns its tables, which must outlive it."""
+    config = table.config
+    mandate.tilt, mandate.trade_speed, mandate.max_weight = config.tilt, config.trade_speed, config.max_weight
+    mandate.full_budget, mandate.budget_per_bar = initial_budget(config), config.max_turnover / table.bars_per_year
+    tables = {"base": table.base.contiguous(), "decides": table.decides.to(torch.uint8)}
+    mandate.base, mandate.decides = tables["base"].data_ptr(), tables["decides"].data_ptr()
     return tables
 
 
@@ -87,10 +115,11 @@ class _StepMarket(_Market):
     ]
 
 
-_INPUTS = ("day", "steps_left", "round", "cash", "shares", "action")
+_INPUTS = ("day", "steps_left", "round", "cash", "shares", "action", "virtual_holdings", "budget")
 _OUTPUTS = (
     *("reached_day", "next_day", "next_steps_left", "next_round", "next_cash", "next_shares"),
     *("account", "last_account", "reward", "equity", "turnover", "cost", "terminated", "truncated"),
+    *("next_virtual_holdings", "next_budget"),
 )
 
 
@@ -102,14 +131,17 @@ class _StepBuffers(ctypes.Structure):
 
 def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
     """The kernel of an environment's step, or None if torch has to be used. rounds: start windows per group."""
-    library = load(STEP_SOURCE, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
+    library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
     return None if library is None else StepKernel(library, env, rounds)
 
 
 def can_use_kernel(state: EnvState, action: Tensor) -> bool:
     """Whether the step kernel may be used on these tensors: no gradient is needed and nothing is being traced."""
     needs_gradient: Any = torch.is_grad_enabled() and (
-        action.requires_grad or state.shares.requires_grad or state.cash.requires_grad
+        action.requires_grad
+        or state.shares.requires_grad
+        or state.cash.requires_grad
+        or (state.virtual is not None and state.virtual.requires_grad)
     )
     return not needs_gradient and not torch.compiler.is_compiling()
 
@@ -158,10 +190,11 @@ class StepKernel:
         env = self._env
         if action.dtype != env.dtype:
             action = action.to(env.dtype)
-        inputs = [x.contiguous() for x in (*state[:5], action)]
+        given = (*state[:5], action, state.virtual, state.budget)
+        inputs = [None if x is None else x.contiguous() for x in given]
         out = self._next_outputs() if reuse else _Outputs(env)
         self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, reuse
-        self._pointers[: len(_INPUTS)] = [x.data_ptr() for x in inputs]
+        self._pointers[: len(_INPUTS)] = [None if x is None else x.data_ptr() for x in inputs]
         self._pointers[len(_INPUTS) : -1] = out.pointers
         self._pointers[-1] = None if rows is None else rows.data_ptr()
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
@@ -189,15 +222,20 @@ class _Outputs:
         p, g, e, n, dtype = env.members, env.groups, env.envs, env.assets, env.output_dtype
         days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=dtype)
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
-        shares = torch.empty(1, p, g, env.accounts, n, dtype=env.dtype)
+        mandate = env.mandate
+        holdings = torch.empty(1 if mandate is None else 2, p, g, env.accounts, n, dtype=env.dtype)
+        limited = mandate is not None and mandate.max_turnover > 0
+        budget = torch.empty(p, g, env.accounts, dtype=env.dtype) if limited else None
         accounts, flags = torch.empty(2, p, e, n + 1, dtype=dtype), torch.empty(2, p, e, dtype=torch.bool)
-        stacked = (days, cash, shares, accounts, numbers, flags)
+        stacked = (days, cash, holdings[:1], accounts, numbers, flags)
         self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
+        virtual = None if mandate is None else holdings[1]
+        self.pointers += [None if x is None else x.data_ptr() for x in (virtual, budget)]
         reached, day, steps_left, rounds = days.unbind()
         account, last_account = accounts.unbind()
         reward, equity, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
-        self.state = EnvState(day, steps_left, rounds, cash[0], shares[0], None)
+        self.state = EnvState(day, steps_left, rounds, cash[0], holdings[0], None, None, virtual, budget)
         observation, final = Observation(day, account), Observation(reached, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
         self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
@@ -238,8 +276,9 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and config.buy_allocation == "proportional"
         and not config.whole_shares
         and env.dtype == env.output_dtype
+        and env.mandate is None
     )
-    library = load(GRADIENT_SOURCE, _Market, _GradientBuffers) if supported else None
+    library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if supported else None
     return None if library is None else GradientKernel(library, env)
 
 

@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "market.h"
 #include "simd.h"
@@ -27,11 +28,13 @@ struct StepMarket : Market {
 struct StepBuffers {
   const int64_t *day, *steps_left, *round;  // [members, groups]
   const void *cash, *shares, *action;       // [.., accounts], [.., accounts, N], [.., accounts, D]
+  const void *virtual_holdings, *budget;    // [.., accounts, N] and [.., accounts] of a mandate; null without
   int64_t *reached_day, *next_day, *next_steps_left, *next_round;
   void *next_cash, *next_shares;
   void *account, *last_account;             // [.., accounts, 1 + N]; the second is filled only if any episode ends
   void *reward, *equity, *turnover, *cost;  // [.., accounts]
   uint8_t *terminated, *truncated;
+  void *next_virtual_holdings, *next_budget;
   float* rows;  // [.., accounts, 1 + N + width], or null
 };
 EXPORT_SIZE(StepMarket)
@@ -48,8 +51,9 @@ struct Row {  // a row of `assets` numbers as `count` vectors
 
 // Processes W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
 // RULES: rules fixed at compile time cost nothing at run time. A plain rule set has fractional shares, proportional
-// buys, and every asset tradable at every bar; with RATES, costs depend on asset and bar.
-enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, PLAIN_PORTFOLIO_RATES, GENERAL };
+// buys, and every asset tradable at every bar; with RATES, costs depend on asset and bar. A plain mandate limits neither
+// single weights nor turnover.
+enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, PLAIN_PORTFOLIO_RATES, PLAIN_MANDATE, PLAIN_MANDATE_RATES, GENERAL };
 
 template <class T, class S, int W, Rules RULES>
 struct Worker {
@@ -58,13 +62,18 @@ struct Worker {
   const StepBuffers& s;
   const Row<T, W> row;
   static constexpr bool PLAIN = RULES != GENERAL;
+  static constexpr T SMALLEST = std::numeric_limits<T>::min();  // normal number
   bool is_portfolio() const { return PLAIN ? RULES != PLAIN_STOCK_TRADING : m.kind == PORTFOLIO; }
+  bool has_mandate() const { return PLAIN ? RULES >= PLAIN_MANDATE : m.mandate.base != nullptr; }
   bool is_sequential() const { return !PLAIN && m.buy_allocation == SEQUENTIAL; }
   bool is_whole() const { return !PLAIN && m.whole_shares; }
-  bool has_rates() const { return PLAIN ? RULES == PLAIN_PORTFOLIO_RATES : m.cost_rates != nullptr; }
+  bool has_rates() const {
+    return PLAIN ? RULES == PLAIN_PORTFOLIO_RATES || RULES == PLAIN_MANDATE_RATES : m.cost_rates != nullptr;
+  }
   // Buffers: for W accounts, vectors along the assets; for one account, plain numbers.
-  V *held, *desired;
+  V *held, *desired, *drifted;
   T* flat_desired;
+  V *per_close, *growth;  // of the day, set by `begin_day`: 1 / close, and the next close / close
   bool any_window_ends;  // a window ends at this step: last_account is filled for all accounts
 
   // Calls f(vector, first asset, weight) for every vector of a row.
@@ -116,6 +125,155 @@ struct Worker {
     return (cash + horizontal_sums(held_value)) * T(m.leverage) / (horizontal_sums(mass) + exp<W>(cash_score));
   }
 
+  void begin_day(int64_t day) const {
+    if (!has_mandate()) return;
+    const T* close = static_cast<const T*>(m.close) + day * row.assets;
+    each([&](int k, int at, V) {
+      per_close[k] = 1 / load<T, W>(close + at);
+      growth[k] = load<T, W>(close + row.assets + at) / load<T, W>(close + at);
+    });
+  }
+
+  struct Decision {
+    V equity;  // in currency; NaN where the holdings are kept
+    V growth;  // of equity until the next close, at the weights decided
+  };
+
+  // Weights that a mandate decides on (`follow` in mandate.py) into `desired`, and their values at the next close into
+  // `drifted`; the virtual holdings there are these divided by their growth.
+  Decision decide(int64_t e0, int count, int64_t day, V cash) const {
+    const int n = row.assets;
+    const T* close = static_cast<const T*>(m.close) + day * n;
+    const T* base = static_cast<const T*>(m.mandate.base) + day * n;
+    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + day * n : nullptr;
+    const bool limits_weight = !PLAIN && m.mandate.max_weight < 1, decides = m.mandate.decides[day];
+    const T tilt = T(m.mandate.tilt), speed = decides ? T(m.mandate.trade_speed) : 0;
+    const V zero = {}, one = broadcast<T, W>(1), tiny = broadcast<T, W>(SMALLEST);
+    V masses[W] = {}, values[W] = {}, blocked_values[W] = {}, virtual_sums[W] = {}, left_sums[W] = {};
+    V freed_counts[W] = {}, base_sum = {};
+    each([&](int, int at, V weight) { base_sum += load<T, W>(base + at) * weight; });
+    for (int i = 0; i < count; i++) {
+      const T* scores = static_cast<const T*>(s.action) + (e0 + i) * n;
+      const T* shares = static_cast<const T*>(s.shares) + (e0 + i) * n;
+      const T* virtual_holdings = static_cast<const T*>(s.virtual_holdings) + (e0 + i) * n;
+      V *account_desired = desired + i * row.count, mass = {}, worth = {}, before = {};
+      each([&](int k, int at, V weight) {
+        const V tilted = load<T, W>(base + at) * tilt_factor<T, W>(load<T, W>(scores + at), tilt);
+        const V value = load<T, W>(shares + at) * load<T, W>(close + at) * weight;
+        const V planned = load<T, W>(virtual_holdings + at) * weight;
+        account_desired[k] = tilted;
+        mass += tilted * weight;
+        worth += value;
+        before += planned;
+        if (tradable) {
+          const V can_trade = load<T, W>(tradable + at);
+          blocked_values[i] += can_trade != 0 ? zero : value;
+          left_sums[i] += can_trade != 0 ? planned : zero;
+          freed_counts[i] += (can_trade == 0) & (planned != 0) & (value == 0) ? one : zero;
+        }
+      });
+      masses[i] = mass;
+      values[i] = worth;
+      virtual_sums[i] = before;
+    }
+    const V value = horizontal_sums(values), equity = cash + value, planned = horizontal_sums(virtual_sums);
+    const V per_worth = 1 / clamp_min(equity, broadcast<T, W>(1e-9));
+    const V blocked = tradable ? horizontal_sums(blocked_values) * per_worth : zero;
+    const V left = tradable ? horizontal_sums(left_sums) : planned;
+    const V freed = tradable ? horizontal_sums(freed_counts) : zero;
+    const V investable = clamp_min(T(m.leverage) - blocked, zero);
+    const V per_mass = sum(base_sum) * investable / clamp_min(horizontal_sums(masses), tiny);
+    const V kept = clamp_min(planned - blocked, zero) / (left > 0 ? left : one);
+    V growths[W];
+    for (int i = count; i < W; i++) growths[i] = zero;
+    for (int i = 0; i < count; i++) {
+      const int64_t e = e0 + i;
+      const bool fresh = value[i] == 0, enters = fresh || !(left[i] > 0);
+      const T* shares = static_cast<const T*>(s.shares) + e * n;
+      const T* from = enters ? base : static_cast<const T*>(s.virtual_holdings) + e * n;
+      V *account_desired = desired + i * row.count, *account_drifted = drifted + i * row.count;
+      const T factor = PLAIN ? T(1) : (enters ? investable[i] : kept[i]);
+      T scale = per_mass[i];
+      if (limits_weight) {
+        cap(account_desired, scale);
+        scale = 1;
+        each([&](int k, int at, V) { account_drifted[k] = load<T, W>(from + at); });
+        if (enters) cap(account_drifted, factor);
+      }
+      auto weight_before = [&](int k, int at) {
+        if (limits_weight) return enters ? account_drifted[k] : account_drifted[k] * factor;
+        return PLAIN ? load<T, W>(from + at) : load<T, W>(from + at) * factor;
+      };
+      T allowed = speed;
+      if (!PLAIN && s.budget) {
+        V change = {};
+        each([&](int k, int at, V weight) {
+          const V gap = account_desired[k] * scale - weight_before(k, at);
+          const V moved = (gap < 0 ? -gap : gap) * weight;
+          change += tradable ? (load<T, W>(tradable + at) != 0 ? moved : zero) : moved;
+        });
+        allowed *= spend(e, fresh, sum(change) * speed / 2);
+      }
+      V gain = {};
+      each([&](int k, int at, V weight) {
+        V now = weight_before(k, at);
+        now += (account_desired[k] * scale - now) * allowed;
+        if (tradable) {
+          const V stuck = load<T, W>(shares + at) * load<T, W>(close + at) * per_worth[i];
+          now = load<T, W>(tradable + at) != 0 ? now : stuck;
+        }
+        const V grown = now * growth[k];
+        account_desired[k] = now;
+        account_drifted[k] = grown;
+        gain += (grown - now) * weight;
+      });
+      growths[i] = gain;
+    }
+    const V kept_holdings = broadcast<T, W>(NAN);
+    const auto trades = (freed != 0) | (value == 0);
+    return {decides ? equity : (trades ? equity : kept_holdings),
+            clamp_min(1 + horizontal_sums(growths), broadcast<T, W>(1e-9))};
+  }
+
+  // The share of a turnover that the budget allows; writes what is left of it at the next bar.
+  T spend(int64_t e, bool fresh, T turnover) const {
+    const T full = T(m.mandate.full_budget), budget = fresh ? full : static_cast<const T*>(s.budget)[e];
+    const T share = std::min(T(1), budget / std::max(turnover, SMALLEST));
+    const T left = std::max(budget - turnover * share, T(0)) + T(m.mandate.budget_per_bar);
+    static_cast<T*>(s.next_budget)[e] = std::min(left, full);
+    return share;
+  }
+
+  // Weights `scale` times x, those above the limit cut to it and the others scaled up, such that their sum is kept as
+  // far as possible. Cutting one raises the others, so the set of weights at the limit grows until it is complete.
+  void cap(V* x, T scale) const {
+    const T limit = T(m.mandate.max_weight);
+    V total = {}, zero = {};
+    each([&](int k, int, V weight) {
+      x[k] *= scale;
+      total += x[k] * weight;
+    });
+    T factor = 1, cut = 0;
+    for (;;) {
+      V at_limit = {}, rest = {};
+      each([&](int k, int, V weight) {
+        const auto above = x[k] * factor > limit;
+        at_limit += above ? weight : zero;
+        rest += above ? zero : x[k] * weight;
+      });
+      const T number = sum(at_limit);
+      if (number <= cut) break;
+      cut = number;
+      factor = std::max(T(1), (sum(total) - limit * cut) / std::max(sum(rest), SMALLEST));
+    }
+    each([&](int k, int, V) { x[k] = clamp_max(x[k] * factor, broadcast<T, W>(limit)); });
+  }
+  static T sum(V x) {
+    T total = 0;
+    for (int i = 0; i < W; i++) total += x[i];
+    return total;
+  }
+
   // Accounts e0 .. e0 + count of one group; returns whether any is ruined.
   bool block(int64_t e0, int count, int64_t day) const {
     const int n = row.assets;
@@ -127,12 +285,19 @@ struct Worker {
     const bool has_rates = this->has_rates();
     const T* rates = has_rates ? static_cast<const T*>(m.cost_rates) + day * n : nullptr;
     const bool turbulent = !PLAIN && m.turbulent && m.turbulent[day];
-    const bool portfolio = is_portfolio(), sequential = is_sequential(), whole = is_whole();
+    const bool portfolio = is_portfolio(), mandate = has_mandate();
+    const bool sequential = is_sequential(), whole = is_whole();
     const V zero = {};
     const T* cash_at = static_cast<const T*>(s.cash) + e0;
     const V cash = count == W ? load<T, W>(cash_at) : gather(cash_at, count);
-    V share = {};
-    if (portfolio) share = softmax(e0, count, day, cash);
+    V share = {}, growth_of = {};
+    if (mandate) {
+      const Decision decision = decide(e0, count, day, cash);
+      share = decision.equity;
+      growth_of = 1 / decision.growth;
+    } else if (portfolio) {
+      share = softmax(e0, count, day, cash);
+    }
 
     V proceeds_of[W], need_of[W], before_of[W], sale_fees_of[W] = {}, buy_fees_of[W] = {};  // fees: with rates only
     for (int i = count; i < W; i++) proceeds_of[i] = need_of[i] = before_of[i] = zero;
@@ -140,11 +305,17 @@ struct Worker {
       const int64_t e = e0 + i;
       const T* shares = static_cast<const T*>(s.shares) + e * n;
       const T* action = static_cast<const T*>(s.action) + e * n;  // read by the stock trading environment only
+      T* next_virtual = static_cast<T*>(s.next_virtual_holdings) + e * n;  // of a mandate
       V *account_held = held + i * row.count, *account_desired = desired + i * row.count;
       V proceeds = {}, need = {}, before = {};
       each([&](int k, int at, V weight) {
         V x, had = load<T, W>(shares + at), price = load<T, W>(fill + at) * weight;
-        if (portfolio) {
+        if (mandate) {
+          x = account_desired[k] * share[i];
+          x = PLAIN ? x * per_close[k] - had : x / load<T, W>(close + at) - had;
+          x = x == x ? x : zero;
+          store<T, W>(next_virtual + at, drifted[i * row.count + k] * growth_of[i]);
+        } else if (portfolio) {
           x = account_desired[k] * share[i] / load<T, W>(close + at) - had;
         } else {
           x = load<T, W>(action + at);
@@ -178,8 +349,7 @@ struct Worker {
     const V funds = has_rates ? cash + (proceeds - sale_fees) : cash + proceeds * (1 - rate);
     const V usable = clamp_min(funds, zero), values = horizontal_sums(need_of);
     const V need = has_rates ? values + buy_fees : values * (1 + rate);
-    const T smallest = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308);
-    const V scale = usable / clamp_min(clamp_min(need, usable), broadcast<T, W>(smallest));
+    const V scale = usable / clamp_min(clamp_min(need, usable), broadcast<T, W>(SMALLEST));
 
     // Observed in units of the starting cash, or of the equity, which is known only after the sum.
     const V by_cash = broadcast<T, W>(1 / T(m.cash));
@@ -338,6 +508,7 @@ struct Worker {
     const bool window_ends = s.steps_left[g] <= 1;
     const int n = row.assets;
     bool any = window_ends;
+    begin_day(s.day[g]);
     for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.day[g]);
     if (!window_ends) std::fill(s.truncated + e0, s.truncated + e1, uint8_t(0));
     for (int64_t e = e0; window_ends && e < e1; e++) s.truncated[e] = !s.terminated[e];
@@ -352,6 +523,10 @@ struct Worker {
       account[e * own] = 1;
       std::fill(shares, shares + n, T(0));
       static_cast<T*>(s.next_cash)[e] = T(m.cash);
+      if (!has_mandate()) continue;
+      T* planned = static_cast<T*>(s.next_virtual_holdings) + e * n;
+      std::fill(planned, planned + n, T(0));
+      if (s.next_budget) static_cast<T*>(s.next_budget)[e] = T(m.mandate.full_budget);
     }
     return true;
   }
@@ -367,9 +542,10 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 #pragma omp parallel if (numbers >= MIN_PARALLEL_SIZE) reduction(+ : ended)
   {
     const Row<T, W> row(n);
-    V held[row.count * W], desired[row.count * W];
+    V held[row.count * W], desired[row.count * W], drifted[row.count * W], per_close[row.count], growth[row.count];
     T flat_desired[n];
-    const Worker<T, S, W, RULES> worker{m, s, row, held, desired, flat_desired, any_window_ends};
+    const Worker<T, S, W, RULES> worker{m,       s,      row, held, desired, drifted, flat_desired, per_close, growth,
+                                        any_window_ends};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
@@ -396,8 +572,12 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 
 template <class T, class S, int W>
 static int64_t step(const StepMarket& m, const StepBuffers& s) {
-  const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable && !m.turbulent;
-  if (!plain || (m.cost_rates && m.kind != PORTFOLIO)) return run<T, S, W, GENERAL>(m, s);
+  const bool limited = m.mandate.max_weight < 1 || s.budget;
+  const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable &&
+                     !m.turbulent && !limited && !(m.cost_rates && m.kind != PORTFOLIO);
+  if (!plain) return run<T, S, W, GENERAL>(m, s);
+  if (m.mandate.base)
+    return m.cost_rates ? run<T, S, W, PLAIN_MANDATE_RATES>(m, s) : run<T, S, W, PLAIN_MANDATE>(m, s);
   if (m.cost_rates) return run<T, S, W, PLAIN_PORTFOLIO_RATES>(m, s);
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
 }

@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from finrl_pod.market.mandate import MandateTable
 from finrl_pod.market.venue import Venue
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
 
 
@@ -38,7 +39,8 @@ class KernelEnv(Protocol):
 
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
     range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
-    turbulent: [T] bool, bars at which everything is sold, or None.
+    turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
+    tables.
     """
 
     market: MarketTensor
@@ -58,3 +60,5 @@ class KernelEnv(Protocol):
     close: Tensor
     fill: Tensor
     turbulent: Tensor | None
+    mandate: MandateConfig | None
+    mandate_table: MandateTable | None

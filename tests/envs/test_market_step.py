@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.native.library import find_compiler
-from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import EnvStep
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import EnvStep, MarketTensor
 from tests.markets import random_market, turbulent_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
@@ -39,6 +39,29 @@ configs = st.builds(
     envs=st.just(30),
     group=st.sampled_from([1, 10, 15]),
 )
+mandates = st.builds(
+    MandateConfig,
+    base=st.sampled_from(["none", "equal_weight", "other"]),
+    tilt=st.sampled_from([0.0, 0.5, 3.0]),
+    trade_speed=st.sampled_from([0.05, 0.5, 1.0]),
+    max_weight=st.sampled_from([1.0, 1.0, 0.5, 0.12]),
+    max_turnover=st.sampled_from([0.0, 0.0, 0.5, 4.0]),
+    decide_every=st.sampled_from([1, 1, 3, "week"]),
+)
+
+
+def with_random_base(market: MarketTensor, seed: int) -> MarketTensor:
+    """Base weights that add up to at most 1, of which a third are 0."""
+    stream = torch.Generator().manual_seed(seed)
+    base = torch.rand(market.tradable.shape, generator=stream, dtype=torch.float64)
+    base = torch.where((base > 0.3) & market.tradable, base, 0.0)
+    invested = torch.rand(len(base), 1, generator=stream, dtype=torch.float64).clamp(min=0.5)
+    return dataclasses.replace(market, base=base * invested / base.sum(-1, keepdim=True).clamp(min=1e-9))
+
+
+def fitting(mandate: MandateConfig, assets: int) -> MandateConfig:
+    """The mandate with a limit on weights that this number of assets can hold."""
+    return dataclasses.replace(mandate, max_weight=max(mandate.max_weight, min(1.0, 1.01 / assets)))
 
 
 def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[EnvState, EnvStep]]:
@@ -46,7 +69,7 @@ def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> lis
     return [env.transition(state, action), env._native(state, action, env._starts, market_env.RUIN)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     config=configs,
@@ -54,14 +77,25 @@ def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> lis
     members=st.sampled_from([(0,), (0, 5)]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     gaps=st.booleans(),
+    mandate=mandates,
 )
 def test_kernel_matches_transition(
-    seed: int, config: EnvironmentConfig, assets: int, members: tuple[int, ...], dtype: torch.dtype, gaps: bool
+    seed: int,
+    config: EnvironmentConfig,
+    assets: int,
+    members: tuple[int, ...],
+    dtype: torch.dtype,
+    gaps: bool,
+    mandate: MandateConfig,
 ) -> None:
+    if config.kind == "stock_trading":
+        mandate = MandateConfig(base="none")
     if config.whole_shares:  # in float32, rounding may change either result by a share
         dtype = torch.float64
     market = turbulent_market(seed, BARS, assets, config.fill, gaps, spreads=True)
-    env = make_env(market, config, members=members, dtype=dtype)
+    if mandate.base == "other":
+        market = with_random_base(market, seed)
+    env = make_env(market, config, members=members, dtype=dtype, mandate=fitting(mandate, assets))
     env.reset(seed)
     stream = torch.Generator().manual_seed(seed)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-5
@@ -78,6 +112,10 @@ def test_kernel_matches_transition(
             torch.testing.assert_close(
                 native_state.shares, state.shares, rtol=10 * tolerance, atol=100 * rounding * tolerance
             )
+            for one, other in ((native_state.virtual, state.virtual), (native_state.budget, state.budget)):
+                assert (one is None) == (other is None)
+                if one is not None:
+                    torch.testing.assert_close(one, other, rtol=0, atol=10 * tolerance)
             for name in ("day", "left", "round"):
                 assert torch.equal(getattr(native_state, name), getattr(state, name))
             for name in ("terminated", "truncated"):
@@ -96,6 +134,22 @@ def test_kernel_matches_transition(
             env.set_state(state)
 
 
+def test_nan_score_under_a_mandate_keeps_its_holdings() -> None:
+    env = make_env(
+        random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6), mandate=MandateConfig()
+    )
+    env.reset(0, stagger=False)
+    env.step(torch.zeros(1, 4, env.action_size))
+    before = env.state
+    assert before is not None
+    action = torch.zeros(1, 4, env.action_size)
+    action[0, 1, 3] = torch.nan
+    for state, step in step_both_ways(env, before, action):
+        kept = (state.shares == before.shares).all(-1).flatten()
+        assert kept.tolist() == [False, True, False, False]
+        assert torch.isfinite(step.equity).all()
+
+
 def test_nan_action_affects_its_own_account_only() -> None:
     env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
     env.reset(0)
@@ -107,13 +161,14 @@ def test_nan_action_affects_its_own_account_only() -> None:
 
 
 def test_step_does_not_change_its_input_state() -> None:
-    env = make_env(random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6))
-    env.reset(0)
-    before = env.state
-    assert before is not None
-    copies = [x.clone() for x in before[:5]]
-    env.step(torch.randn(1, 4, env.action_size, generator=torch.Generator().manual_seed(0)))
-    assert all(torch.equal(a, b) for a, b in zip(before[:5], copies, strict=True))
+    market, config = random_market(assets=9, bars=BARS), EnvironmentConfig(envs=4, group=2, window=6)
+    for mandate in (None, MandateConfig(max_turnover=1.0)):
+        env = make_env(market, config, mandate=mandate)
+        env.reset(0)
+        before = numbers_of(env.state)
+        copies = [x.clone() for x in before]
+        env.step(torch.randn(1, 4, env.action_size, generator=torch.Generator().manual_seed(0)))
+        assert all(torch.equal(a, b) for a, b in zip(before, copies, strict=True))
 
 
 def test_unsupported_settings_use_torch() -> None:
@@ -134,6 +189,9 @@ def test_unsupported_settings_use_torch() -> None:
         """A subclass could override how trades are computed."""
 
     assert Idle(market, config)._native is None
+    assert make_env(market, config, mandate=MandateConfig())._native is not None
+    for limit in ({"volatility_target": 0.1}, {"max_tracking_error": 0.02}):
+        assert make_env(market, config, mandate=MandateConfig(**limit))._native is None
 
 
 def test_step_with_gradients_uses_torch() -> None:
@@ -181,9 +239,11 @@ def test_step_writes_flat_observations(envs: int, group: int, dtype: torch.dtype
     assert ended
 
 
-def test_reused_buffers_give_equal_results_and_preserve_the_previous_one() -> None:
+@pytest.mark.parametrize("mandate", [None, MandateConfig(max_turnover=2.0)])
+def test_reused_buffers_give_equal_results_and_preserve_the_previous_one(mandate: MandateConfig | None) -> None:
     market = random_market(assets=9, bars=BARS, volatility=0.03)
-    fresh, reusing = (make_env(market, EnvironmentConfig(envs=12, group=4, window=6)) for _ in range(2))
+    config = EnvironmentConfig(envs=12, group=4, window=6)
+    fresh, reusing = (make_env(market, config, mandate=mandate) for _ in range(2))
     reusing.reuse_buffers(True)
     stream = torch.Generator().manual_seed(0)
     fresh.reset(0), reusing.reset(0)
@@ -194,17 +254,21 @@ def test_reused_buffers_give_equal_results_and_preserve_the_previous_one() -> No
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
             action = torch.randn(1, 12, fresh.action_size, generator=stream)
-            expected, reused = (list(tensors_of(only_ended(env.step(action)))) for env in (fresh, reusing))
+            expected, reused = (
+                [*tensors_of(only_ended(env.step(action))), *numbers_of(env.state)] for env in (fresh, reusing)
+            )
             assert all(torch.equal(a, b) for a, b in zip(expected, reused, strict=True))
             assert all(torch.equal(a, b) for a, b in zip(before, last_reused, strict=True)), (
                 "the previous result must not change"
             )
             before, last_reused = expected, reused
             ended += int(expected[3].sum() + expected[4].sum())
-            assert reusing.state is not None
-            assert fresh.state is not None
-            assert all(torch.equal(a, b) for a, b in zip(reusing.state[:5], fresh.state[:5], strict=True))
     assert ended
+
+
+def numbers_of(state: EnvState | None) -> list[torch.Tensor]:
+    assert state is not None
+    return [x for x in state if x is not None]
 
 
 def only_ended(outcome: EnvStep) -> EnvStep:

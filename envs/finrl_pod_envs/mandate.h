@@ -1,0 +1,20 @@
+// What the kernels of the market environments know of a mandate; `finrl_pod/market/mandate.py` defines it.
+#pragma once
+#include <cstdint>
+
+#include "layout.h"
+#include "simd.h"
+
+struct Mandate {
+  double tilt, trade_speed, max_weight;
+  double full_budget, budget_per_bar;  // of turnover
+  const void* base;                    // [T, N] weights in the dtype of the accounts; null: no mandate
+  const uint8_t* decides;              // [T]
+};
+EXPORT_SIZE(Mandate)
+
+// exp(tilt tanh(score)). A tilt is at most 10.
+template <class T, int W>
+static inline vec<T, W> tilt_factor(vec<T, W> score, T tilt) {
+  return exp_in_range<W>(tanh<W>(score) * tilt);
+}
