@@ -33,7 +33,7 @@ def rules_of(config: EnvironmentConfig) -> ExecutionRules:
 
 def frictions_of(config: EnvironmentConfig) -> Frictions:
     """Frictions of a config. Raises ConfigError."""
-    _check(config)
+    _validate(config)
     costs: list[CostModel] = []
     if config.half_spread == "from data":
         costs.append(QuotedHalfSpread())
@@ -53,7 +53,7 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
     )
 
 
-def _check(config: EnvironmentConfig) -> None:
+def _validate(config: EnvironmentConfig) -> None:
     check_settings("environment.", config)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
@@ -70,7 +70,7 @@ def _check(config: EnvironmentConfig) -> None:
     if config.impact and not config.participation:
         raise ConfigError(
             "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
-            "square-root law is not known to hold"
+            "square-root law is not validated"
         )
     if config.buy_allocation == "sequential" and (config.per_share or config.per_share_minimum or config.participation):
         raise ConfigError(
@@ -79,10 +79,10 @@ def _check(config: EnvironmentConfig) -> None:
         )
     if config.delay > 1 and config.fill == "same_close":
         raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')
-    _check_rates(config.cash_rates)
+    _validate_cash_rates(config.cash_rates)
 
 
-def _check_rates(rates: tuple[tuple[str, float], ...]) -> None:
+def _validate_cash_rates(rates: tuple[tuple[str, float], ...]) -> None:
     days = []
     for day, rate in rates:
         try:
@@ -92,11 +92,9 @@ def _check_rates(rates: tuple[tuple[str, float], ...]) -> None:
                 f'environment.cash_rates holds pairs such as ["2019-01-01", 0.02], got the date {day!r}'
             ) from None
         if not -0.5 < rate < 1:
-            raise ConfigError(
-                f"environment.cash_rates are annual rates such as 0.02 for two percent, got {rate:g} from {day}"
-            )
+            raise ConfigError(f"environment.cash_rates are annual rates such as 0.02 for 2%, got {rate:g} from {day}")
     for earlier, later in itertools.pairwise(days):
         if later <= earlier:
             raise ConfigError(
-                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them"
+                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them by date"
             )

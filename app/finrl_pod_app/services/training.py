@@ -21,7 +21,7 @@ from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.rl.algorithms.registry import check as check_agent
+from finrl_pod.rl.algorithms.registry import validate as validate_agent
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -205,7 +205,7 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     env = training_env(config, market, splits, (0,))
     check_augmentation(config.augmentation, env.last - env.first - env.window + 2)
     for agent in (config.agent, *config.cohorts):
-        check_agent(agent, env)
+        validate_agent(agent, env)
 
 
 def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:

@@ -166,7 +166,7 @@ class ActorCritic(OffPolicy):
         """Actions to collect with, exploration included."""
 
 
-def check(config: AgentConfig) -> None:
+def validate(config: AgentConfig) -> None:
     """Raises ConfigError for an impossible critic ensemble."""
     critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
     if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:

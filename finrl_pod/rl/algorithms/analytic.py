@@ -115,7 +115,7 @@ class DifferentiableAlgorithm(ABC):
     def _collect(self, worker: Worker) -> Trajectory:
         """`horizon` differentiable steps of every environment; no gradient enters or leaves them."""
         env = worker.env
-        assert isinstance(env, DifferentiableVecEnv)  # see `check`
+        assert isinstance(env, DifferentiableVecEnv)  # see `validate`
         shape = worker.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.train_state.views("actor")
@@ -220,7 +220,7 @@ class DifferentiableAlgorithm(ABC):
             raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
 
 
-def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
+def validate(config: SimulatorConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
     if config.horizon > env.window:
         raise ConfigError(
@@ -235,18 +235,18 @@ def check(config: SimulatorConfig, env: MarketVecEnv) -> None:
     rules = env.config
     if rules.delay > config.horizon:
         raise ConfigError(
-            f"agent.horizon must be environment.delay or more, got {config.horizon} and {rules.delay}: within a "
-            "shorter one no action has an effect to learn from; take a longer horizon"
+            f"agent.horizon must be environment.delay or more, got {config.horizon} and {rules.delay}: with a "
+            "shorter horizon no reward depends on an action; increase agent.horizon"
         )
     rough = (
-        (rules.whole_shares, "whole shares jump from one number to the next: set environment.whole_shares = false"),
+        (rules.whole_shares, "whole shares are not differentiable: set environment.whole_shares = false"),
         (
             rules.buy_allocation == "sequential",
             'buys filled one after another are not differentiable: set environment.buy_allocation = "proportional"',
         ),
         (
             rules.per_share_minimum > 0,
-            "a least commission is a step that a gradient does not see: set environment.per_share_minimum = 0",
+            "a minimum commission is not differentiable: set environment.per_share_minimum = 0",
         ),
     )
     for found, why in rough:

@@ -316,7 +316,7 @@ class OffPolicy(ABC):
         self.slot_ages = slot_ages or [samples] * self.members  # earlier versions saved no ages
 
 
-def check(config: OffPolicyConfig, env: VecEnv) -> None:
+def validate(config: OffPolicyConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting that does not fit another one or the environment."""
     accounts = group_shape(env)[-1]
     if config.batch_size > config.buffer_size:

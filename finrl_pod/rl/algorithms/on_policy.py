@@ -154,7 +154,7 @@ class OnPolicy(ABC):
             raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
 
 
-def check(config: AgentConfig, env: VecEnv) -> None:
+def validate(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
     if isinstance(env, MarketVecEnv) and config.horizon > env.window:
@@ -163,16 +163,16 @@ def check(config: AgentConfig, env: VecEnv) -> None:
             "shorten the horizon or lengthen environment.window"
         )
     if isinstance(config, PPOConfig):
-        _check_minibatches(config, env)
+        _validate_minibatches(config, env)
         if config.clip_range_schedule == "linear" and config.learning_rate_schedule != "linear":
             raise ConfigError(
                 'agent.clip_range_schedule = "linear" needs agent.learning_rate_schedule = "linear", got "constant"'
             )
-    _check_h_term(config)
-    _check_network(config, env)
+    _validate_h_term(config)
+    _validate_network(config, env)
 
 
-def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
+def _validate_network(config: OnPolicyConfig, env: VecEnv) -> None:
     for name, usual in (("activation", "tanh"), ("orthogonal_init", True), ("use_sde", False)):
         if config.policy != "mlp" and getattr(config, name) != usual:
             raise ConfigError(
@@ -189,12 +189,12 @@ def _check_network(config: OnPolicyConfig, env: VecEnv) -> None:
         )
 
 
-def _check_h_term(config: OnPolicyConfig) -> None:
+def _validate_h_term(config: OnPolicyConfig) -> None:
     if config.h_term and config.h_steps > config.horizon:
         raise ConfigError(f"agent.h_steps must be at most agent.horizon = {config.horizon}, got {config.h_steps}")
 
 
-def _check_minibatches(config: PPOConfig, env: VecEnv) -> None:
+def _validate_minibatches(config: PPOConfig, env: VecEnv) -> None:
     _, groups, accounts = group_shape(env)
     items = config.horizon * groups
     if items % config.minibatches:

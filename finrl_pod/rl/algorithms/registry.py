@@ -58,7 +58,7 @@ def make_algorithm(
     dtype: torch.dtype = torch.float32,
 ) -> Algorithm:
     """The algorithm `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
-    check(config, env)
+    validate(config, env)
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     spec = spec_of(env, config.policy, tuple(config.hidden), activation)
     terms: dict[str, Any] = {
@@ -101,27 +101,27 @@ def member_settings(algorithm: str) -> tuple[str, ...]:
     return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).MEMBER_SETTINGS
 
 
-def check(config: AgentConfig, env: VecEnv) -> None:
+def validate(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
     check_settings("agent.", config)
     if config.policy not in POLICIES:
         raise ConfigError(f"agent.policy must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, got {config.policy!r}")
-    _check_fit(config, env)
+    _validate_action_space(config, env)
     if isinstance(config, OffPolicyConfig):
-        off_policy.check(config, env)
-        actor_critic.check(config)
+        off_policy.validate(config, env)
+        actor_critic.validate(config)
     elif isinstance(config, SimulatorConfig):
-        assert isinstance(env, MarketVecEnv)  # see `_check_fit`
-        analytic.check(config, env)
+        assert isinstance(env, MarketVecEnv)  # see `_validate_action_space`
+        analytic.validate(config, env)
         if isinstance(config, SHACConfig):
-            shac.check(config, env)
+            shac.validate(config, env)
     else:
-        on_policy.check(config, env)
+        on_policy.validate(config, env)
 
 
-def _check_fit(config: AgentConfig, env: VecEnv) -> None:
+def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError if the algorithm does not support the environment's actions or observations."""
     on_market = isinstance(env, MarketVecEnv)
     given = "discrete" if env.action_kind == "discrete" else "continuous"

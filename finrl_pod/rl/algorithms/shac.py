@@ -122,7 +122,7 @@ def _by_item(x: Tensor) -> Tensor:
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def check(config: SHACConfig, env: MarketVecEnv) -> None:
+def validate(config: SHACConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for invalid epochs or minibatches."""
     items = config.horizon * env.groups
     if items % config.minibatches:
