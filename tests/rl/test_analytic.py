@@ -86,7 +86,10 @@ def test_exploration_noise_is_scaled_for_each_member() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"whole_shares": True, "adjusted_shares": True}, "whole shares are not differentiable.*environment.whole_shares = false"),
+        (
+            {"whole_shares": True, "adjusted_shares": True},
+            "whole shares are not differentiable.*environment.whole_shares = false",
+        ),
         ({"buy_allocation": "sequential"}, 'set environment.buy_allocation = "proportional"'),
         (
             {"per_share": 0.01, "per_share_minimum": 1.0, "adjusted_shares": True},
