@@ -96,5 +96,5 @@ def _validate_cash_rates(rates: tuple[tuple[str, float], ...]) -> None:
     for earlier, later in itertools.pairwise(days):
         if later <= earlier:
             raise ConfigError(
-                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them by date"
+                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them"
             )
