@@ -181,7 +181,7 @@ def test_demo_uses_preset_and_seed(services: FakeServices, tmp_path: Path) -> No
 
 def test_demo_and_init_take_another_panel(services: FakeServices) -> None:
     assert run(["demo", "--data", "us74", "--out", "o"]) == 0
-    assert services.asked[0][0][0] == preset("laptop", "us74")
+    assert services.calls[0][0][0] == preset("laptop", "us74")
     assert run(["init", "mine.toml", "--data", "us74"]) == 0
     assert 'name = "us74"' in Path("mine.toml").read_text()
 

@@ -29,6 +29,7 @@ BASELINES = (
     "hierarchical_risk_parity",
     "momentum_12_1",
     "random_weights",
+    "inverse_volatility",
 )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.manifest import Manifest
-from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
@@ -58,7 +57,11 @@ def preset(name: str, data: str | None = None) -> RunConfig:
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; {closest_key(name, PRESETS)}")
     config = PRESETS[name]
-    return config if data is None or data == config.data.name else for_panel(config, Store().show(data))
+    if data is None or data == config.data.name:
+        return config
+    from finrl_pod.data.store import Store  # loads torch, which pages of the dashboard do not need
+
+    return for_panel(config, Store().show(data))
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
