@@ -13,19 +13,20 @@ from functools import partial
 
 import numpy as np
 
-from finrl_pod.data import indicators, price_features
+from finrl_pod.data import indicators, market_model, price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
-from finrl_pod.types import PRICE_COLUMNS, Floats, Panel
+from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 
 FeatureFunction = Callable[[Panel], Floats]
 
-_BENCHMARK = "benchmark"
+_BENCHMARK, _SECTORS = "benchmark", "sectors"
+_INPUTS = (*PANEL_COLUMNS, _BENCHMARK, _SECTORS)
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A registered feature. needs: the panel columns it reads, possibly "benchmark"."""
+    """A registered feature. needs: the panel columns it reads, possibly "benchmark" or "sectors"."""
 
     name: str
     needs: tuple[str, ...]
@@ -38,14 +39,14 @@ _FEATURES: dict[str, Feature] = {}
 def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureFunction], FeatureFunction]:
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
-    The function must be causal and return NaN where undefined. needs: columns of `types.PRICE_COLUMNS`, or "benchmark".
+    The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
+    "sectors".
     Raises FeatureError for a registered name or an unknown column.
     """
     needs = tuple(needs)
     for column in needs:
-        if column not in (*PRICE_COLUMNS, _BENCHMARK):
-            known = ", ".join((*PRICE_COLUMNS, _BENCHMARK))
-            raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {known}")
+        if column not in _INPUTS:
+            raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {', '.join(_INPUTS)}")
     if name in _FEATURES:
         raise FeatureError(f"feature {name!r} is already registered; choose another name")
 
@@ -112,18 +113,26 @@ def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
 
 
 def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
-    """Register a per-ticker feature together with its cross-sectional z-score and rank."""
+    """Register a per-ticker feature together with its cross-sectional z-score and rank, and neutral to sectors."""
     register(name)(function)
     register(f"{name}_zscore")(lambda panel: price_features.zscore(function(panel)))
     register(f"{name}_rank")(lambda panel: price_features.rank(function(panel)))
+    register(f"{name}_sector_neutral", ("close", _SECTORS))(
+        lambda panel: price_features.sector_neutral(function(panel), panel.sectors or ())
+    )
 
 
 for _bars in (1, 5, 21, 63, 126, 252):
     _register_with_cross_section(f"return_{_bars}", partial(price_features.log_return, bars=_bars))
-_register_with_cross_section("momentum_252_21", partial(price_features.momentum, far=252, near=21))
+for _far in (126, 252):
+    _register_with_cross_section(f"momentum_{_far}_21", partial(price_features.momentum, far=_far, near=21))
 for _bars in (21, 63, 252):
     _register_with_cross_section(f"volatility_{_bars}", partial(price_features.volatility, bars=_bars))
 _register_with_cross_section("drawdown_252", partial(price_features.drawdown, bars=252))
+_register_with_cross_section("trend_200", partial(price_features.trend, bars=200))
+_register_with_cross_section("beta_252", partial(market_model.beta, bars=252))
+_register_with_cross_section("idiosyncratic_252", partial(market_model.idiosyncratic_volatility, bars=252))
+_register_with_cross_section("residual_momentum", partial(market_model.residual_momentum, far=252, near=21))
 
 register("market_return_1")(partial(price_features.market_return, bars=1))
 register("market_return_21")(partial(price_features.market_return, bars=21))

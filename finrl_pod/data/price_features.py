@@ -49,7 +49,7 @@ def log_return(panel: Panel, bars: int) -> Floats:
 
 
 def momentum(panel: Panel, far: int, near: int) -> Floats:
-    """Momentum ln(close[t - near] / close[t - far]): [T, N]. (252, 21): 12-1 momentum, Jegadeesh and Titman (1993)."""
+    """Momentum ln(close[t - near] / close[t - far]): [T, N]. Jegadeesh and Titman (1993); (252, 21): 12-1 months."""
 
     def moved(log_close: Floats) -> Floats:
         return lag(log_close, near) - lag(log_close, far)
@@ -72,6 +72,19 @@ def drawdown(panel: Panel, bars: int) -> Floats:
     def moved(close: Floats) -> Floats:
         highest: Floats = pd.DataFrame(close).rolling(bars).max().to_numpy()
         return close / highest - 1
+
+    return over_own_bars(moved, panel.tradable, panel.close)
+
+
+def trend(panel: Panel, bars: int) -> Floats:
+    """Trend ln(close[t] / mean of the last `bars` closes, t included): [T, N].
+
+    The distance from a moving average, as in the trading rules of Brock, Lakonishok and LeBaron (1992).
+    """
+
+    def moved(close: Floats) -> Floats:
+        mean: Floats = pd.DataFrame(close).rolling(bars).mean().to_numpy()
+        return np.log(close / mean)
 
     return over_own_bars(moved, panel.tradable, panel.close)
 
@@ -109,6 +122,19 @@ def rank(values: Floats) -> Floats:
     return result
 
 
+def sector_neutral(values: Floats, sectors: tuple[str, ...]) -> Floats:
+    """Difference to the mean of the ticker's sector in each bar: [T, N] -> [T, N], NaN stays NaN.
+
+    sectors: [N]. Industry-relative characteristics as in Asness, Porter and Stevens (2000).
+    """
+    result = np.full_like(values, np.nan)
+    names = np.array(sectors)
+    for sector in dict.fromkeys(sectors):
+        members = values[:, names == sector]
+        result[:, names == sector] = members - _mean(members, np.isfinite(members))
+    return result
+
+
 def market_return(panel: Panel, bars: int) -> Floats:
     """Log return over `bars` bars of the equal-weight portfolio, rebalanced every bar: [T, 1]."""
 
@@ -116,13 +142,13 @@ def market_return(panel: Panel, bars: int) -> Floats:
         total: Floats = pd.DataFrame(returns).rolling(bars).sum().to_numpy()
         return total
 
-    returns = _market_log_returns(panel)
+    returns = market_log_returns(panel)
     return over_own_bars(moved, np.isfinite(returns), returns)
 
 
 def market_volatility(panel: Panel, bars: int) -> Floats:
     """Standard deviation (n - 1) of the last `bars` log returns of the equal-weight portfolio: [T, 1]."""
-    returns = _market_log_returns(panel)
+    returns = market_log_returns(panel)
     return over_own_bars(lambda moved: rolling_std(moved, bars), np.isfinite(returns), returns)
 
 
@@ -149,7 +175,7 @@ def index_volatility(panel: Panel, bars: int) -> Floats:
     return over_own_bars(lambda moved: rolling_std(moved - lag(moved, 1), bars), np.isfinite(close), np.log(close))
 
 
-def _market_log_returns(panel: Panel) -> Floats:
+def market_log_returns(panel: Panel) -> Floats:
     """[T, 1] log of 1 + the mean simple return of the tickers that have one; NaN where none has."""
     returns = log_return(panel, 1)
     return np.log1p(_mean(np.expm1(returns), np.isfinite(returns)))

@@ -26,7 +26,10 @@ def panel(close: Floats, name: str = "made", **columns: Any) -> Panel:
 
 
 def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
-    """OHLCV and an index. S1 starts at bar START, S2 ends with bar END, S3 has gaps, S4 repeats closes at times."""
+    """OHLCV, sectors and an index. S1 starts at bar START, S2 ends with bar END, S3 has gaps, S4 repeats closes.
+
+    The sectors are "a" for S0, S1, S3, ..., "b" for S2, S4, ... and "c" for the last asset alone.
+    """
     rng = np.random.default_rng(seed)
     moves = rng.normal(3e-4, 0.015, (bars, assets)) + rng.normal(0, 0.01, (bars, 1))
     moves[rng.random(bars) < 0.3, 4] = 0.0
@@ -49,7 +52,10 @@ def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
         }.items()
     }
     index = Benchmark("made index", 1000 * np.exp(rng.normal(0, 0.01, bars).cumsum()), True)
-    return dataclasses.replace(panel(np.where(there, close, np.nan), **masked), benchmark=index)
+    sectors = ["b" if n % 2 == 0 and n else "a" for n in range(assets - 1)]
+    return dataclasses.replace(
+        panel(np.where(there, close, np.nan), **masked), benchmark=index, sectors=(*sectors, "c")
+    )
 
 
 def changed_after(source: Panel, bar: int, how: str, seed: int = 1) -> Panel:

@@ -71,9 +71,11 @@ ORACLES: dict[str, Callable[[Any], Any]] = {
     "return_1": lambda c: np.log(c).diff(),
     "return_21": lambda c: np.log(c / c.shift(21)),
     "return_252": lambda c: np.log(c / c.shift(252)),
+    "momentum_126_21": lambda c: np.log(c.shift(21) / c.shift(126)),
     "momentum_252_21": lambda c: np.log(c.shift(21) / c.shift(252)),
     "volatility_21": lambda c: np.log(c).diff().rolling(21).apply(lambda x: np.std(x, ddof=1), raw=True),
     "volatility_252": lambda c: np.log(c).diff().rolling(252).apply(lambda x: np.std(x, ddof=1), raw=True),
+    "trend_200": lambda c: np.log(c / c.rolling(200).apply(np.mean, raw=True)),
     "drawdown_252": lambda c: c / c.rolling(252).apply(np.max, raw=True) - 1,
     "close_30_sma": lambda c: c.rolling(30).apply(np.mean, raw=True),
     "close_60_sma": lambda c: c.rolling(60).apply(np.mean, raw=True),
@@ -221,6 +223,7 @@ def test_missing_columns_are_named_with_the_feature() -> None:
     with pytest.raises(FeatureError, match=r"'index_return_21' needs benchmark"):
         features.compute(closes, ("index_return_21",))
     lacking = {"cci_30", "dx_30", "index_return_1", "index_return_21", "index_volatility_21"}
+    lacking |= {name for name in features.names() if name.endswith("_sector_neutral")}
     assert set(features.names()) - set(features.available(closes)) == lacking
     assert features.available(PANEL) == features.names()
 
