@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from finrl_pod.data.manifest import Manifest
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
@@ -22,6 +21,9 @@ from finrl_pod.settings.run import (
     TournamentConfig,
 )
 from finrl_pod.settings.toml import closest_key, record_lines
+
+if TYPE_CHECKING:
+    from finrl_pod.data.manifest import Manifest
 
 PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(),
