@@ -5,7 +5,7 @@
 #include "layout.h"
 #include "mandate.h"
 
-enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py: REWARDS
+enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py
 
 // [T, N] tables have one row per bar; tables of void are in the dtype of the accounts.
 struct Market {

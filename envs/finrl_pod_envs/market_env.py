@@ -26,6 +26,7 @@ from finrl_pod.market.mandate import (
     active,
     drift,
     entry_weights,
+    equal_base,
     follow,
     initial_budget,
     replenished,
@@ -46,7 +47,7 @@ from finrl_pod_envs.market_kernels import (
     make_step_kernel,
 )
 from finrl_pod_envs.observation import flat, flat_size
-from finrl_pod_envs.rewards import reward
+from finrl_pod_envs.rewards import MIN_GROWTH, Interval, StepReward
 from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
@@ -122,7 +123,8 @@ class MarketEnv(ABC):
         if self.mandate is not None:
             validate_mandate(self.mandate, config, self.assets)
             self.mandate_table = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
-        self._reward = reward(config.reward)
+        self.reward = StepReward(config, bars_per_year(market.times))
+        self._base_growth = self._base_growth_table() if self.reward.uses_base else None
         self._state: EnvState | None = None
         self._observation: Observation | None = None
         self._starts = torch.empty(0)
@@ -190,7 +192,9 @@ class MarketEnv(ABC):
         native = self._native
         if native is not None and can_use_kernel(self._state, action):
             inside = rows if rows is not None and native.can_write(rows) else None
+            day = self._state.day
             self._state, outcome = native(self._state, action, self._starts, RUIN, inside, reuse=self._reuses_buffers)
+            outcome = self._with_reward(outcome, day)
         else:
             inside = None
             self._state, outcome = self.transition(self._state, action)
@@ -215,6 +219,7 @@ class MarketEnv(ABC):
         shape = (self.members, self.groups, self.accounts, -1)
         over = self._state.left <= 1
         cash, shares, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), over, RUIN)
+        outcome = self._with_reward(outcome, self._state.day)
         reached = self._state._replace(day=self._state.day + 1, left=self._state.left - 1)
         day, left, rounds = self._next_window(reached, over)
         self._state = EnvState(day, left, rounds, cash, shares, None)
@@ -297,8 +302,19 @@ class MarketEnv(ABC):
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
 
+    def _with_reward(self, outcome: EnvStep, day: Tensor) -> EnvStep:
+        """Outcome of a kernel, whose reward is log growth or the change of equity, with the reward of the settings."""
+        if self.reward.is_plain:
+            return outcome
+        growth = outcome.reward.view(self.members, self.groups, self.accounts)
+        base = torch.zeros_like(growth) if self._base_growth is None else self._base_growth[day].unsqueeze(-1)
+        reward = self.reward.of_growth(growth, outcome.turnover.view_as(growth), base)
+        return outcome._replace(reward=reward.view_as(outcome.reward).to(self.output_dtype))
+
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
+        if not (self.reward.is_plain or self.reward.growth_only):
+            return
         self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- pure functions
@@ -335,8 +351,12 @@ class MarketEnv(ABC):
             after = equity(carried, done.shares, fill_next)
         else:
             after = equity(done.cash, done.shares, fill_next)
-        gain, memory = self._reward(before, after, state.memory)
         worth = equity(done.cash, done.shares, close_next)
+        turnover = done.traded / before.clamp(min=1e-9)
+        growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[day].unsqueeze(-1)
+        before_state = None if state.memory is None else state.memory[0]
+        gain = self.reward(Interval(before, after, turnover, growth.expand_as(before)), before_state)
+        memory = self._next_memory(before, after, worth, before_state)
         ruined = worth <= RUIN * self.config.cash
         left = state.left - 1
         over = left <= 0  # [P, G]
@@ -351,7 +371,7 @@ class MarketEnv(ABC):
             truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
             final_observation=self.observe(reached, worth),
             equity=worth.reshape(flat).to(self.output_dtype),
-            turnover=(done.traded / before.clamp(min=1e-9)).reshape(flat).to(self.output_dtype),
+            turnover=turnover.reshape(flat).to(self.output_dtype),
             cost=done.cost.reshape(flat).to(self.output_dtype),
         )
         return fresh, outcome
@@ -381,7 +401,8 @@ class MarketEnv(ABC):
         """Move groups whose window is over to their next one; reset their accounts, and ruined ones, to cash."""
         day, left, rounds = self._next_window(state, over)
         again = over.unsqueeze(-1) | ruined  # [P, G, A]
-        memory = None if state.memory is None else torch.where(again, torch.zeros_like(state.memory), state.memory)
+        first, memory = self._initial_memory(tuple(again.shape)), state.memory
+        memory = memory if memory is None or first is None else torch.where(again.unsqueeze(-1), first, memory)
         pending = None if state.pending is None else torch.where(again[..., None, None], torch.nan, state.pending)
         return EnvState(
             day,
@@ -452,10 +473,25 @@ class MarketEnv(ABC):
         size = (*shape, self.venue.delay - 1, self.action_size)
         return torch.full(size, torch.nan, dtype=self.dtype, device=self.device)
 
-    def _initial_memory(self, shape: tuple[int, int, int]) -> Tensor | None:
-        if self.config.reward != "differential_sharpe":
+    def _initial_memory(self, shape: tuple[int, ...]) -> Tensor | None:
+        """[2, P, G, A, S] of new accounts, None for a reward without state."""
+        first = self.reward.initial(shape, self.dtype, self.device)
+        return None if first is None else torch.stack([first, first])
+
+    def _next_memory(self, before: Tensor, after: Tensor, worth: Tensor, state: Tensor | None) -> Tensor | None:
+        """The reward's state at the interval's end, and as known at the close between its two fills."""
+        if state is None:
             return None
-        return torch.zeros(2, *shape, dtype=self.dtype, device=self.device)
+        return torch.stack([self.reward.advance(before, after, state), self.reward.advance(before, worth, state)])
+
+    def _base_growth_table(self) -> Tensor:
+        """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""
+        table = self.mandate_table
+        base = equal_base(self.market.tradable).to(self.dtype) if table is None else table.base
+        growth = torch.zeros(len(base), dtype=self.dtype, device=self.device)
+        returns = self.fill[1:] / self.fill[:-1] - 1
+        growth[:-1] = torch.log1p((base[:-1] * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
+        return growth
 
 
 def _check_config(config: EnvironmentConfig, market: MarketTensor) -> None:

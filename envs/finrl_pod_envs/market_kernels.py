@@ -24,7 +24,7 @@ STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") f
 # Enums of the kernels.
 KINDS = {"stock_trading": 0, "portfolio": 1}
 BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
-REWARDS = {"log_return": 0, "change": 1}
+LOG_RETURN, CHANGE = 0, 1
 
 
 class _Mandate(ctypes.Structure):
@@ -57,7 +57,6 @@ def _is_supported(env: KernelEnv) -> bool:
     config, mandate = env.config, env.mandate
     return (
         env.device.type == "cpu"
-        and config.reward in REWARDS
         and not config.short
         and config.leverage == 1.0
         and env.venue.is_proportional
@@ -70,7 +69,8 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
     config, dtype = env.config, env.dtype
     market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
-    market.reward, market.cost_rate, market.cash = REWARDS[config.reward], env.venue.cost_rate, config.cash
+    market.reward = CHANGE if config.reward == "change" else LOG_RETURN
+    market.cost_rate, market.cash = env.venue.cost_rate, config.cash
     market.leverage, market.change_scale, market.min_growth = config.leverage, CHANGE_SCALE, MIN_GROWTH
     used = slice(env.first, env.last + 1)
     tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
@@ -277,6 +277,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and not config.whole_shares
         and env.dtype == env.output_dtype
         and env.mandate is None
+        and not config.turnover_penalty  # turnover has no gradient
     )
     library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if supported else None
     return None if library is None else GradientKernel(library, env)

@@ -1,22 +1,169 @@
-"""Reward functions: equity before and after an interval, and a memory, to (reward, new memory).
+"""Rewards of a step: what an account earned between two fills, by the objective of `environment.reward`.
 
-All tensors are [P, G, A]; `memory` is [2, P, G, A] for stateful rewards, else None.
+With the log growth g = log(after / before) of an account, and b that of its base portfolio:
+
+    log_return            g
+    active_return         g - b
+    mean_variance         g - (risk_aversion - 1) / 2 g^2
+    differential_sharpe   (B dA - A dB / 2) / (B - A^2)^(3/2), moments A, B of the simple return
+    change                (after - before) / 10,000
+    file.py:function      of the `Interval`
+
+and, from rewards in units of log growth, the penalties
+
+    turnover_penalty * turnover
+    cvar_penalty * max(-g - cvar_loss, 0) / (1 - cvar_level)
+    drawdown_penalty * drawdown / bars of a year
+
+Sources: over log returns, mean-variance utility E[r] + (1 - gamma) / 2 Var[r] is power utility of final wealth where
+that is log-normal (Campbell and Viceira 2002, ch. 2). Differential Sharpe ratio: Moody and Saffell (1998), eq. 6.
+Shortfall beyond a fixed loss: the function of Rockafellar and Uryasev (2000), eq. 4, whose minimum over the loss is the
+conditional value at risk (CVaR). Mean drawdown: the conditional drawdown at risk at level 0 of Chekhlov, Uryasev and
+Zabarankin (2005).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Tensor
+from finrl_pod.user_files import error_text, import_user_file, is_file_reference, stdout_to_stderr
 
 CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
 SHARPE_DECAY = 1 / 252  # of the moving moments of the differential Sharpe ratio: about a year of daily bars
+# Second moment before the first return. Without it the second step of an episode weighs 180 times the hundredth.
+SHARPE_PRIOR = 0.01**2
 MIN_GROWTH = 1e-6  # bounds the reward of ruin at log(1e-6)
+MIN_VARIANCE = 1e-10  # of the simple return, in the denominator of the differential Sharpe ratio
+IN_LOG_GROWTH = ("log_return", "active_return", "mean_variance")  # rewards that penalties may be subtracted from
+PENALTIES = ("turnover_penalty", "cvar_penalty", "drawdown_penalty")
 
-Reward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+class Interval(NamedTuple):
+    """What a step's reward may depend on: tensors [P, G, A], one number per account, for the interval of two fills.
+
+    before, after: equity in currency at the fill prices of both bars, `before` ahead of the first fill's trades.
+    turnover: value traded at the first fill, buys and sells, as a fraction of `before`. base_growth: log growth over
+    the interval of the base portfolio, rebalanced without costs; the mandate's, else equal weights.
+    """
+
+    before: Tensor
+    after: Tensor
+    turnover: Tensor
+    base_growth: Tensor
+
+
+UserReward = Callable[[Interval], Tensor]
+
+
+class StepReward:
+    """The reward of an environment's steps.
+
+    size: S, numbers that it keeps for each account. growth_only: whether it follows from growth, turnover and the
+    base's growth, so that a kernel that computes log growth can be used. uses_base: whether it needs the base's growth.
+    """
+
+    def __init__(self, config: EnvironmentConfig, bars_per_year: float) -> None:
+        """Raises ConfigError for settings in conflict, InputError for a user's reward that cannot be loaded."""
+        check_reward(config)
+        self.name, self._config, self._bars_per_year = config.reward, config, bars_per_year
+        self._user = load_user_reward(config.reward) if is_file_reference(config.reward) else None
+        self._sharpe = config.reward == "differential_sharpe"
+        self._drawdown = config.drawdown_penalty > 0
+        self.size = 2 * self._sharpe + self._drawdown
+        self.growth_only = config.reward in IN_LOG_GROWTH and not self._drawdown
+        self.is_plain = config.reward in ("log_return", "change") and not any(
+            getattr(config, name) for name in PENALTIES
+        )
+        self.uses_base = config.reward == "active_return" or self._user is not None
+
+    def initial(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """[*shape, S], the state of new accounts; None if there is none."""
+        if not self.size:
+            return None
+        start = [0.0, SHARPE_PRIOR] * self._sharpe + [0.0] * self._drawdown
+        return torch.tensor(start, dtype=dtype, device=device).expand(*shape, self.size).clone()
+
+    def __call__(self, interval: Interval, state: Tensor | None) -> Tensor:
+        """Rewards [P, G, A]. state: [P, G, A, S], before the interval."""
+        before, after = interval.before, interval.after
+        if self._user is not None:
+            return self._call_user(self._user, interval)
+        if self.name == "change":
+            return (after - before) * CHANGE_SCALE
+        if self._sharpe:
+            assert state is not None
+            return differential_sharpe(_ratio(before, after) - 1, state[..., 0], state[..., 1])
+        reward = self.of_growth(log_growth(before, after), interval.turnover, interval.base_growth)
+        if self._drawdown:
+            assert state is not None
+            drawdown = self.advance(before, after, state)[..., -1]
+            reward = reward - self._config.drawdown_penalty / self._bars_per_year * drawdown
+        return reward
+
+    def of_growth(self, growth: Tensor, turnover: Tensor, base_growth: Tensor) -> Tensor:
+        """Rewards in log growth, less the penalties that need no state; tensors of one shape."""
+        config, reward = self._config, growth
+        if config.reward == "active_return":
+            reward = growth - base_growth
+        elif config.reward == "mean_variance":
+            reward = growth - 0.5 * (config.risk_aversion - 1) * growth * growth
+        if config.turnover_penalty:
+            reward = reward - config.turnover_penalty * turnover
+        if config.cvar_penalty:
+            shortfall = (-growth - config.cvar_loss).clamp(min=0)
+            reward = reward - config.cvar_penalty / (1 - config.cvar_level) * shortfall
+        return reward
+
+    def advance(self, before: Tensor, after: Tensor, state: Tensor) -> Tensor:
+        """The state [P, G, A, S] after equity moved from `before` to `after` [P, G, A]."""
+        numbers = []
+        if self._sharpe:
+            gain = _ratio(before, after) - 1
+            first, second = state[..., 0], state[..., 1]
+            numbers += [first + SHARPE_DECAY * (gain - first), second + SHARPE_DECAY * (gain * gain - second)]
+        if self._drawdown:
+            numbers.append((state[..., -1] - log_growth(before, after)).clamp(min=0))
+        return torch.stack(numbers, -1)
+
+    def observed(self, state: Tensor) -> Tensor:
+        """The state [..., S] in numbers of order one, for observations."""
+        if not self._sharpe:
+            return state
+        first, second = state[..., :1], state[..., 1:2]
+        scale = (SHARPE_PRIOR * SHARPE_DECAY) ** 0.5
+        return torch.cat([first / scale, second / SHARPE_PRIOR - 1, state[..., 2:]], -1)
+
+    def _call_user(self, function: UserReward, interval: Interval) -> Tensor:
+        shape = tuple(interval.before.shape)
+        try:
+            with stdout_to_stderr():
+                reward: Any = function(interval)
+        except Exception as error:
+            raise InputError(f"the reward {self.name} failed: {error_text(error)}") from error
+        if not isinstance(reward, torch.Tensor) or tuple(reward.shape) != shape:
+            got = tuple(reward.shape) if isinstance(reward, torch.Tensor) else type(reward).__name__
+            raise InputError(
+                f"the reward {self.name} must return a tensor of shape {shape}, one number per account, got {got}"
+            )
+        wrong = int((~torch.isfinite(reward)).sum())
+        if wrong:
+            raise InputError(
+                f"the reward {self.name} must return finite numbers, got NaN or infinity for {wrong} of "
+                f"{reward.numel()} accounts"
+            )
+        if interval.after.requires_grad and not reward.requires_grad:
+            raise InputError(
+                f"the reward {self.name} must be computed from its interval by torch operations: this algorithm "
+                "differentiates it"
+            )
+        return reward.to(interval.before.dtype)
 
 
 def log_growth(before: Tensor, after: Tensor) -> Tensor:
@@ -24,49 +171,40 @@ def log_growth(before: Tensor, after: Tensor) -> Tensor:
     return _ratio(before, after).clamp(min=MIN_GROWTH).log()
 
 
+def differential_sharpe(gain: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Derivative of the moving Sharpe ratio by its decay at 0, for a simple return and the moments A and B before it.
+
+    0 while B - A^2 is not positive.
+    """
+    d_first, d_second = gain - first, gain * gain - second
+    variance = second - first * first
+    usable = variance > MIN_VARIANCE
+    safe = torch.where(usable, variance, torch.ones_like(variance))
+    value = (second * d_first - 0.5 * first * d_second) / safe**1.5
+    return torch.where(usable, value, torch.zeros_like(value))
+
+
+def check_reward(config: EnvironmentConfig) -> None:
+    """Raises ConfigError for penalties that the reward cannot have."""
+    used = [name for name in PENALTIES if getattr(config, name)]
+    if used and config.reward not in IN_LOG_GROWTH:
+        raise ConfigError(
+            f"environment.{used[0]} is in log growth and needs environment.reward to be one of "
+            f"{', '.join(IN_LOG_GROWTH)}, got {config.reward!r}; set it to 0 or choose another reward"
+        )
+
+
+def load_user_reward(text: str) -> UserReward:
+    """Import `file.py` and return its `function`. Raises InputError for a file or a function that is missing."""
+    file, _, name = text.rpartition(":")
+    function = getattr(import_user_file(Path(file), f"the reward {text}"), name, None)
+    if not callable(function):
+        raise InputError(f"{file} has no function {name}; give one that it defines, as {Path(file).name}:my_reward")
+    reward: UserReward = function
+    return reward
+
+
 def _ratio(before: Tensor, after: Tensor) -> Tensor:
     """after / before, 0 where before is not positive: the ratio of two negative equities would be a gain."""
     alive = before > 0
     return torch.where(alive, after, 0.0) / torch.where(alive, before, 1.0)
-
-
-def log_return(before: Tensor, after: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Log return log(after / before); its sum over an episode is the log growth of the account."""
-    return log_growth(before, after), memory
-
-
-def change(before: Tensor, after: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Change of equity in currency, times 1e-4 (as in FinRL)."""
-    return (after - before) * CHANGE_SCALE, memory
-
-
-def differential_sharpe(before: Tensor, after: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Differential Sharpe ratio, Moody and Saffell (1998), eq. 6: (B dA - A dB / 2) / (B - A^2)^(3/2).
-
-    A and B are moving first and second moments of the simple return; the reward is 0 while B - A^2 is not positive.
-    """
-    if memory is None:
-        raise ValueError("differential_sharpe needs a memory of two moments")
-    gain = _ratio(before, after) - 1
-    first, second = memory.unbind(0)
-    d_first, d_second = gain - first, gain * gain - second
-    spread = second - first * first
-    usable = spread > 1e-10
-    safe = torch.where(usable, spread, torch.ones_like(spread))
-    value = (second * d_first - 0.5 * first * d_second) / safe**1.5
-    moved = torch.stack([first + SHARPE_DECAY * d_first, second + SHARPE_DECAY * d_second])
-    return torch.where(usable, value, torch.zeros_like(value)), moved
-
-
-REWARDS: dict[str, Reward] = {
-    "log_return": log_return,
-    "change": change,
-    "differential_sharpe": differential_sharpe,
-}
-
-
-def reward(name: str) -> Reward:
-    """Look up a reward by name. Raises ConfigError for an unknown name."""
-    if name not in REWARDS:
-        raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}")
-    return REWARDS[name]

@@ -17,10 +17,10 @@ class EnvState(NamedTuple):
 
     day: [P, G] int64, the decision bar. left: [P, G] int64, steps to the end of the window. round: [P, G] int64, index
     of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the environment's dtype. memory:
-    [2, P, G, A], moments kept by the reward, or None. pending: [P, G, A, delay - 1, action_size], actions not yet in
-    effect, oldest first, NaN where there is none; None without a delay; target weights under a mandate. virtual:
-    [P, G, A, N], virtual holdings of a mandate as weights, or None. budget: [P, G, A], what is left of its turnover
-    budget, or None.
+    [2, P, G, A, S], numbers kept by the reward, as of the last fill and as known at the close, or None. pending:
+    [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where there is none; None without a
+    delay; target weights under a mandate. virtual: [P, G, A, N], virtual holdings of a mandate as weights, or None.
+    budget: [P, G, A], what is left of its turnover budget, or None.
     """
 
     day: Tensor

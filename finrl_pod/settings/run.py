@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from finrl_pod.settings.toml import build_record, closest_key, read_toml
 __all__ = [
     "BUILT_IN_SPLITS",
     "MAX_SEED",
+    "REWARDS",
     "AgentConfig",
     "AugmentationConfig",
     "DataConfig",
@@ -67,6 +69,7 @@ MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
 MAX_WORLDS = 1024
+REWARDS = ("log_return", "active_return", "mean_variance", "differential_sharpe", "change")
 MAX_PBO_BLOCKS = 20  # 184,756 splits
 
 # Former keys of each section -> their names now; the former ones are refused with a hint.
@@ -157,8 +160,25 @@ class EnvironmentConfig:
     )
     cash: float = setting(1_000_000.0, "starting cash, in the currency of the prices", POSITIVE_FINITE)
     window: int = setting(252, "bars per episode", at_least(1))
-    reward: Literal["log_return", "change", "differential_sharpe"] = setting(
-        "log_return", "reward of a step, from one fill to the next"
+    reward: str = setting(
+        "log_return",
+        "reward of a step, from one fill to the next (docs/objectives.md), or a function of one's own",
+        Constraint(
+            f"one of {', '.join(REWARDS)}, or file.py:function",
+            lambda x: x in REWARDS or re.fullmatch(r".+\.py:[A-Za-z_]\w*", x) is not None,
+        ),
+    )
+    risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
+    turnover_penalty: float = setting(
+        0.0, "log growth charged for a turnover of 1 (value bought plus sold / equity), besides its costs", at_least(0)
+    )
+    cvar_penalty: float = setting(
+        0.0, "weight of the mean shortfall of a step's log growth beyond cvar_loss, in units of its CVaR", at_least(0)
+    )
+    cvar_loss: float = setting(0.02, "loss of log growth in a step from which a shortfall counts", at_least(0))
+    cvar_level: float = setting(0.95, "level of the CVaR: a shortfall counts 1 / (1 - level)", at_least_and_below(0, 1))
+    drawdown_penalty: float = setting(
+        0.0, "log growth a year charged for a drawdown of 1 (log of the peak over equity)", at_least(0)
     )
     fill: Literal["next", "same_close"] = setting(
         "next", "next: at the next open (close if there are no opens); same_close: for comparison only"

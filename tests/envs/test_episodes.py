@@ -167,7 +167,7 @@ def test_windows_continue_after_all_sampled_starts_are_used() -> None:
         ({"leverage": 0.0}, "environment.leverage"),
         ({"turbulence_limit": 1.0}, "needs a market with turbulence"),
         ({"fill": "same_close"}, "built for fills at 'next'"),
-        ({"reward": "profit"}, "reward must be one of"),
+        ({"reward": "profit"}, "must be one of log_return, active_return"),
     ],
 )
 def test_settings_out_of_range_are_rejected(change: dict[str, Any], message: str) -> None:
