@@ -205,7 +205,11 @@ class AgentSnapshot:
 
 @dataclass(frozen=True)
 class Score:
-    """A leaderboard row: an agent, its parent and its score on the validation split."""
+    """A leaderboard row: an agent, its parent and its score on the validation split.
+
+    samples: its age, environment steps since its weights were new. root: first ancestor; an agent that started from new
+    weights is its own (empty means the same).
+    """
 
     id: str
     parent: str | None
@@ -215,6 +219,7 @@ class Score:
     score: float
     hyperparameters: Mapping[str, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    root: str = ""
 
 
 @dataclass(frozen=True, eq=False)

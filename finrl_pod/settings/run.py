@@ -58,10 +58,12 @@ __all__ = [
     "RunConfig",
     "SplitConfig",
     "TournamentConfig",
+    "as_saved",
     "check_current",
     "describe_setting",
     "load",
     "parse",
+    "parse_saved",
     "rename_former_keys",
 ]
 
@@ -95,6 +97,21 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
         "blocks": "pbo_blocks",
     },
 }
+
+
+# Settings that earlier versions did not have, and the values that say what those versions did. A saved run without them
+# gets these values, not today's defaults, and keeps its hash.
+EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "augmentation": {
+        "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
+        "feature_noise": 0.0,
+    },
+    "mandate": {
+        "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
+        "volatility_target": 0.0, "max_tracking_error": 0.0,
+    },
+    "tournament": {"max_root_share": 1.0, "search": "narrow"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -287,15 +304,28 @@ class TournamentConfig:
     generations: int = setting(6, "rounds of training and ranking", at_least(1))
     samples_per_generation: int = setting(100_000, "environment steps per pod and generation", at_least(1))
     leaderboard: int = setting(16, "entries kept", at_least(1))
+    max_root_share: float = setting(
+        0.25,
+        "share of the leaderboard that descendants of one root may take from others; 1: no limit",
+        above_and_at_most(0, 1),
+    )
     exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
     reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
     perturb_factor: float = setting(1.25, "inherited hyperparameters are multiplied or divided by it", at_least(1))
     resample_probability: float = setting(0.1, "probability that a hyperparameter is sampled again instead", FRACTION)
+    search: Literal["full", "narrow", "off"] = setting(
+        "full",
+        "hyperparameters that are searched: all, without entropy, value coefficient and temperature, or none",
+    )
     champion: int = setting(4, "best entries that form the champion ensemble", at_least(1))
     ensemble: Literal["mean", "sharpe", "vote"] = setting(
         "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
     )
-    seconds: float = setting(0.0, "wall-clock limit, 0: off (a limit makes results depend on the machine)", at_least(0))
+    seconds: float = setting(
+        0.0,
+        "wall-clock limit, shared equally by cohorts; 0: off (a limit makes results depend on the machine)",
+        at_least(0),
+    )
 
 
 @dataclass(frozen=True)
@@ -374,8 +404,13 @@ class RunConfig:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of all settings as JSON."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of all settings as JSON, without those that equal `EARLIER_VALUES`."""
+        values = dataclasses.asdict(self)
+        for name, earlier in EARLIER_VALUES.items():
+            rest = {key: item for key, item in values.pop(name).items() if key not in earlier or item != earlier[key]}
+            if rest:
+                values[name] = rest
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def describe_setting(path: str) -> Setting:
@@ -414,6 +449,32 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     for name in ("seed", "threads"):
         check_setting(f"{where}: ", config, name, getattr(config, name))
     return config
+
+
+def parse_saved(values: Mapping[str, Any], where: str) -> RunConfig:
+    """Build the config of a saved run; settings that its version did not have get `EARLIER_VALUES`.
+
+    Raises ConfigError as `parse`.
+    """
+    complete = dict(values)
+    for name, earlier in EARLIER_VALUES.items():
+        if isinstance(saved := values.get(name, {}), dict):
+            complete[name] = {**earlier, **saved}
+    return parse(complete, where)
+
+
+def as_saved(config: RunConfig, saved: Mapping[str, Any]) -> RunConfig:
+    """Config to continue a saved run with: settings that its version did not have get `EARLIER_VALUES`.
+
+    Only those that the config leaves at today's default. saved: the run's config as plain values.
+    """
+    today, changed = RunConfig(), {}
+    for name, earlier in EARLIER_VALUES.items():
+        given, usual, known = getattr(config, name), getattr(today, name), saved.get(name, {})
+        unknown = {key: value for key, value in earlier.items() if key not in known}
+        kept = {key: value for key, value in unknown.items() if getattr(given, key) == getattr(usual, key)}
+        changed[name] = dataclasses.replace(given, **kept)
+    return dataclasses.replace(config, **changed)
 
 
 def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:

@@ -1,8 +1,7 @@
-"""Initial state of the slots of a generation, and sampling and perturbation of hyperparameters."""
+"""Initial state of the slots of a generation: new, continued or copied from a better agent."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,68 +10,9 @@ import numpy as np
 
 from finrl_pod import random
 from finrl_pod.settings.run import AgentConfig, TournamentConfig
+from finrl_pod.tournament.hyperparameters import Search, configured, perturb, sample_hyperparameters
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.types import Score
-
-# Hyperparameters that are searched, if the algorithm has them, and their bounds. Samples are log-uniform within
-# RATE_FACTOR of the config's value, sensitive ones within RATE_FACTOR ** SENSITIVE_EXPONENT.
-RATE_FACTOR = 3.0
-SENSITIVE_EXPONENT = 0.37
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    "learning_rate": (1e-5, 1e-1),
-    "gamma": (0.0, 0.999),
-    "gae_lambda": (0.0, 0.999),
-    "clip_range": (0.05, 0.5),
-    "exploration_noise": (0.01, 0.5),
-    "tau": (1e-4, 1.0),
-}
-HORIZONS, SENSITIVE = ("gamma", "gae_lambda"), ("clip_range", "exploration_noise")
-
-
-def searched(config: AgentConfig) -> tuple[str, ...]:
-    """Names of the hyperparameters that are searched for a config."""
-    return tuple(name for name in BOUNDS if hasattr(config, name))
-
-
-def configured(config: AgentConfig) -> dict[str, float]:
-    """The config's values of the searched hyperparameters."""
-    return {name: float(getattr(config, name)) for name in searched(config)}
-
-
-def sample_hyperparameters(config: AgentConfig, stream: np.random.Generator) -> dict[str, float]:
-    """Sample hyperparameters: log-uniform within a factor of 3 of the config's values, sensitive ones within 1.5.
-
-    gamma and gae_lambda are sampled through their horizons 1 / (1 - x).
-    """
-    centre = configured(config)
-    spread = math.log(RATE_FACTOR)
-    values = {
-        name: _move(
-            name, value, math.exp(stream.uniform(-spread, spread) * (SENSITIVE_EXPONENT if name in SENSITIVE else 1.0))
-        )
-        for name, value in centre.items()
-    }
-    return values
-
-
-def perturb(
-    values: Mapping[str, float], factor: float, resample: float, config: AgentConfig, stream: np.random.Generator
-) -> dict[str, float]:
-    """Multiply or divide each value by `factor` at even odds, or resample it with probability `resample`."""
-    sampled = sample_hyperparameters(config, stream)
-    moved = {}
-    for name in searched(config):
-        up, resampled = stream.random() < 0.5, stream.random() < resample
-        moved[name] = sampled[name] if resampled else _move(name, values[name], factor if up else 1 / factor)
-    return moved
-
-
-def _move(name: str, value: float, factor: float) -> float:
-    """Value times factor, or for discount factors the horizon times factor, clamped to the bounds."""
-    low, high = BOUNDS[name]
-    # An infinite horizon is limited first: it cannot be multiplied.
-    moved = 1 - (1 - min(value, high)) / factor if name in HORIZONS else value * factor
-    return min(max(moved, low), high)
 
 
 @dataclass(frozen=True)
@@ -88,11 +28,12 @@ class SlotInit:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
 
-def initial_slots(agent: AgentConfig, slots: Sequence[int], seed: int) -> list[SlotInit]:
+def initial_slots(agent: AgentConfig, slots: Sequence[int], seed: int, *, search: Search = "full") -> list[SlotInit]:
     """First generation of a cohort: the first slot uses the config's hyperparameters, the others sample theirs."""
-    slot_inits = [SlotInit(slots[0], "reinit", None, configured(agent))]
+    slot_inits = [SlotInit(slots[0], "reinit", None, configured(agent, search))]
     for slot in slots[1:]:
-        slot_inits.append(SlotInit(slot, "reinit", None, sample_hyperparameters(agent, _stream(seed, slot, 0))))
+        values = sample_hyperparameters(agent, _stream(seed, slot, 0), search)
+        slot_inits.append(SlotInit(slot, "reinit", None, values))
     return slot_inits
 
 
@@ -112,7 +53,8 @@ def next_slots(
     leaderboard, parents are the upper half of the cohort's slots.
     """
     ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
-    pods = len(current)
+    pods, search = len(current), tournament.search
+    factor, resample = tournament.perturb_factor, tournament.resample_probability
     reinits, exploits = _round_down(tournament.reinit_fraction * pods), _round_down(tournament.exploit_fraction * pods)
     diverged = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
@@ -122,12 +64,11 @@ def next_slots(
         stream = _stream(seed, score.slot, generation)
         from_bottom = pods - 1 - rank
         if from_bottom < reinits or (not parents and not np.isfinite(score.score)):
-            slot_inits.append(SlotInit(score.slot, "reinit", None, sample_hyperparameters(agent, stream)))
+            values = sample_hyperparameters(agent, stream, search)
+            slot_inits.append(SlotInit(score.slot, "reinit", None, values))
         elif from_bottom < max(reinits + exploits, diverged):
             parent = parents[int(stream.integers(len(parents)))]
-            changed = perturb(
-                parent.hyperparameters, tournament.perturb_factor, tournament.resample_probability, agent, stream
-            )
+            changed = perturb(parent.hyperparameters, factor, resample, agent, stream, search)
             slot_inits.append(SlotInit(score.slot, "exploit", parent.id, changed))
         else:
             slot_inits.append(SlotInit(score.slot, "continue", score.id, score.hyperparameters))

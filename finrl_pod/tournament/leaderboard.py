@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.types import Score
 
+ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
+
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """At most `size` scores, best first; ties go to fewer samples, then to the smaller id. Immutable."""
+    """At most `size` scores, best first; ties go to fewer samples, then to the smaller id. Immutable.
+
+    max_root_share: share of the entries (at least one) up to which descendants of one root are kept whatever the others
+    score. Beyond it they only fill places that no other entry takes.
+    """
 
     size: int
     scores: tuple[Score, ...] = ()
+    max_root_share: float = 1.0
 
     def insert(self, entries: Iterable[Score]) -> Leaderboard:
-        """Leaderboard with these entries added and the worst dropped; NaN scores are never added."""
-        pool = [*self.scores, *(entry for entry in entries if math.isfinite(entry.score))]
-        return Leaderboard(self.size, tuple(sorted(pool, key=_rank)[: self.size]))
+        """Leaderboard with these entries added and the worst dropped, those of an over-represented root first.
+
+        NaN scores are never added. The result does not depend on the order of insertion.
+        """
+        pool = sorted([*self.scores, *(entry for entry in entries if math.isfinite(entry.score))], key=_rank)
+        limit = max(1, math.floor(self.max_root_share * self.size + ROUNDING))
+        counts: Counter[str] = Counter()
+        within: list[Score] = []
+        beyond: list[Score] = []
+        for entry in pool:
+            counts[root_id(entry)] += 1
+            (within if counts[root_id(entry)] <= limit else beyond).append(entry)
+        kept = (within + beyond)[: self.size]
+        return replace(self, scores=tuple(sorted(kept, key=_rank)))
 
     @property
     def best(self) -> Score | None:
@@ -31,21 +50,27 @@ class Leaderboard:
 
     def of_slots(self, slots: Collection[int]) -> Leaderboard:
         """Entries of these slots."""
-        return Leaderboard(self.size, tuple(score for score in self.scores if score.slot in slots))
+        return replace(self, scores=tuple(score for score in self.scores if score.slot in slots))
 
     def plain(self) -> list[dict[str, Any]]:
         """Entries as JSON values."""
         return [asdict(score) for score in self.scores]
 
     @classmethod
-    def from_plain(cls, size: int, rows: Iterable[Mapping[str, Any]]) -> Leaderboard:
-        """Leaderboard from the rows of `plain`. Raises RunError for invalid rows."""
-        return cls(size, tuple(score_from_plain(row) for row in rows))
+    def from_state(cls, state: Mapping[str, Any] | None, config: TournamentConfig) -> Leaderboard:
+        """Leaderboard of a run's saved state, empty for None. Raises RunError for invalid rows."""
+        rows, parents = (state["leaderboard"], state["parents"]) if state else ([], {})
+        scores = tuple(score_from_plain(row, parents) for row in rows)
+        return cls(config.leaderboard, scores, config.max_root_share)
 
 
-def score_from_plain(row: Mapping[str, Any]) -> Score:
-    """Score from its JSON values, null for NaN. Raises RunError for an invalid row."""
+def score_from_plain(row: Mapping[str, Any], parents: Mapping[str, str | None]) -> Score:
+    """Score from its JSON values, null for NaN. Raises RunError for an invalid row.
+
+    parents: id -> parent's id, from which a root is found that an earlier version did not save.
+    """
     try:
+        row = {"root": root_of(row["id"], parents), **row}
         metrics = {name: math.nan if value is None else float(value) for name, value in row["metrics"].items()}
         number = math.nan if row["score"] is None else float(row["score"])
         return Score(**{**row, "score": number, "metrics": metrics})
@@ -55,6 +80,16 @@ def score_from_plain(row: Mapping[str, Any]) -> Score:
 
 def _rank(entry: Score) -> tuple[float, int, str]:
     return (-entry.score, entry.samples, entry.id)
+
+
+def root_id(entry: Score) -> str:
+    """Id of the first ancestor of an agent, its own if it started from new weights."""
+    return entry.root or entry.id
+
+
+def root_of(agent: str, parents: Mapping[str, str | None]) -> str:
+    """Id of the first ancestor of an agent, its own if it has no parent. parents: as for `ancestry`."""
+    return [agent, *ancestry(agent, parents)][-1]
 
 
 def ancestry(agent: str, parents: Mapping[str, str | None]) -> list[str]:

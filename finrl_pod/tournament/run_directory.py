@@ -26,7 +26,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
-from finrl_pod.settings.run import RunConfig, check_current, parse
+from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Tensor
@@ -92,11 +92,16 @@ class RunDirectory:
 
     # ------------------------------------------------------------------ reading
 
+    @classmethod
+    def config_to_resume(cls, path: Path, config: RunConfig) -> RunConfig:
+        """Config with which the run in `path` continues: `config`, with what an earlier version did (`as_saved`)."""
+        run = cls(path)
+        return as_saved(config, run._config_value("config", dict)) if run._config_file.exists() else config
+
     @property
     def config(self) -> RunConfig:
-        """The run's config. A run made before there were mandates has none."""
-        values = {"mandate": {"base": "none"}, **self._config_value("config", dict)}
-        return parse(values, f"the config of the run in {self.path}")
+        """The run's config, also of an earlier version (`parse_saved`)."""
+        return parse_saved(self._config_value("config", dict), f"the config of the run in {self.path}")
 
     @property
     def data_sha256(self) -> str:

@@ -6,9 +6,10 @@ and counts only once it is completely written. A run that was killed and resumed
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
 from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
-from finrl_pod.tournament.leaderboard import Leaderboard, score_from_plain
+from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_plain
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Floats, MarketTensor, Score, Tensor
@@ -81,9 +82,9 @@ class Tournament:
     def run(self) -> Outcome:
         """Train until the last generation or the wall-clock limit, continuing from the run directory."""
         settings = self.config.tournament
-        state = self._restored() or _State(-1, Leaderboard(settings.leaderboard), (), {}, 0, 0.0)
+        state = self._restored() or _State(-1, Leaderboard.from_state(None, settings), (), {}, 0, 0.0)
         while state.generation + 1 < settings.generations:
-            if state.generation >= 0 and self._over(state.train_seconds):
+            if state.generation >= 0 and state.train_seconds >= self._limit:
                 break
             state = self._generation(state)
         if not state.leaderboard.scores:
@@ -96,16 +97,21 @@ class Tournament:
         config, number = self.config, state.generation + 1
         began = time.perf_counter()
         self._taken = 0
-        cohorts = []
-        for i, agent in enumerate((config.agent, *config.cohorts)):
+        cohorts: list[Cohort] = []
+        agents = (config.agent, *config.cohorts)
+        for i, agent in enumerate(agents):
             places = range(i, config.tournament.pods, 1 + len(config.cohorts))
             cohorts.append(self._cohort(number, i, agent, self._slot_inits(number, agent, places, state)))
-            watch = self._watch(number, state, cohorts[-1], began)
+            elapsed = state.train_seconds + time.perf_counter() - began
+            # What is left of the limit is shared equally by this cohort and those after it.
+            limit = elapsed + max(self._limit - elapsed, 0.0) / (len(agents) - i)
+            watch = self._watch(number, state, cohorts[-1], began, limit)
             cohorts[-1].train(config.tournament.samples_per_generation, self._schedule(agent), watch)
         measured = [cohort.scores(number, self.market, config, self.validation) for cohort in cohorts]
-        scores = [score for found, _ in measured for score in found]
+        scored = [score for found, _ in measured for score in found]
+        parents = {**state.parents, **{score.id: score.parent for score in scored}}
+        scores = [replace(score, root=root_of(score.id, parents)) for score in scored]
         self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
-        parents = {**state.parents, **{score.id: score.parent for score in scores}}
         done = _State(
             number,
             state.leaderboard.insert(scores),
@@ -121,7 +127,7 @@ class Tournament:
         """Initial states of a cohort's pods; agents are copied within a cohort only, where weights fit."""
         config = self.config
         if number == 0:
-            return initial_slots(agent, places, config.seed)
+            return initial_slots(agent, places, config.seed, search=config.tournament.search)
         current = [score for score in state.current if score.slot in places]
         board = state.leaderboard.of_slots(places)
         return next_slots(agent, config.tournament, config.seed, number, board, current)
@@ -153,8 +159,8 @@ class Tournament:
         total = settings.generations * settings.samples_per_generation
         return lambda age: max(1 - age / total, 0.0)
 
-    def _watch(self, number: int, state: _State, cohort: Cohort, began: float) -> Step:
-        """Callback after every iteration: reports progress, returns False at the time limit."""
+    def _watch(self, number: int, state: _State, cohort: Cohort, began: float, limit: float) -> Step:
+        """Callback after every iteration: reports progress, returns False at the limit, in seconds of training."""
         settings, each = self.config.tournament, cohort.learner.iteration_samples
         total = -(-settings.samples_per_generation // each) * each * settings.pods * settings.generations
         named = f" ({cohort.learner.config.algorithm})" if self.config.cohorts else ""
@@ -175,14 +181,14 @@ class Tournament:
                     seconds_left=max(total - done, 0) / rate,
                 )
             )
-            return not self._over(state.train_seconds + time.perf_counter() - began)
+            return state.train_seconds + time.perf_counter() - began < limit
 
         return watch
 
-    def _over(self, seconds: float) -> bool:
-        """Whether the wall-clock limit of training is reached."""
-        limit = self.config.tournament.seconds
-        return bool(limit) and seconds >= limit
+    @property
+    def _limit(self) -> float:
+        """Wall-clock limit of training in seconds, infinite if there is none."""
+        return self.config.tournament.seconds or math.inf
 
     # ------------------------------------------------------------------ on disk
 
@@ -212,8 +218,8 @@ class Tournament:
             return None
         return _State(
             int(plain["generation"]),
-            Leaderboard.from_plain(self.config.tournament.leaderboard, plain["leaderboard"]),
-            tuple(score_from_plain(row) for row in plain["current"]),
+            Leaderboard.from_state(plain, self.config.tournament),
+            tuple(score_from_plain(row, plain["parents"]) for row in plain["current"]),
             plain["parents"],
             int(plain["samples"]),
             float(plain["train_seconds"]),

@@ -18,7 +18,14 @@ def score(id: str = "g00s00", value: float = 1.0, **changes: Any) -> Score:
         "slot": 0,
         "samples": 100,
         "score": value,
-        "hyperparameters": {"learning_rate": 0.01, "gamma": 0.95, "gae_lambda": 0.9, "clip_range": 0.2},
+        "hyperparameters": {
+            "learning_rate": 0.01,
+            "gamma": 0.95,
+            "gae_lambda": 0.9,
+            "clip_range": 0.2,
+            "entropy_coefficient": 0.0,
+            "value_coefficient": 0.5,
+        },
     }
     return Score(**{**values, **changes})
 

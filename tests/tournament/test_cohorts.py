@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import DDPGConfig, SACConfig
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import run_directory
+from finrl_pod.tournament import tournament as tournament_module
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Positions, Window
 from tests.tournament.small_tournament import SAMPLES, small_config, small_market, tournament
@@ -152,6 +155,21 @@ def test_missing_or_damaged_replay_file_is_reported(finished: Path, tmp_path: Pa
     (folder / "replay" / "0001-1.safetensors").write_bytes(b"not tensors")
     with pytest.raises(RunError, match="is damaged: not a safetensors file"):
         run_directory.load_slot_state(run, 1, 1, 64)
+
+
+def test_a_wall_clock_limit_is_shared_by_the_cohorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that advances by a second at each reading, the first cohort must not use all of the limit."""
+    readings = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: float(next(readings)))
+    monkeypatch.setattr(tournament_module, "time", clock)
+    config = mixed_config(generations=1, samples_per_generation=10_000 * SAMPLES, seconds=90.0)
+    outcome = tournament(config, tmp_path / "run").run()
+    seconds = {"ppo": 64, "sac": 8, "ddpg": 8}  # samples of an iteration
+    iterations = [
+        entry.samples / seconds[config.agent_of(entry.slot).algorithm] for entry in outcome.leaderboard.scores
+    ]
+    assert len(iterations) == 5
+    assert max(iterations) <= 1.2 * min(iterations) + 1
 
 
 def test_fewer_pods_than_cohorts_are_rejected(tmp_path: Path) -> None:

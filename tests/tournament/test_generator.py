@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
-from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots, searched
+from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
+from finrl_pod.tournament.hyperparameters import searched
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.types import Score
 from tests.tournament.sample_scores import score
@@ -24,10 +26,10 @@ def slot_scores(values: Sequence[float], generation: int = 0) -> list[Score]:
 
 
 def next_inits(
-    values: Sequence[float], *, seed: int = 3, generation: int = 1, board: Leaderboard | None = None, **settings: float
+    values: Sequence[float], *, seed: int = 3, generation: int = 1, board: Leaderboard | None = None, **settings: Any
 ) -> list[SlotInit]:
     """Slot initialisations of the generation that follows one with the scores `values`."""
-    tournament = TournamentConfig(pods=len(values), **settings)  # type: ignore[arg-type]
+    tournament = TournamentConfig(pods=len(values), **settings)
     current = slot_scores(values, generation - 1)
     board = Leaderboard(16).insert(current) if board is None else board
     return next_slots(AGENT, tournament, seed, generation, board, current)
@@ -120,3 +122,10 @@ def test_samples_depend_on_seed_slot_and_generation_only() -> None:
     three_pods, six_pods = samples_of(3, 5, 2), samples_of(6, 5, 2)
     assert six_pods[:3] == three_pods  # more pods do not change the samples of the others
     assert len({*six_pods, *samples_of(3, 6, 2), *samples_of(3, 5, 3)}) == 12
+
+
+def test_without_search_all_agents_keep_the_configured_hyperparameters() -> None:
+    first = initial_slots(AGENT, range(4), seed=0, search="off")
+    following = next_inits([0.1, 0.2, 0.3, 0.4], search="off", exploit_fraction=0.5, reinit_fraction=0.5)
+    assert Counter(s.kind for s in following) == {"reinit": 2, "exploit": 2}
+    assert all(s.hyperparameters == {} for s in (*first, *following))  # those of the config

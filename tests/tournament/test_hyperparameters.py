@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
-from finrl_pod.tournament.generator import BOUNDS, RATE_FACTOR, configured, perturb, sample_hyperparameters, searched
+from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig, SACConfig
+from finrl_pod.tournament.hyperparameters import (
+    BOUNDS,
+    FROM_ZERO,
+    RATE_FACTOR,
+    configured,
+    perturb,
+    sample_hyperparameters,
+    searched,
+)
 
 AGENT = PPOConfig()
 agents = st.builds(
@@ -67,6 +75,8 @@ def test_perturbation_changes_every_value_by_the_factor(agent: PPOConfig, seed: 
         assert low <= perturbed[name] <= high
         if perturbed[name] in (low, high):
             continue
+        if original[name] == 0.0 and name in FROM_ZERO:
+            continue
         transform = horizon if name in ("gamma", "gae_lambda") else float
         ratio = transform(perturbed[name]) / transform(original[name])
         assert ratio == pytest.approx(factor, rel=1e-6) or ratio == pytest.approx(1 / factor, rel=1e-6)
@@ -97,3 +107,28 @@ def test_infinite_horizon_is_sampled_near_the_longest_finite_one(name: str) -> N
     samples = [sample_hyperparameters(agent, np.random.default_rng(seed))[name] for seed in range(200)]
     assert min(samples) >= 1 - RATE_FACTOR * (1 - BOUNDS[name][1]) - 1e-12
     assert perturb({**configured(agent)}, 1.2, 0.0, agent, np.random.default_rng(0))[name] > 0.998
+
+
+def test_an_entropy_coefficient_of_zero_leaves_zero_half_of_the_time_and_comes_back() -> None:
+    """Multiplying alone would keep it at 0 for ever."""
+    rng = np.random.default_rng(2)
+    low, high = FROM_ZERO["entropy_coefficient"]
+    moved = [perturb(configured(AGENT), 1.25, 0.0, AGENT, rng)["entropy_coefficient"] for _ in range(2000)]
+    left = np.array([value for value in moved if value > 0])
+    assert abs(len(left) - 1000) < 90  # binomial, four standard deviations
+    assert low <= left.min() < low * 1.1
+    assert high / 1.1 < left.max() <= high
+    assert abs(np.log10(left).mean() + 3) < 0.08  # log-uniform from 1e-4 to 1e-2
+    least = {**configured(AGENT), "entropy_coefficient": low}
+    assert {perturb(least, 1.25, 0.0, AGENT, rng)["entropy_coefficient"] for _ in range(50)} == {0.0, low * 1.25}
+    initial = [sample_hyperparameters(AGENT, np.random.default_rng(i))["entropy_coefficient"] for i in range(100)]
+    assert 20 < sum(value == 0 for value in initial) < 80
+
+
+def test_temperature_is_searched_where_it_is_fixed_and_a_negative_entropy_coefficient_is_not() -> None:
+    assert "temperature" not in searched(SACConfig())
+    assert "temperature" in searched(SACConfig(auto_entropy=False))
+    assert {"entropy_coefficient", "value_coefficient"} < set(searched(AGENT))
+    assert "entropy_coefficient" not in searched(PPOConfig(entropy_coefficient=-0.01))
+    assert searched(AGENT, "narrow") == ("learning_rate", "gamma", "gae_lambda", "clip_range")
+    assert searched(AGENT, "off") == ()

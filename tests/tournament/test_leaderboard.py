@@ -6,11 +6,13 @@ import dataclasses
 import json
 import math
 import random
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.tournament.leaderboard import Leaderboard, ancestry
 from finrl_pod.types import Score
 from tests.tournament.sample_scores import score, score_lists
@@ -75,7 +77,46 @@ def test_insertion_order_does_not_matter(entries: list[Score], size: int, shuffl
 @given(score_lists(), st.integers(1, 6))
 def test_json_round_trip(entries: list[Score], size: int) -> None:
     board = Leaderboard(size).insert(entries)
-    assert Leaderboard.from_plain(size, json.loads(json.dumps(board.plain(), allow_nan=False))) == board
+    state = json.loads(json.dumps({"leaderboard": board.plain(), "parents": {}}, allow_nan=False))
+    read = Leaderboard.from_state(state, TournamentConfig(leaderboard=size, max_root_share=1.0))
+    assert read == board
+
+
+def test_roots_of_rows_of_earlier_versions_follow_from_the_parents() -> None:
+    rows = [{name: value for name, value in asdict(score("g02s00", 0.5)).items() if name != "root"}]
+    state = {"leaderboard": rows, "parents": {"g02s00": "g01s03", "g01s03": "g00s03", "g00s03": None}}
+    (entry,) = Leaderboard.from_state(state, TournamentConfig()).scores
+    assert entry.root == "g00s03"
+
+
+def test_entries_of_an_over_represented_root_are_displaced_first() -> None:
+    family = [score(f"a{i}", 2.0 + i, root="a0") for i in range(4)]
+    others = [score(f"b{i}", 0.1 * i) for i in range(3)]
+    board = Leaderboard(4, max_root_share=0.5)
+    assert ids(board.insert(family)) == ["a3", "a2", "a1", "a0"], "nobody else needs the places"
+    assert ids(board.insert([*family, *others])) == ["a3", "a2", "b2", "b1"]
+    assert ids(board.insert([*family, others[0]])) == ["a3", "a2", "a1", "b0"]
+    assert ids(Leaderboard(4).insert([*family, *others])) == ["a3", "a2", "a1", "a0"], "without a limit"
+
+
+@given(score_lists(16), st.integers(1, 6), st.floats(0.05, 1), st.randoms(use_true_random=False))
+def test_the_limit_on_a_root_holds_whatever_the_order(
+    entries: list[Score], size: int, share: float, shuffle: random.Random
+) -> None:
+    rooted = [replace(entry, root=f"r{i % 3}") for i, entry in enumerate(entries)]
+    at_once = Leaderboard(size, max_root_share=share).insert(rooted)
+    shuffle.shuffle(rooted)
+    board = Leaderboard(size, max_root_share=share)
+    for entry in rooted:
+        board = board.insert([entry])
+    assert board == at_once
+    limit = max(1, math.floor(share * size + 1e-9))
+    finite = [entry for entry in rooted if math.isfinite(entry.score)]
+    assert len(board.scores) == min(size, len(finite))
+    for root in ("r0", "r1", "r2"):
+        if sum(entry.root == root for entry in board.scores) > limit:  # only where the others have no more to offer
+            left_out = [entry for entry in finite if entry.id not in ids(board) and entry.root != root]
+            assert all(sum(kept.root == entry.root for kept in board.scores) >= limit for entry in left_out)
 
 
 def test_ancestry_starts_with_the_parent() -> None:

@@ -79,9 +79,8 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
         )
     if report.get("config_sha256") != run.config.sha256:
         raise RunError(f"the report of {path} was made with another config. Evaluate the run again.")
-    state = run.state() or {}
     settings = run.config.tournament
-    members = choose(Leaderboard.from_plain(settings.leaderboard, state.get("leaderboard", [])), settings)
+    members = choose(Leaderboard.from_state(run.state(), settings), settings)
     tested = (report.get("champion") or {}).get("members")
     if list(members.ids) != tested:
         raise RunError(f"the report of {path} tested the agents {tested}, but the run has {list(members.ids)}")

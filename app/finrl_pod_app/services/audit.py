@@ -183,7 +183,7 @@ def _check_selection(
 ) -> list[Finding]:
     """Score every agent of the leaderboard again on the validation bars."""
     state = run.state()
-    board = Leaderboard.from_plain(config.tournament.leaderboard, state["leaderboard"] if state else [])
+    board = Leaderboard.from_state(state, config.tournament)
     agents = [run.snapshot(score.id) for score in board.scores]
     recomputed = _validation_scores(agents, market, config, (splits.validation.first, splits.validation.last))
     chosen = choose(board, config.tournament).ids

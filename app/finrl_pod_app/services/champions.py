@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from finrl_pod_strategies.policy import PolicyStrategy
 
@@ -26,10 +25,10 @@ def saved_members(run: RunDirectory) -> ChampionMembers:
     """Members of a run's champion, from its saved leaderboard."""
     state = run.state()
     settings = run.config.tournament
-    rows: Sequence[Mapping[str, Any]] = state["leaderboard"] if state else []
-    if not rows:
+    board = Leaderboard.from_state(state, settings)
+    if not board.scores:
         raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")
-    return choose(Leaderboard.from_plain(settings.leaderboard, rows), settings)
+    return choose(board, settings)
 
 
 def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:

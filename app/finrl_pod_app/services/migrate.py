@@ -26,7 +26,7 @@ from finrl_pod.paper.settings import RENAMED as PAPER_RENAMED
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.settings.run import RENAMED_KEYS, RunConfig, parse, rename_former_keys
+from finrl_pod.settings.run import RENAMED_KEYS, RunConfig, parse, parse_saved, rename_former_keys
 from finrl_pod.settings.toml import read_toml
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod_app.services.champions import saved_members
@@ -147,7 +147,7 @@ class _Target:
             raise InputError(f"{file} is not a JSON file of finrl-pod; name a run, an agent, a config or a journal")
         document = rename_former_keys(values)
         if kind == "config":
-            config = parse(document["config"], str(file))
+            config = parse_saved(document["config"], str(file))
             if document != values:
                 self.hashes[values["config_sha256"]] = document["config_sha256"] = config.sha256
             if file.name == "config.json":

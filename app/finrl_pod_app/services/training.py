@@ -52,6 +52,8 @@ def run_tournament(
     Returns the contents of report.json. Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
     start = time.perf_counter()
+    if resume:
+        config = RunDirectory.config_to_resume(out, config)
     _stages(progress)("reading prices and features")
     torch_device = pick_device(device)
     panel = load_panel(config)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.settings.run import RunConfig, parse_saved
 from finrl_pod_app.services import progress_file
 
 MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
@@ -173,7 +173,7 @@ def config(run: RunFiles) -> RunConfig:
     values = read_json(run.path / CONFIG).get("config")
     if not isinstance(values, dict):
         raise RunError(f"{run.path / CONFIG} is damaged: config is missing; restore the file or start a new run")
-    return parse(values, f"the config of the run in {run.path}")
+    return parse_saved(values, f"the config of the run in {run.path}")
 
 
 def verdict(run: RunFiles) -> dict[str, Any] | None:

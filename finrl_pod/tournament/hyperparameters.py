@@ -1,0 +1,101 @@
+"""The search space: which hyperparameters are searched, and how they are sampled and perturbed.
+
+Values are sampled and moved by factors. No factor leaves 0, so an entropy coefficient of 0 stays or is sampled from a
+log-uniform range, at even odds; one that falls below that range becomes 0. Other values stay above 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from finrl_pod.settings.algorithm_configs import AgentConfig
+
+Search = Literal["full", "narrow", "off"]
+# Hyperparameters that are searched, if the algorithm has them, and their bounds. Samples are log-uniform within
+# RATE_FACTOR of the config's value, sensitive ones within RATE_FACTOR ** SENSITIVE_EXPONENT.
+RATE_FACTOR = 3.0
+SENSITIVE_EXPONENT = 0.37
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "learning_rate": (1e-5, 1e-1),
+    "gamma": (0.0, 0.999),
+    "gae_lambda": (0.0, 0.999),
+    "clip_range": (0.05, 0.5),
+    "exploration_noise": (0.01, 0.5),
+    "tau": (1e-4, 1.0),
+    "entropy_coefficient": (0.0, 0.1),
+    "value_coefficient": (0.05, 5.0),
+    "temperature": (1e-3, 10.0),
+}
+WIDE = ("entropy_coefficient", "value_coefficient", "temperature")  # left out of a narrow search
+HORIZONS, SENSITIVE = ("gamma", "gae_lambda"), ("clip_range", "exploration_noise")
+# Log-uniform range from which a value of 0 is sampled when it changes. Below it a value becomes 0.
+FROM_ZERO: Mapping[str, tuple[float, float]] = {"entropy_coefficient": (1e-4, 1e-2)}
+
+
+def searched(config: AgentConfig, search: Search = "full") -> tuple[str, ...]:
+    """Names of the hyperparameters that are searched for a config, of all `BOUNDS` or, if narrow, without `WIDE`.
+
+    A temperature is only searched where it is fixed (`auto_entropy` learns it), an entropy coefficient unless negative.
+    """
+    left_out = {*BOUNDS} if search == "off" else {*WIDE} if search == "narrow" else set()
+    if getattr(config, "auto_entropy", False):
+        left_out.add("temperature")
+    names = [name for name in BOUNDS if name not in left_out and hasattr(config, name)]
+    return tuple(name for name in names if getattr(config, name) >= 0)
+
+
+def configured(config: AgentConfig, search: Search = "full") -> dict[str, float]:
+    """The config's values of the searched hyperparameters."""
+    return {name: float(getattr(config, name)) for name in searched(config, search)}
+
+
+def sample_hyperparameters(
+    config: AgentConfig, stream: np.random.Generator, search: Search = "full"
+) -> dict[str, float]:
+    """Sample hyperparameters: log-uniform within a factor of 3 of the config's values, sensitive ones within 1.5.
+
+    gamma and gae_lambda are sampled through their horizons 1 / (1 - x); an entropy coefficient of 0 as the module says.
+    """
+    spread = math.log(RATE_FACTOR)
+    sampled = {}
+    for name, value in configured(config, search).items():
+        exponent = SENSITIVE_EXPONENT if name in SENSITIVE else 1.0
+        sampled[name] = _move(name, value, math.exp(stream.uniform(-spread, spread) * exponent), stream)
+    return sampled
+
+
+def perturb(
+    values: Mapping[str, float],
+    factor: float,
+    resample: float,
+    config: AgentConfig,
+    stream: np.random.Generator,
+    search: Search = "full",
+) -> dict[str, float]:
+    """Multiply or divide each value by `factor` at even odds, or resample it with probability `resample`."""
+    sampled, centre = sample_hyperparameters(config, stream, search), configured(config, search)
+    moved = {}
+    for name in searched(config, search):
+        up, resampled = stream.random() < 0.5, stream.random() < resample
+        value = values.get(name, centre[name])
+        moved[name] = sampled[name] if resampled else _move(name, value, factor if up else 1 / factor, stream)
+    return moved
+
+
+def _move(name: str, value: float, factor: float, stream: np.random.Generator) -> float:
+    """Value times factor, or for discount factors the horizon times factor, clamped to the bounds."""
+    low, high = BOUNDS[name]
+    if name in FROM_ZERO:
+        least, most = FROM_ZERO[name]
+        fresh = math.exp(stream.uniform(math.log(least), math.log(most)))
+        if value == 0:
+            return fresh if factor > 1 else 0.0
+        moved = value * factor
+        return 0.0 if moved < least and factor < 1 else min(moved, high)
+    # An infinite horizon is limited first: it cannot be multiplied.
+    moved = 1 - (1 - min(value, high)) / factor if name in HORIZONS else value * factor
+    return min(max(moved, low), high)
