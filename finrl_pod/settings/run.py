@@ -106,6 +106,7 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
         "feature_noise": 0.0,
     },
+    "environment": {"half_spread": "constant"},
     "mandate": {
         "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
         "volatility_target": 0.0, "max_tracking_error": 0.0,

@@ -90,11 +90,8 @@ class PolicyStrategy:
         self.rules, self.groups = _rebuild(first)[0], _group_by_spec(snapshots)
         self.mandate = active(_mandate(first))
         for other in snapshots[1:]:
-            shared = (other.spec["environment"], other.spec.get("mandate"))
-            if other.normaliser != first.normaliser or shared != (
-                first.spec["environment"],
-                first.spec.get("mandate"),
-            ):
+            shared = (_rebuild(other)[0], active(_mandate(other)))
+            if other.normaliser != first.normaliser or shared != (self.rules, self.mandate):
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form an ensemble: their environments, mandates "
                     "or features differ"

@@ -142,9 +142,11 @@ def test_converted_tournament_resumes_with_the_same_result(files: Path, command:
     code, output, _ = command("tournament", "run.toml", "--out", "half", "--resume", "--json")
     assert code == 0
     report = json.loads(output)
-    board = [{"id": entry["id"], "score": entry["score"]} for entry in report["leaderboard"]]
-    assert board == EXPECTED["leaderboard"]
-    assert report["test"]["strategies"]["champion"] == pytest.approx(EXPECTED["resumed_test"], rel=1e-12)
+    # The second generation is trained in float32, whose rounding differs between versions.
+    assert [entry["id"] for entry in report["leaderboard"]] == [entry["id"] for entry in EXPECTED["leaderboard"]]
+    scores = [entry["score"] for entry in report["leaderboard"]]
+    assert scores == pytest.approx([entry["score"] for entry in EXPECTED["leaderboard"]], rel=1e-6)
+    assert report["test"]["strategies"]["champion"] == pytest.approx(EXPECTED["resumed_test"], rel=1e-5)
 
 
 @pytest.mark.slow
