@@ -121,6 +121,7 @@ class MarketTensor:
     half_spread: [T, N] float64 or None, half the quoted spread in the bar of fill(t) as a fraction of the price, the
         last known one where nothing can fill; NaN where it is unknown.
     base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
+    cost_factor: [T] float64 or None, multiplies proportional costs of the decisions of t; of training worlds only.
     """
 
     times: Times
@@ -142,6 +143,7 @@ class MarketTensor:
     volatility: Tensor | None = None
     half_spread: Tensor | None = None
     base: Tensor | None = None
+    cost_factor: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -145,6 +145,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         volatility=moved_if_given(market.volatility),
         half_spread=moved_if_given(market.half_spread),
         base=moved_if_given(market.base),
+        cost_factor=moved_if_given(market.cost_factor),
     )
 
 

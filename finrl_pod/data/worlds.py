@@ -22,10 +22,11 @@ from finrl_pod.data.splits import Span
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator, key
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import AugmentationConfig
+from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
 from finrl_pod.types import MarketTensor, Panel, Tensor
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
+BASIS_POINTS = 10_000
 LEAD_BARS = 256  # of each world before its first decision: trailing estimates of risk and look-back policies read them
 
 BuildMarket = Callable[[Panel], MarketTensor]
@@ -76,23 +77,37 @@ class TrainingWorlds:
         return torch.cat(starts)
 
 
-def check_augmentation(config: AugmentationConfig, start_bars: int) -> None:
-    """Raises ConfigError for settings out of range, several worlds that are all alike, and more blocks than bars.
+def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfig, start_bars: int) -> None:
+    """Raises ConfigError for settings out of range, several worlds that are all alike, more blocks than bars, and
+    factors of costs that are not proportional or would reach the price.
 
     start_bars: bars of the training split at which an episode may start.
     """
     check_settings("augmentation.", config)
-    varied = config.bootstrap_block or config.asset_share < 1 or config.feature_noise
+    varied = config.bootstrap_block or config.asset_share < 1 or config.cost_factor > 1 or config.feature_noise
     if config.worlds > 1 and not varied:
         raise ConfigError(
-            f"augmentation.worlds = {config.worlds} would repeat one history; set bootstrap_block, asset_share or "
-            "feature_noise, or worlds = 1"
+            f"augmentation.worlds = {config.worlds} would repeat one history; set bootstrap_block, asset_share, "
+            "cost_factor or feature_noise, or worlds = 1"
         )
     if config.bagging_blocks > start_bars:
         raise ConfigError(
             f"augmentation.bagging_blocks is {config.bagging_blocks}, but episodes can start at {start_bars} bars of "
             "the training split only; lower it, or environment.window"
         )
+    if config.cost_factor > 1:
+        others = ("per_share", "per_share_minimum", "impact", "participation")
+        if used := [name for name in others if getattr(environment, name)]:
+            raise ConfigError(
+                f"augmentation.cost_factor multiplies proportional costs only; set it to 1, or "
+                f"environment.{used[0]} to 0"
+            )
+        largest = config.cost_factor * (environment.cost_bps + environment.half_spread_bps)
+        if largest >= BASIS_POINTS:
+            raise ConfigError(
+                f"augmentation.cost_factor = {config.cost_factor:g} would charge up to {largest:,.0f} basis points; "
+                "lower it, so that costs stay below the price"
+            )
 
 
 def make_worlds(
@@ -125,7 +140,8 @@ def make_worlds(
             kept = np.isin(np.arange(len(panel.symbols)), rng.choice(candidates, count, replace=False))
             varied = without_assets(varied, kept)
         noisy = _with_noise(build(varied), config.feature_noise, generator(seed, world, "feature noise"))
-        made.append(_training_rows(noisy, rows))
+        factor = _cost_factor(config.cost_factor, generator(seed, world, "costs"))
+        made.append(_training_rows(noisy, rows, factor))
     return TrainingWorlds(
         market=_concatenated(made),
         bars=len(made[0].times),
@@ -145,7 +161,15 @@ def _with_noise(market: MarketTensor, scale: float, random: torch.Generator) -> 
     return dataclasses.replace(market, features=(market.features + noise).clamp(-clip, clip))
 
 
-def _training_rows(market: MarketTensor, rows: slice) -> MarketTensor:
+def _cost_factor(limit: float, random: torch.Generator) -> float | None:
+    """Log-uniform between 1 / limit and limit; None for a limit of 1."""
+    if limit == 1:
+        return None
+    exponent = 2 * torch.rand((), generator=random, dtype=torch.float64).item() - 1
+    return float(limit**exponent)
+
+
+def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None) -> MarketTensor:
     """Market of these rows and `LEAD_BARS` before, without raw features, which training does not read.
 
     Rows before the market's first repeat it, untradable and without features, with times that continue backwards.
@@ -156,6 +180,8 @@ def _training_rows(market: MarketTensor, rows: slice) -> MarketTensor:
     tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept}
     for name in ("features", "tradable", "fillable"):
         tables[name][absent] = 0
+    if cost_factor is not None:
+        tables["cost_factor"] = torch.full((len(row),), cost_factor, dtype=torch.float64)
     step = np.timedelta64(int(np.median(np.diff(market.times).astype(np.int64))), "ns")
     bars, assets, _ = market.shape
     return dataclasses.replace(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.costs import BarLiquidity, HalfSpread, QuotedHalfSpread
+from finrl_pod.market.costs import BarLiquidity, Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
@@ -27,14 +27,14 @@ class Venue:
     fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
     risk_free: [T], return of cash from bar t to t+1, 0 for the last; None if cash earns nothing.
     cost_rate: proportional cost of all assets. cost_rates: [T, N], that of each asset for decisions of bar t if it
-        depends on quoted spreads, else None.
+        depends on quoted spreads or on the bar's cost factor, else None.
     In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and
     accounts [P, G, A], prices are [P, G, 1, N].
     """
 
     def __init__(self, market: MarketTensor, rules: ExecutionRules, dtype: torch.dtype) -> None:
-        """Raises InputError if the rules need volumes or spreads that the market lacks, or delay fills at the same
-        close.
+        """Raises InputError if the rules need volumes or spreads that the market lacks, delay fills at the same close,
+        or have costs that the market's cost factors do not apply to.
         """
         frictions = rules.frictions
         self.rules = rules
@@ -48,9 +48,18 @@ class Venue:
         self._half_spread: Tensor | None = None
         self._plain = replace(rules, frictions=None)
         self._general = False
-        self.cost_rate, self.cost_rates = rules.cost_rate, None
-        if frictions is None:
-            return
+        self.cost_rate = rules.cost_rate
+        self.cost_rates: Tensor | None = None
+        if frictions is not None:
+            self._set_frictions(market, frictions, dtype)
+        if market.cost_factor is not None:
+            if self._general:
+                raise InputError("cost factors of a market apply to proportional costs only")
+            rates = self.cost_rate if self.cost_rates is None else self.cost_rates
+            factor = market.cost_factor.to(dtype).unsqueeze(-1)
+            self.cost_rates = (factor * rates).expand(self.fill.shape).contiguous()
+
+    def _set_frictions(self, market: MarketTensor, frictions: Frictions, dtype: torch.dtype) -> None:
         if self.same_close and frictions.delay > 1:
             raise InputError(
                 f'fills at the same close cannot be delayed, got a delay of {frictions.delay} bars; use fill = "next"'
@@ -74,8 +83,8 @@ class Venue:
         proportional = all(isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs)
         self._general = not proportional or frictions.participation > 0
         if not self._general:  # proportional costs add up to one rate
-            self.cost_rate = rules.cost_rate + sum(model.share for model in spreads)
-            self._plain = replace(rules, cost_rate=self.cost_rate, frictions=None)
+            self.cost_rate += sum(model.share for model in spreads)
+            self._plain = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
             if self._half_spread is not None:
                 self.cost_rates = self._half_spread + self.cost_rate
 

@@ -264,6 +264,11 @@ class AugmentationConfig:
         Constraint("0, or 1 or more and finite", lambda x: x == 0 or 1 <= x < math.inf, 0),
     )
     asset_share: float = setting(1.0, "share of the assets that trade in a world", above_and_at_most(0, 1))
+    cost_factor: float = setting(
+        1.0,
+        "proportional costs in a world are multiplied by a factor drawn between 1 / cost_factor and it; 1: off",
+        between(1, 100),
+    )
     feature_noise: float = setting(0.0, "standard deviation of Gaussian noise on normalised features", at_least(0))
 
 

@@ -15,7 +15,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.data.worlds import LEAD_BARS, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.metrics import bars_per_year
-from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
+from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Panel
 from tests.data.panels import random_panel
 
@@ -25,7 +25,7 @@ TRAIN = Span(10, 299)
 FIRST = 21  # first bar with all features
 BARS = LEAD_BARS + 299 - FIRST + 1
 TABLES = ("close", "fill", "features", "tradable", "fillable", "ended", "fill_volume", "volatility")
-VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "feature_noise": 0.1}
+VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "cost_factor": 3.0, "feature_noise": 0.1}
 
 
 def real_market(panel: Panel = PANEL) -> MarketTensor:
@@ -181,6 +181,7 @@ def test_bars_of_a_year_are_those_of_one_world() -> None:
     ("settings", "message"),
     [
         ({"worlds": 4}, "would repeat one history"),
+        ({"cost_factor": 0.5}, "1 to 100"),
         ({"worlds": 4, "equal_means": True}, "would repeat one history"),
         ({"bagging_blocks": 51}, "at 50 bars"),
         ({"asset_share": 0.0}, "above 0 and at most 1"),
@@ -190,4 +191,40 @@ def test_bars_of_a_year_are_those_of_one_world() -> None:
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_augmentation(AugmentationConfig(**settings), 50)
+        check_augmentation(AugmentationConfig(**settings), EnvironmentConfig(), 50)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"per_share": 0.01}, "environment.per_share to 0"),
+        ({"participation": 0.1}, "environment.participation to 0"),
+        ({"cost_bps": 4000.0}, "up to 12,000 basis points"),
+    ],
+)
+def test_costs_that_cannot_be_multiplied_are_refused(environment: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_augmentation(AugmentationConfig(cost_factor=3.0), EnvironmentConfig(**environment), 50)
+
+
+@pytest.mark.parametrize("mandate", [None, MandateConfig()])
+def test_costs_of_a_world_are_multiplied_by_its_factor(mandate: MandateConfig | None) -> None:
+    made = worlds_of(worlds=4, cost_factor=4.0)
+    assert made.market.cost_factor is not None
+    factors = made.market.cost_factor.view(4, BARS)
+    assert (factors == factors[:, :1]).all()
+    assert len(factors[:, 0].unique()) == 4
+    assert 0.25 < factors.min() < 1 < factors.max() < 4
+    config = EnvironmentConfig(envs=16, group=2, window=30, cost_bps=20.0, half_spread_bps=5.0)
+    starts = [made.starts(0, 30)]
+    env = make_env(made.market, config, first=made.first, last=made.last, starts=starts, mandate=mandate)
+    observation = env.reset(0)
+    for _ in range(5):
+        rate = made.market.cost_factor[observation.day[0]].repeat_interleave(2) * 25e-4
+        assert env.state is not None
+        expected = env.transition(env.state, torch.zeros(1, 16, env.action_size))[1]
+        step = env.step(torch.zeros(1, 16, env.action_size))
+        torch.testing.assert_close(step.cost, expected.cost, rtol=1e-4, atol=1e-2)
+        before = step.cost[0] / (step.turnover[0] * rate)
+        torch.testing.assert_close(before, torch.full((16,), 1e6, dtype=before.dtype), rtol=0.3, atol=0)
+        observation = step.observation
