@@ -18,6 +18,7 @@ from finrl_pod.settings.constraints import (
     Constraint,
     above_and_at_most,
     at_least,
+    at_least_and_below,
     between,
     setting,
 )
@@ -26,6 +27,7 @@ CriticRule = Literal["min", "mean", "subset"]
 
 MAX_GRADIENT_STEPS = 1_000_000  # of one iteration, which cannot be interrupted
 MAX_LOG_STD = 20.0
+MAX_LOOKBACK = 256  # bars before the first decision of a training world (`data.worlds.LEAD_BARS`)
 LAYER_SIZES = Constraint("one or more sizes, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
 
 # Former names of agent settings and hyperparameters -> their names now; the loader refuses the former ones.
@@ -61,6 +63,17 @@ class AgentConfig:
         "one network applied to every asset, scores linear in an asset's features, or an MLP on the flat observation",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
+    encoder: Literal["none", "convolution", "gru", "attention"] = setting(
+        "none", "encoder of each asset's last `lookback` bars; its code stands beside the features of the decision bar"
+    )
+    lookback: int = setting(32, "bars that the encoder reads, the decision bar included", between(2, MAX_LOOKBACK))
+    encoder_size: int = setting(16, "numbers of an asset's code", at_least(1))
+    dropout: float = setting(
+        0.0, "share of the code's numbers dropped in training, drawn for each iteration", at_least_and_below(0, 1)
+    )
+    weight_decay: float = setting(
+        0.0, "share of each weight, times the learning rate, removed at a gradient step (AdamW)", at_least(0)
+    )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
         "linear", "constant, or linear decay to zero over the training budget"
     )

@@ -43,8 +43,7 @@ NAMES = [f"{name} {settings}" for name, settings in CASES]
 
 
 def flat_adapter(config: OffPolicyConfig) -> ObservationAdapter:
-    env = FlatEnv()
-    return make_adapter(env, spec_of(env, config.policy, tuple(config.hidden)), torch.float32)
+    return make_adapter(FlatEnv(), spec_of(FlatEnv(), config), torch.float32)
 
 
 def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **settings: Any) -> Any:

@@ -16,6 +16,7 @@ from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE, MarketAdapter
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.q_networks import EquivariantQ
 from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
@@ -85,7 +86,7 @@ def test_market_only_settings_are_rejected_for_other_environments() -> None:
 def test_critics_receive_the_weights_of_scores(short: bool) -> None:
     market = random_market(5, bars=60, gaps=0.2)
     env = make_env(market, EnvironmentConfig(window=8, envs=6, group=3, leverage=1.5, short=short))
-    inputs = MarketAdapter(env, spec_of(env, "mlp", (4,)), torch.float64)
+    inputs = MarketAdapter(env, spec_of(env, SACConfig(policy="mlp", hidden=(4,))), torch.float64)
     decoded = inputs.decode(inputs.encode(env.reset(1)))
     action = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
     assert decoded.tradable is not None

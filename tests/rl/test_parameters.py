@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
+from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
 
 P, D = 4, 7
 RATES = (1e-3, 1e-2, 0.1, 1.0)
@@ -191,3 +191,49 @@ def test_adam_state_can_be_copied_loaded_and_reset_per_member() -> None:
     optimiser.reset(0)
     assert not any(value.any() for value in optimiser.member(0).values())
     assert all(torch.equal(optimiser.member(2)[name], saved[name]) for name in saved)
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+def test_weight_decay_is_that_of_torchs_adamw_on_weights_alone(dtype: torch.dtype) -> None:
+    members = [
+        {"code_w": draw(3, 2, seed=p), "w1": draw(4, seed=9 + p), "code_b": draw(2, seed=20 + p)} for p in (0, 1)
+    ]
+    members = [{**each, "log_std": draw(1, seed=30)} for each in members]
+    parameters = Parameters([{name: x.to(dtype) for name, x in each.items()} for each in members])
+    before = parameters.flat.clone()
+    rows = [{name: x.to(dtype).clone().requires_grad_() for name, x in each.items()} for each in members]
+    rates, decay = (1e-2, 0.1), 0.3
+    theirs = [
+        torch.optim.AdamW(
+            [
+                {"params": [row["code_w"], row["w1"]], "weight_decay": decay},
+                {"params": [row["code_b"], row["log_std"]], "weight_decay": 0.0},
+            ],
+            lr=rate,
+        )
+        for row, rate in zip(rows, rates, strict=True)
+    ]
+    ours, rate = Adam(parameters.flat), torch.tensor(rates, dtype=dtype)
+    shrinking = WeightDecay(parameters, decay)
+    for step in range(20):
+        gradient = draw(*parameters.flat.shape, seed=step, dtype=dtype)
+        with shrinking.after_step(ours, rate):
+            ours.step(parameters.flat, gradient, rate, None)
+        views = parameters.views_of(gradient)
+        for p, (row, optimiser) in enumerate(zip(rows, theirs, strict=True)):
+            for name, x in row.items():
+                x.grad = views[name][p].clone()
+            optimiser.step()
+    expected = torch.stack([torch.cat([x.detach().flatten() for x in row.values()]) for row in rows])
+    tolerance = 1e-12 if dtype == DOUBLE else 1e-4
+    torch.testing.assert_close(parameters.flat, expected, rtol=tolerance, atol=tolerance)
+    assert not torch.equal(before, parameters.flat)
+
+
+def test_members_that_take_no_step_do_not_decay() -> None:
+    parameters = Parameters([{"code_w": draw(3, 2, seed=p)} for p in (0, 1)])
+    before, optimiser, rate = parameters.flat.clone(), Adam(parameters.flat), torch.full((2,), 0.1, dtype=DOUBLE)
+    with WeightDecay(parameters, 0.5).after_step(optimiser, rate):
+        optimiser.step(parameters.flat, draw(2, 6), rate, torch.tensor([True, False]))
+    assert torch.equal(parameters.flat[1], before[1])
+    assert not torch.equal(parameters.flat[0], before[0])

@@ -48,7 +48,8 @@ class A2C(PPO):
         # A member whose loss is NaN or infinite stops here and keeps its parameters.
         self.alive = self.alive & torch.isfinite(norm + policy_loss + value_loss)
         rate = self.settings["learning_rate"] * learning_rate_factor
-        self.optimiser.step(self.parameters.flat, gradient, rate, self.alive)
+        with self._decay.after_step(self.optimiser, rate):
+            self.optimiser.step(self.parameters.flat, gradient, rate, self.alive)
         return {
             "policy_loss": policy_loss,
             "value_loss": value_loss,

@@ -27,6 +27,8 @@ from finrl_pod.rl.algorithms.base import (
     spread_of_rewards,
 )
 from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.networks.feature_table import dropout_factors
+from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
 from finrl_pod.rl.training.worker import Worker
@@ -75,15 +77,22 @@ class DifferentiableAlgorithm(ABC):
         members: ids that key the random streams. hyperparameters: per member, values that override the config's.
         """
         self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
-        self.features, self.tradable = features.to(dtype), tradable
+        self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
+        self.features, self.tradable = self.inputs.features, tradable
         self.policy: Policy = make_policy(spec)
         p = len(members)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
-        self.train_state = TrainState(self.settings, torch.ones(p, dtype=torch.bool, device=self.device))
+        self.train_state = TrainState(
+            self.settings, torch.ones(p, dtype=torch.bool, device=self.device), config.weight_decay
+        )
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._shuffles = generators(seed, members, "minibatches", self.device)
-        initial = [self.policy.init(s, dtype) for s in generators(seed, members, "initial weights")]
+        self._dropouts = generators(seed, members, "dropout", self.device) if spec.dropout else []
+        initial = [
+            {**self.policy.init(s, dtype), **self.inputs.init(s, dtype)}
+            for s in generators(seed, members, "initial weights")
+        ]
         actor = [
             {k: x for k, x in tensors.items() if not k.startswith((*CRITIC_PREFIXES, NOT_LEARNED))}
             for tensors in initial
@@ -107,9 +116,14 @@ class DifferentiableAlgorithm(ABC):
         return self.config.horizon
 
     def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
-        trajectory = self._collect(worker)
-        self._fix_reward_scale(trajectory.reward.detach())
-        metrics = self._learn(trajectory, rate_factor)
+        like = self.train_state.parts["actor"].parameters.flat
+        self.inputs.drop(dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, like))
+        try:
+            trajectory = self._collect(worker)
+            self._fix_reward_scale(trajectory.reward.detach())
+            metrics = self._learn(trajectory, rate_factor)
+        finally:
+            self.inputs.drop(None)
         return {"reward": trajectory.reward.detach().mean((0, 2, 3)), **metrics}
 
     def _collect(self, worker: Worker) -> Trajectory:
@@ -140,11 +154,8 @@ class DifferentiableAlgorithm(ABC):
 
     def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise, for days [P, K] and accounts [P, K, A, 1 + N]."""
-        return self.policy.mean(views, *self._rows(day, account))
-
-    def _rows(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Inputs of the policy: features [P, K, N, F], the accounts, the mask [P, K, N] or None."""
-        return self.features[day], account, None if self.tradable is None else self.tradable[day]
+        features, tradable = self.inputs.of_actor(views, day)
+        return self.policy.mean(views, features, account, tradable)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
         """exploration_noise x standard normal [H, P, *shape], from each member's own stream."""
@@ -206,7 +217,7 @@ class DifferentiableAlgorithm(ABC):
         pass
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._noises, *self._shuffles]
+        return [*self._noises, *self._shuffles, *self._dropouts]
 
     @property
     def slot_items(self) -> int:

@@ -30,7 +30,8 @@ class Actor(Protocol):
     ) -> Tensor:
         """Actions [P, K, A, D] without exploration, as the environment takes them.
 
-        features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None if all assets are.
+        features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None if all assets are. With an
+        encoder features [P, K, B, N, F] and tradable [P, K, B, N] of the last B <= L bars, the decision bar last.
         """
         ...
 

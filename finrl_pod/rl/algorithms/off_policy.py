@@ -17,6 +17,7 @@ from finrl_pod.protocols import VecEnv, group_shape
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
 from finrl_pod.rl.training.worker import Worker
@@ -64,7 +65,9 @@ class OffPolicy(ABC):
         self.settings = settings_of(
             hyperparameters, config, self.MEMBER_SETTINGS, self.members, dtype=dtype, device=self.device
         )
-        self.train_state = TrainState(self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device))
+        self.train_state = TrainState(
+            self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device), config.weight_decay
+        )
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._has_reward_scale = False  # of all members
         self.updates = 0
@@ -74,6 +77,7 @@ class OffPolicy(ABC):
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
         self._extras = generators(seed, members, "updates", self.device)
+        self._dropouts = generators(seed, members, "dropout", self.device) if self.spec.dropout else []
         self.items = max(1, config.batch_size // adapter.accounts)  # items of a batch, each with A transitions
         self._build(generators(seed, members, "initial weights"))
         account = (adapter.accounts,)
@@ -216,12 +220,17 @@ class OffPolicy(ABC):
             batches = self._batches(min(left, PREFETCH))
             for batch, extra in batches:
                 self.updates += 1
-                log.append(self._update(batch, extra, factor))
+                log.append(self._update(self._with_dropout(batch), extra, factor))
             left -= len(batches)
         return {
             name: torch.stack(column).nanmean(0)
             for name, column in zip(self.METRICS, zip(*log, strict=True), strict=True)
         }
+
+    def _with_dropout(self, batch: Batch) -> Batch:
+        """The batch, with the codes of encoders multiplied by newly drawn factors, the same for all networks."""
+        keep = dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, self.reward_scale)
+        return batch._replace(obs=batch.obs.with_dropout(keep), next_obs=batch.next_obs.with_dropout(keep))
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
         """Samples and normal numbers for `count` updates."""
@@ -299,7 +308,7 @@ class OffPolicy(ABC):
         self._has_reward_scale = False
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._choices, *self._noises, *self._extras]
+        return [*self._choices, *self._noises, *self._extras, *self._dropouts]
 
     @property
     def slot_items(self) -> int:

@@ -14,6 +14,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.networks.distributions import Distribution, distribution_of
+from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
@@ -27,7 +28,7 @@ class MeanActor:
     """Acts by the mean of a Gaussian policy, or by its most likely choice."""
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.policy = spec, make_policy(spec)
+        self.spec, self.policy, self.encoder = spec, make_policy(spec), make_lookback_encoder(spec)
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
@@ -35,6 +36,8 @@ class MeanActor:
         """[P, K, A, D] scores, or choices [P, K, A, 1]."""
         if MEAN in params:  # trained on rows normalised by running statistics
             account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
+        if self.encoder is not None:
+            features, tradable = self.encoder.join_windows(params, features, tradable)
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
 
@@ -55,6 +58,7 @@ class OnPolicy(ABC):
     running: RunningNormaliser | None
     _shuffles: list[torch.Generator]
     _noises: list[torch.Generator]
+    _dropouts: list[torch.Generator]
 
     @abstractmethod
     def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +142,7 @@ class OnPolicy(ABC):
         pass
 
     def streams(self) -> list[torch.Generator]:
-        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ())]
+        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ()), *self._dropouts]
 
     @property
     def slot_items(self) -> int:

@@ -26,10 +26,12 @@ from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
 from finrl_pod.rl.native.policy_kernel import make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
+from finrl_pod.rl.networks.feature_table import dropout_factors
+from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.normalisation import RunningNormaliser
-from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, clip_by_member
+from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
 from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
@@ -48,6 +50,7 @@ MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # On a CPU a minibatch is processed in chunks whose widest layer has this many numbers, so that activations stay in the
 # cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
+ENCODER_SHARE = 8  # an item's window counts for so many times less: short passes of encoders cost more than the cache
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
 ADVANTAGE_EPSILON = 1e-8
@@ -87,29 +90,34 @@ class PPO(OnPolicy):
         of `MEMBER_SETTINGS`). Raises ConfigError for unknown or invalid ones.
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
-        self.features, self.tradable = features.to(dtype), tradable
+        self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
+        self.features, self.tradable = self.inputs.features, tradable
         self.device, self.dtype = features.device, dtype
         self.policy: Policy = StateNoisePolicy(spec) if config.use_sde else make_policy(spec)
         noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
         streams = generators(seed, self.member_ids, "initial weights")
         init = PolicyInit(config.log_std_init, config.orthogonal_init)
-        self.parameters = Parameters([self.policy.init(s, dtype, init) for s in streams], self.device)
+        self.parameters = Parameters(
+            [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in streams], self.device
+        )
         self.optimiser = _make_optimiser(config, self.parameters.flat)
+        self._decay = WeightDecay(self.parameters, config.weight_decay)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
         self.regularisers = Regularisers.of(
             config, self.settings, self.parameters, self._decide, self.valid_scores, spec, seed, self.member_ids
         )
-        # The native kernels implement the loss without regularisers, and Adam.
-        is_plain = self.regularisers is None and isinstance(self.optimiser, Adam)
+        # The native kernels implement the loss without regularisers, and Adam, and have no encoders.
+        is_plain = self.regularisers is None and isinstance(self.optimiser, Adam) and not self.inputs.has_encoder
         self._kernel = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if is_plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor: RateFactor = 1.0
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
+        self._dropouts = generators(seed, self.member_ids, "dropout", self.device) if spec.dropout else []
 
     # ------------------------------------------------------------------ one iteration
 
@@ -117,8 +125,13 @@ class PPO(OnPolicy):
         """Collect a rollout and learn from it; returns diagnostics, [P] each. rate_factor: of the learning rates."""
         _, groups, accounts = worker.shape
         noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
-        rollout = worker.collect(self.explore, noise, self.observation_normaliser)
-        return self.update(rollout, rate_factor)
+        spec = self.spec
+        self.inputs.drop(dropout_factors(self._dropouts, spec.encoder_size, spec.dropout, self.parameters.flat))
+        try:
+            rollout = worker.collect(self.explore, noise, self.observation_normaliser)
+            return self.update(rollout, rate_factor)
+        finally:
+            self.inputs.drop(None)
 
     def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
         """Learn from one rollout; returns diagnostics, [P] each."""
@@ -196,8 +209,7 @@ class PPO(OnPolicy):
         def value(day: Tensor, account: Tensor) -> Tensor:
             if self._kernel is not None:
                 return self._kernel.value(day, account)
-            features, tradable = self.rows(day)
-            return self.policy.value(self.parameters.views, features, account, tradable)
+            return self._value(self.parameters.views, day, account)
 
         final = (rollout.last, *rollout.ends)
         days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in final)])
@@ -242,7 +254,8 @@ class PPO(OnPolicy):
             settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
             self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
-            metrics = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
+            with self._decay.after_step(self.optimiser, rate):
+                metrics = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
             return metrics, metrics[0]
         day, account, *rest, advantage, target = (_select(x, indices) for x in data)
         gradient, metrics = self._gradient([day, account, *rest, _standardise(advantage), target])
@@ -255,7 +268,9 @@ class PPO(OnPolicy):
         finite = torch.isfinite(norm) & torch.isfinite(policy_loss) & torch.isfinite(value_loss)
         self.alive = self.alive & (finite | ~active)
         moves = active & self.alive & (kl <= self.settings["target_kl"])
-        self.optimiser.step(self.parameters.flat, gradient, self.settings["learning_rate"] * rate_factor, moves)
+        rate = self.settings["learning_rate"] * rate_factor
+        with self._decay.after_step(self.optimiser, rate):
+            self.optimiser.step(self.parameters.flat, gradient, rate, moves)
         return torch.stack([kl, clip_fraction, policy_loss, value_loss, norm]), kl
 
     def _gradient(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -274,17 +289,17 @@ class PPO(OnPolicy):
     def _loss(self, chunk: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Loss [P] over some items, and their mean (KL, clip fraction, policy loss, value loss) [4, P]."""
         day, account, action, old_log_prob, advantage, target = chunk
-        features, tradable = self.rows(day)
-        out = self.policy.forward(self.parameters.views, features, account, tradable)
+        mean, log_std = self._decide(self.parameters.views, day, account)
+        value = self._value(self.parameters.views, day, account)
         valid = self.valid_scores(day)
-        log_prob = self.distribution.log_probability(action, out.mean, out.log_std, valid)
+        log_prob = self.distribution.log_probability(action, mean, log_std, valid)
         log_ratio = log_prob - old_log_prob  # [P, M, A]
         ratio = log_ratio.exp()
         clip = self.clip.view(-1, 1, 1)
         clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean(dim=(1, 2))  # [P]
-        value_loss = (out.value - target).square().mean(dim=(1, 2))  # [P]
-        entropy = self.distribution.entropy(out.mean, out.log_std, valid)  # [P]
+        value_loss = (value - target).square().mean(dim=(1, 2))  # [P]
+        entropy = self.distribution.entropy(mean, log_std, valid)  # [P]
         loss = (
             policy_loss
             + self.settings["value_coefficient"] * value_loss
@@ -300,7 +315,9 @@ class PPO(OnPolicy):
         if self.device.type != "cpu":
             return like.shape[1]
         p, _, accounts = like.shape
-        return max(1, CACHE_FLOATS // (p * accounts * self.policy.width))
+        spec = self.spec
+        window = spec.lookback * spec.assets * spec.encoder_size / ENCODER_SHARE
+        return max(1, int(CACHE_FLOATS // (p * (accounts * self.policy.width + window))))
 
     @property
     def gradient_steps(self) -> int:
@@ -317,7 +334,7 @@ class PPO(OnPolicy):
 
     def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
-        return self.features[day], None if self.tradable is None else self.tradable[day]
+        return self.inputs.rows(day)
 
     def valid_scores(self, day: Tensor) -> Tensor | None:
         if self.tradable is None or self.spec.action == "discrete":
@@ -333,16 +350,22 @@ class PPO(OnPolicy):
 
     def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """`act` with the given weights, differentiable."""
-        features, tradable = self.rows(day)
+        features, tradable = self.inputs.of_actor(views, day)
         return self.policy.decide(views, features, account, tradable)
+
+    def _value(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+        """Values [P, K, A] with the given weights, differentiable."""
+        features, tradable = self.inputs.of_critic(views, day)
+        return self.policy.value(views, features, account, tradable)
 
     @torch.no_grad()
     def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         if self._kernel is not None:
             return self._kernel.sample(day, account.to(self.dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
-            features, account = self.rows(day)[0], account.to(self.dtype)
-            return self.policy.sample(self.parameters.views, features, account, noise, self.valid_scores(day))
+            views = self.parameters.views
+            features, account = self.inputs.of_actor(views, day)[0], account.to(self.dtype)
+            return self.policy.sample(views, features, account, noise, self.valid_scores(day))
         return super().explore(day, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:

@@ -59,8 +59,7 @@ def make_algorithm(
 ) -> Algorithm:
     """The algorithm `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
     validate(config, env)
-    activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
-    spec = spec_of(env, config.policy, tuple(config.hidden), activation)
+    spec = spec_of(env, config)
     terms: dict[str, Any] = {
         "seed": seed,
         "members": env.member_ids,
@@ -76,7 +75,8 @@ def make_algorithm(
         return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
     market = env.market
     decided = market.tradable[env.first : env.last + 2]
-    tradable = None if bool(decided.all()) else market.tradable
+    # Encoders read rows before the first decision, where assets may be missing.
+    tradable = None if bool(decided.all()) and spec.encoder == "none" else market.tradable
     if isinstance(config, SimulatorConfig):
         return SIMULATOR[config.algorithm](spec, market.features, tradable, config, **terms)
     assert isinstance(config, OnPolicyConfig)
@@ -109,6 +109,7 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
     if config.policy not in POLICIES:
         raise ConfigError(f"agent.policy must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, got {config.policy!r}")
     _validate_action_space(config, env)
+    _validate_encoder(config, env)
     if isinstance(config, OffPolicyConfig):
         off_policy.validate(config, env)
         actor_critic.validate(config)
@@ -119,6 +120,28 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
             shac.validate(config, env)
     else:
         on_policy.validate(config, env)
+
+
+def _validate_encoder(config: AgentConfig, env: VecEnv) -> None:
+    """Raises ConfigError for an encoder without a market or with too few bars, and for its settings without it."""
+    if config.encoder == "none":
+        if config.dropout:
+            raise ConfigError(
+                f"agent.dropout acts on the code of an encoder, got {config.dropout} and no encoder; set agent.encoder "
+                "or omit agent.dropout"
+            )
+        return
+    if not isinstance(env, MarketVecEnv):
+        raise ConfigError(
+            f'agent.encoder "{config.encoder}" reads past bars of a market, and this environment shows one flat row; '
+            'set agent.encoder = "none"'
+        )
+    bars = env.last + 1
+    if config.lookback > bars:
+        raise ConfigError(
+            f"agent.lookback is longer than the data: {config.lookback} bars, and the environment has {bars} up to its "
+            "last decision; shorten agent.lookback or take a longer training split"
+        )
 
 
 def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:

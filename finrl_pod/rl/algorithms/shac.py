@@ -76,7 +76,8 @@ class SHAC(DifferentiableAlgorithm):
 
     def _value(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] for days [P, K] and accounts [P, K, A, 1 + N]."""
-        return self.policy.value(views, *self._rows(day, account))
+        features, tradable = self.inputs.of_critic(views, day)
+        return self.policy.value(views, features, account, tradable)
 
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:

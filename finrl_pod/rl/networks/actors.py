@@ -9,7 +9,8 @@ import torch
 
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
-from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size, scale_of
+from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
+from finrl_pod.rl.networks.observation_adapter import ModelInput, deployed_input, row_size, scale_of
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -60,10 +61,10 @@ class EquivariantActor:
 
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
-        self.encoder = AssetEncoder(spec.features, spec.hidden)
+        self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
+        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
         draw = uniform_init(stream, dtype)
         tensors = {
             **self.encoder.init(draw, dtype),
@@ -108,9 +109,9 @@ class LinearActor:
         self.spec, self.heads = spec, heads
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: ARG002
-        shapes = {"linear_w": (self.spec.features, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
+        shapes = {"linear_w": (self.spec.inputs, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
         if self.spec.has_cash_score:
-            shapes |= {"cash_w": (self.spec.features, self.heads), "cash_b": (self.heads,)}
+            shapes |= {"cash_w": (self.spec.inputs, self.heads), "cash_b": (self.heads,)}
         return {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
@@ -127,8 +128,27 @@ class LinearActor:
         return out.unbind(-1)
 
 
+class LookbackActor:
+    """An actor that reads the codes of an encoder of its own beside the features."""
+
+    def __init__(self, inner: ActorNetwork, encoder: LookbackEncoder) -> None:
+        self.spec, self.heads, self.inner, self.encoder = inner.spec, inner.heads, inner, encoder
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
+        return self.inner.forward(params, obs.encoded(self.encoder, params))
+
+
 def make_actor_network(spec: PolicySpec, heads: int) -> ActorNetwork:
-    """The actor network of kind `spec.kind`."""
+    """The actor network of kind `spec.kind`, behind the encoder if there is one."""
+    encoder = make_lookback_encoder(spec)
+    inner = _make_inner(spec, heads)
+    return inner if encoder is None else LookbackActor(inner, encoder)
+
+
+def _make_inner(spec: PolicySpec, heads: int) -> ActorNetwork:
     if spec.kind == "linear":
         return LinearActor(spec, heads)
     return EquivariantActor(spec, heads) if spec.kind == "equivariant" else MlpActor(spec, heads)
@@ -144,5 +164,5 @@ class BoundedActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """Actions [P, K, A, D] as the environment takes them."""
-        obs = ModelInput(account, features, tradable)
+        obs = deployed_input(self.spec, account, features, tradable)
         return torch.tanh(self.network.forward(params, obs)[0]) * scale_of(self.spec)

@@ -9,6 +9,7 @@ import torch
 
 from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
+from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
 from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
@@ -78,10 +79,10 @@ class EquivariantCritic:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
-        self.encoder = AssetEncoder(spec.features, spec.hidden)
+        self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
+        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
         inputs = 3 * h + SCALARS
         return {
             **self.encoder.init(uniform_init(stream, dtype), dtype),
@@ -110,6 +111,21 @@ class EquivariantCritic:
         return value.squeeze(-1) + (effect * linear).sum(-1)
 
 
+class LookbackCritic:
+    """A critic that reads the codes of an encoder of its own beside the features."""
+
+    def __init__(self, inner: CriticNetwork, encoder: LookbackEncoder) -> None:
+        self.inner, self.encoder = inner, encoder
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
+        return self.inner.forward(params, obs.encoded(self.encoder, params), effect)
+
+
 def make_critic(spec: PolicySpec) -> CriticNetwork:
     """The critic network for policies of kind `spec.kind`; a linear policy has an equivariant one."""
-    return MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)
+    encoder = make_lookback_encoder(spec)
+    inner = MlpCritic(spec) if spec.kind == "mlp" else EquivariantCritic(spec)
+    return inner if encoder is None else LookbackCritic(inner, encoder)

@@ -14,7 +14,10 @@ import torch
 from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.protocols import MarketVecEnv, VecEnv
+from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
+from finrl_pod.rl.networks.lookback import LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig
 from finrl_pod.types import Observation, Tensor
 
 # Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
@@ -28,18 +31,31 @@ class ModelInput(NamedTuple):
     """Input of R networks: K items of A accounts.
 
     account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F], None off a market.
-    tradable: [R, K, N] bool, None if all assets are.
+    tradable: [R, K, N] bool, None if all assets are. past: look-back windows for networks with an encoder.
     """
 
     account: Tensor
     features: Tensor | None = None
     tradable: Tensor | None = None
+    past: PastRows | None = None
 
     def copies(self, count: int) -> ModelInput:
         """Input repeated for `count` networks of each member: [R * count, ...]."""
         if count == 1:
             return self
-        return ModelInput(*(None if x is None else repeat(x, count) for x in self))  # type: ignore[arg-type]
+        features, tradable = (None if x is None else repeat(x, count) for x in (self.features, self.tradable))
+        past = None if self.past is None else self.past.copies(count)
+        return ModelInput(repeat(self.account, count), features, tradable, past)
+
+    def encoded(self, encoder: LookbackEncoder, params: Mapping[str, Tensor]) -> ModelInput:
+        """Input whose features are joined by the codes of their windows."""
+        assert self.features is not None
+        assert self.past is not None
+        return self._replace(features=encoder.join(params, self.features, self.past), past=None)
+
+    def with_dropout(self, keep: Tensor | None) -> ModelInput:
+        """Input whose codes are multiplied by `keep` [R, C]."""
+        return self if keep is None or self.past is None else self._replace(past=self.past._replace(keep=keep))
 
     def flat(self) -> Tensor:
         """Flat rows [R, K * A, S]: the account, then the day's features, asset by asset."""
@@ -85,6 +101,7 @@ class MarketAdapter:
         self.spec, self.groups, self.accounts, self.dtype = spec, env.groups, env.accounts, dtype
         self.features = market.features.to(dtype)
         self.tradable = None if bool(decided.all()) else market.tradable
+        self._table = None if spec.encoder == "none" else FeatureTable(self.features, market.tradable, spec.lookback)
         self._leverage = env.config.leverage
         self.item_fields: ItemFields = {
             "day": ((), torch.int64),
@@ -99,7 +116,8 @@ class MarketAdapter:
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
         day = items["day"]
         tradable = None if self.tradable is None else self.tradable[day]
-        return ModelInput(items["account"], self.features[day], tradable)
+        past = None if self._table is None else self._table.past(day)
+        return ModelInput(items["account"], self.features[day], tradable, past)
 
     def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
         """Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged."""
@@ -136,18 +154,32 @@ def scale_of(spec: PolicySpec) -> float:
 
 
 def row_size(spec: PolicySpec) -> int:
-    """Size of a flat row: 1 + N + N F on a market, else the observation's own size."""
-    return 1 + spec.assets + spec.assets * spec.features if spec.assets else spec.features
+    """Size of a flat row: 1 + N + N F, or N (F + C) with codes, on a market, else the observation's own size."""
+    return 1 + spec.assets + spec.assets * spec.inputs if spec.assets else spec.features
 
 
-def spec_of(env: VecEnv, kind: str, hidden: tuple[int, ...], activation: str = "tanh") -> PolicySpec:
-    """PolicySpec of networks of kind `kind` for an environment."""
+def deployed_input(spec: PolicySpec, account: Tensor, features: Tensor, tradable: Tensor | None) -> ModelInput:
+    """Input of a deployed actor, see `algorithms.base.Actor`: rows of the decision bars, or windows that end there."""
+    if spec.encoder == "none":
+        return ModelInput(account, features, tradable)
+    past = past_of_windows(features, tradable, spec.lookback)
+    return ModelInput(account, features[:, :, -1], None if tradable is None else tradable[:, :, -1], past)
+
+
+def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
+    """PolicySpec of an agent's networks for an environment."""
     if isinstance(env, MarketVecEnv):
         _, assets, features = env.market.shape
     else:
         assets, features = 0, env.observation_size
     size = env.actions if env.action_kind == "discrete" else env.action_size
-    return PolicySpec(kind, assets, features, size, hidden, env.action_kind, activation)
+    activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
+    past = (
+        (config.encoder, config.lookback, config.encoder_size, config.dropout)
+        if config.encoder != "none"
+        else ("none", 1, 0, 0.0)
+    )
+    return PolicySpec(config.policy, assets, features, size, tuple(config.hidden), env.action_kind, activation, *past)
 
 
 def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:

@@ -41,7 +41,8 @@ class PolicySpec:
     asset, or numbers in a flat row. action_size: D; N + 1 scores with cash first, or N without cash. action: "softmax"
     if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
     "direct" if it takes them as they are, "discrete" for a choice of D actions.
-    activation: of an MLP's hidden layers, "tanh" or "relu".
+    activation: of an MLP's hidden layers, "tanh" or "relu". encoder: of the last `lookback` rows, "none" or a kind in
+    `lookback.py`; encoder_size: numbers of its code; dropout: share of them dropped in training.
     """
 
     kind: str
@@ -51,6 +52,15 @@ class PolicySpec:
     hidden: tuple[int, ...]
     action: str = "softmax"
     activation: str = "tanh"
+    encoder: str = "none"
+    lookback: int = 1
+    encoder_size: int = 0
+    dropout: float = 0.0
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of an asset that networks read: its features, and its code if there is an encoder."""
+        return self.features + self.encoder_size
 
     @property
     def own(self) -> int:
@@ -96,7 +106,10 @@ class Policy(Protocol):
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
-        """All outputs. features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool or None."""
+        """All outputs. account: [P, K, A, 1 + N]; tradable: [P, K, N] bool or None.
+
+        features: [P, K, N, F], or [P, K, N, F + C] with the codes of an encoder.
+        """
         ...
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
@@ -137,11 +150,11 @@ class EquivariantPolicy:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.assets + 1
-        self.encoder = AssetEncoder(spec.features, spec.hidden, fused=True)
-        self.value_encoder = AssetEncoder(spec.features, spec.hidden, prefix="value_", fused=True)
+        self.encoder = AssetEncoder(spec.inputs, spec.hidden, fused=True)
+        self.value_encoder = AssetEncoder(spec.inputs, spec.hidden, prefix="value_", fused=True)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
+        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
 
         def draw(rows: int, cols: int, gain: float) -> Tensor:
             return _orthogonal(rows, cols, gain, stream, dtype)
@@ -217,7 +230,7 @@ class LinearPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.width = spec, spec.features + spec.assets + 1
+        self.spec, self.width = spec, spec.inputs + spec.assets + 1
 
     def init(
         self,
@@ -225,7 +238,7 @@ class LinearPolicy:
         dtype: torch.dtype,
         start: PolicyInit = DEFAULT_INIT,
     ) -> dict[str, Tensor]:
-        f = self.spec.features
+        f = self.spec.inputs
         tensors = {
             "linear_w": torch.zeros(f, dtype=dtype),
             "log_std": torch.full((1,), start.log_std, dtype=dtype),
@@ -292,7 +305,7 @@ class MlpPolicy:
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         s = self.spec
-        table, own = s.assets * s.features, s.own
+        table, own = s.assets * s.inputs, s.own
         tensors: dict[str, Tensor] = {}
         for tower, out, gain in (("actor", s.action_size, 0.01), ("critic", 1, 1.0)):
             sizes = [table + own, *s.hidden, out]

@@ -9,7 +9,8 @@ import torch
 
 from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
-from finrl_pod.rl.networks.observation_adapter import ModelInput, row_size
+from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
+from finrl_pod.rl.networks.observation_adapter import ModelInput, deployed_input, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -59,10 +60,10 @@ class EquivariantQ:
 
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.dueling = spec, dueling
-        self.encoder = AssetEncoder(spec.features, spec.hidden)
+        self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        f, h, k = self.spec.features, self.encoder.code_size, self.encoder.mixed
+        f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
         draw = uniform_init(stream, dtype)
         return {
             **self.encoder.init(draw, dtype),
@@ -98,9 +99,24 @@ class EquivariantQ:
         return dueling_values(state[..., :1], advantages) if self.dueling else state[..., :1] + advantages
 
 
+class LookbackQ:
+    """A Q-network that reads the codes of an encoder of its own beside the features."""
+
+    def __init__(self, inner: QNetwork, encoder: LookbackEncoder) -> None:
+        self.spec, self.inner, self.encoder = inner.spec, inner, encoder
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+
+    def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
+        return self.inner.forward(params, obs.encoded(self.encoder, params))
+
+
 def make_q_network(spec: PolicySpec, *, dueling: bool) -> QNetwork:
-    """The Q-network of kind `spec.kind`."""
-    return EquivariantQ(spec, dueling=dueling) if spec.kind == "equivariant" else MlpQ(spec, dueling=dueling)
+    """The Q-network of kind `spec.kind`, behind the encoder if there is one."""
+    encoder = make_lookback_encoder(spec)
+    inner = EquivariantQ(spec, dueling=dueling) if spec.kind == "equivariant" else MlpQ(spec, dueling=dueling)
+    return inner if encoder is None else LookbackQ(inner, encoder)
 
 
 class GreedyActor:
@@ -113,4 +129,6 @@ class GreedyActor:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """Actions [P, K, A, 1] int64."""
-        return self.network.forward(params, ModelInput(account, features, tradable)).argmax(-1, keepdim=True)
+        return self.network.forward(params, deployed_input(self.spec, account, features, tradable)).argmax(
+            -1, keepdim=True
+        )

@@ -5,7 +5,9 @@ Copying a member is copying a row; masking a member is one torch.where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from finrl_pod.rl.native import kernels
 from finrl_pod.types import Tensor
 
+WEIGHT_NAME = re.compile(r"(^|_)w\d*$")  # of tensors that decay: no biases, standard deviations or temperatures
 CONSTANTS = ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -59,7 +62,9 @@ class Parameters:
 
 
 class Optimiser(Protocol):
-    """Gradient steps on [P, W], with state for each member."""
+    """Gradient steps on [P, W], with state for each member. steps: [P], counts of steps taken."""
+
+    steps: Tensor
 
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, D] in place. learning_rate: [P]; active: [P] bool, members that move (None: all)."""
@@ -125,6 +130,36 @@ class Adam:
         self.steps[p].zero_()
 
 
+class WeightDecay:
+    """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101): w <- w - rate x decay x w at each step.
+
+    Only weights decay. The step itself may be taken anywhere, also by a kernel: the optimiser's step counts tell which
+    members took it.
+    """
+
+    def __init__(self, parameters: Parameters, decay: float) -> None:
+        self._flat, self._decay, dtype = parameters.flat, decay, parameters.flat.dtype
+        self._mask = torch.cat(
+            [
+                torch.full((torch.Size(shape).numel(),), decay if WEIGHT_NAME.search(name) else 0.0, dtype=dtype)
+                for name, shape in parameters.shapes.items()
+            ]
+        ).to(self._flat.device)
+
+    @contextmanager
+    def after_step(self, optimiser: Optimiser, rate: Tensor) -> Iterator[None]:
+        """Decay the weights as they were before the step taken in this context. rate: [P]."""
+        if not self._decay:
+            yield
+            return
+        before, steps = self._flat.detach().clone(), optimiser.steps.clone()
+        yield
+        with torch.no_grad():
+            moved = (optimiser.steps != steps).unsqueeze(1)
+            change = rate.unsqueeze(1) * self._mask * before
+            self._flat.sub_(torch.where(moved, change, 0.0))
+
+
 class RMSprop:
     """RMSprop (Tieleman and Hinton 2012) on [P, W] as published with A2C: no momentum, decay 0.99."""
 
@@ -132,10 +167,12 @@ class RMSprop:
 
     def __init__(self, like: Tensor, epsilon: float) -> None:
         self.square, self.epsilon = torch.zeros_like(like), epsilon
+        self.steps = torch.zeros(like.shape[0], dtype=like.dtype, device=like.device)  # of this process, for the decay
 
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, learning_rate: Tensor, active: Tensor | None) -> None:
         """Update `flat` [P, W] in place, see `Adam.step`."""
+        self.steps += 1 if active is None else active
         square = (self.square * self.DECAY).addcmul(gradient, gradient, value=1 - self.DECAY)
         moved = flat - learning_rate.unsqueeze(1) * gradient / (square.sqrt() + self.epsilon)
         for kept, new in ((self.square, square), (flat, moved)):

@@ -13,7 +13,7 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.rl.native import kernels
-from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, clip_by_member
+from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, WeightDecay, clip_by_member
 from finrl_pod.types import Tensor
 
 RateFactor = float | Tensor  # of the learning rates: one number, or [P] for each member
@@ -57,17 +57,19 @@ class Part(NamedTuple):
 class TrainState:
     """Trained parts and target networks by name. alive: [P] bool, False for members whose loss became NaN."""
 
-    def __init__(self, settings: Mapping[str, Tensor], alive: Tensor) -> None:
-        """settings: learning_rate, tau and max_grad_norm, [P] each."""
+    def __init__(self, settings: Mapping[str, Tensor], alive: Tensor, weight_decay: float = 0.0) -> None:
+        """settings: learning_rate, tau and max_grad_norm, [P] each. weight_decay: of all parts, see `WeightDecay`."""
         self.parts: dict[str, Part] = {}
         self.targets: dict[str, TargetNetwork] = {}
+        self._decays: dict[str, WeightDecay] = {}
         self.alive, self.members, self.device = alive, len(alive), alive.device
-        self._settings = settings
+        self._settings, self._weight_decay = settings, weight_decay
 
     def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
         """Add a part with these initial rows, and a target network for it if `target`."""
         parameters = Parameters(rows, self.device)
         self.parts[name] = Part(parameters, Adam(parameters.flat), per)
+        self._decays[name] = WeightDecay(parameters, self._weight_decay)
         if target:
             self.targets[name] = TargetNetwork(parameters)
 
@@ -90,8 +92,14 @@ class TrainState:
 
     def apply_gradient(self, name: str, gradient: Tensor, loss: Tensor, factor: RateFactor) -> Tensor:
         """`gradient_step` with a given gradient [R, W] of the loss [R]."""
-        parameters, optimiser, per = self.parts[name]
+        _, optimiser, per = self.parts[name]
         rate, limit = self._rows("learning_rate", per, factor), self._rows("max_grad_norm", per)
+        with self._decays[name].after_step(optimiser, rate):
+            return self._step(name, gradient, loss, rate, limit)
+
+    def _step(self, name: str, gradient: Tensor, loss: Tensor, rate: Tensor, limit: Tensor) -> Tensor:
+        """`apply_gradient` without weight decay. rate, limit of the gradient's norm: [R]."""
+        parameters, optimiser, per = self.parts[name]
         if kernels.is_supported(parameters.flat, gradient, loss):
             state = (parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
             norm = kernels.adam_clipped(state, gradient, rate, limit, loss, self.alive, CONSTANTS)

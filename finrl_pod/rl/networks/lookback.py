@@ -1,0 +1,239 @@
+"""Look-back encoders: a code of an asset's last L rows of features, shared over assets and causal by construction.
+
+A code stands beside the features of the decision bar as C further inputs of policies, actors, critics and Q-networks.
+It depends on rows up to the decision bar only, and is computed once for each distinct bar (see `feature_table.py`).
+The number and the order of the assets do not matter. Codes of assets that cannot be traded are 0.
+
+Shapes: R networks, D distinct bars, L rows of a window, N assets, I inputs (F features and the mask), C numbers of a
+code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
+from finrl_pod.rl.networks.layers import affine, product, uniform
+from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.types import Tensor
+
+MAX_HEADS = 4  # of the attention
+CHUNK_NUMBERS = 4_000_000  # of windows that are encoded at once where no gradient is needed
+MASKED_SCORE = -1e9
+
+
+class WindowEncoder(Protocol):
+    """A pure function of parameters and windows."""
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial tensors of one network."""
+        ...
+
+    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        """Codes [R, D, N, C] of windows [R, D, L, N, I], whose last input is the mask."""
+        ...
+
+
+class Convolution:
+    """Dilated causal convolutions (van den Oord et al. 2016, arXiv:1609.03499): kernels of 2, dilations 1, 2, 4, ..
+
+        y_0 = tanh(A x[t - 1] + B x[t] + b),   y_i = y_{i-1}[t] + tanh(A_i y_{i-1}[t - 2^i] + B_i y_{i-1}[t] + b_i)
+
+    Only the outputs that the last row depends on are computed: half as many in each layer as in the one before. A
+    window whose length is no power of two is preceded by zeros.
+    """
+
+    def __init__(self, inputs: int, lookback: int, size: int) -> None:
+        self.inputs, self.size, self.layers = inputs, size, max(1, math.ceil(math.log2(lookback)))
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        tensors = {}
+        for i in range(self.layers):
+            inputs = 2 * (self.size if i else self.inputs)
+            tensors[f"w{i}"] = uniform(inputs, self.size, inputs, stream, dtype)
+            tensors[f"b{i}"] = torch.zeros(self.size, dtype=dtype)
+        return tensors
+
+    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        r, d, rows, n, _ = windows.shape
+        x = torch.nn.functional.pad(windows, (0, 0, 0, 0, 2**self.layers - rows, 0))
+        for i in range(self.layers):
+            pairs = x.reshape(r, d, -1, 2, n, x.shape[-1]).transpose(3, 4)  # [R, D, L / 2, N, 2, I]
+            y = torch.tanh(affine(pairs.reshape(r, d, -1, n, 2 * x.shape[-1]), params[f"w{i}"], params[f"b{i}"]))
+            x = x[:, :, 1::2] + y if i else y  # [R, D, L / 2, N, C]
+        return x[:, :, 0]
+
+
+class GatedRecurrence:
+    """A gated recurrent unit (Cho et al. 2014, arXiv:1406.1078) over the window, in the form of `torch.nn.GRU`.
+
+    The state starts at 0 and stays as it is at rows where the asset cannot be traded.
+    """
+
+    def __init__(self, inputs: int, size: int) -> None:
+        self.inputs, self.size = inputs, size
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        c = self.size
+        return {
+            "input_w": uniform(self.inputs, 3 * c, c, stream, dtype),
+            "input_b": uniform(1, 3 * c, c, stream, dtype)[0],
+            "state_w": uniform(c, 3 * c, c, stream, dtype),
+            "state_b": uniform(1, 3 * c, c, stream, dtype)[0],
+        }
+
+    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        r, d, rows, n, _ = windows.shape
+        x = windows.transpose(1, 2).reshape(r, rows, d * n, self.inputs)
+        gates = affine(x, params["input_w"], params["input_b"])  # [R, L, D N, 3 C]: reset, update, candidate
+        state = x.new_zeros(r, d * n, self.size)
+        for row, known in zip(gates.unbind(1), x[..., -1:].unbind(1), strict=True):
+            own = affine(state, params["state_w"], params["state_b"])
+            (to_reset, to_update, fresh), (reset, update, kept) = row.chunk(3, -1), own.chunk(3, -1)
+            candidate = torch.tanh(torch.addcmul(fresh, torch.sigmoid(to_reset + reset), kept))
+            share = torch.sigmoid(-(to_update + update)) * known  # by which the state moves
+            state = torch.lerp(state, candidate, share)
+        return state.view(r, d, n, self.size)
+
+
+class Attention:
+    """Attention (Vaswani et al. 2017, arXiv:1706.03762) of the decision bar over the rows of its window.
+
+        code = tanh(W concat_h(sum_l a_hl v_hl) + S x_L + b),   a_h = softmax over l of q_h . k_hl / sqrt(C / heads)
+
+    with queries from the last row, and keys and values from every row and its learned position. Rows at which the asset
+    cannot be traded get no weight.
+    """
+
+    def __init__(self, inputs: int, lookback: int, size: int) -> None:
+        self.inputs, self.rows, self.size, self.heads = inputs, lookback, size, math.gcd(MAX_HEADS, size)
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        i, c = self.inputs, self.size
+        return {
+            "query_w": uniform(i, c, i, stream, dtype),
+            "query_b": torch.zeros(c, dtype=dtype),
+            "memory_w": uniform(i, 2 * c, i, stream, dtype),
+            "position_w": uniform(self.rows, 2 * c, 2 * c, stream, dtype),
+            "mix_w": uniform(c, c, c, stream, dtype),
+            "last_w": uniform(i, c, i, stream, dtype),
+            "last_b": torch.zeros(c, dtype=dtype),
+        }
+
+    def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        r, d, rows, n, _ = windows.shape
+        each = self.size // self.heads
+        last = windows[:, :, -1]  # [R, D, N, I]
+        query = affine(last, params["query_w"], params["query_b"]).view(r, d, 1, n, self.heads, each)
+        memory = product(windows, params["memory_w"]) + params["position_w"].view(r, 1, rows, 1, -1)
+        key, value = memory.view(r, d, rows, n, 2, self.heads, each).unbind(4)  # [R, D, L, N, H, C / H]
+        scores = (query * key).sum(-1) / math.sqrt(each)
+        known = windows[..., -1:] > 0
+        weights = torch.softmax(torch.where(known, scores, MASKED_SCORE), 2)  # [R, D, L, N, H]
+        found = (weights.unsqueeze(-1) * value).sum(2).flatten(-2)  # [R, D, N, C]
+        return torch.tanh(product(found, params["mix_w"]) + affine(last, params["last_w"], params["last_b"]))
+
+
+class LookbackEncoder:
+    """The encoder of a specification. Its parameters follow the prefix and "lookback_"."""
+
+    def __init__(self, spec: PolicySpec, prefix: str = "") -> None:
+        self.spec, self.prefix = spec, f"{prefix}lookback_"
+        inputs, size = spec.features + 1, spec.encoder_size
+        kinds: Mapping[str, WindowEncoder] = {
+            "convolution": Convolution(inputs, spec.lookback, size),
+            "gru": GatedRecurrence(inputs, size),
+            "attention": Attention(inputs, spec.lookback, size),
+        }
+        self.encoder = kinds[spec.encoder]
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial tensors of one network."""
+        return {f"{self.prefix}{name}": x for name, x in self.encoder.init(stream, dtype).items()}
+
+    def join(self, params: Mapping[str, Tensor], features: Tensor, past: PastRows) -> Tensor:
+        """Features [R, K, N, F] of the decision bars, with the codes of their windows: [R, K, N, F + C]."""
+        return torch.cat([features, past.of_items(self.codes(params, past))], -1)
+
+    def join_windows(
+        self, params: Mapping[str, Tensor], features: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """`join`, and the mask [R, K, N], for windows of B <= L rows.
+
+        features: [R, K, B, N, F]; tradable: [R, K, B, N] bool or None.
+        """
+        past = past_of_windows(features, tradable, self.spec.lookback)
+        return self.join(params, features[:, :, -1], past), None if tradable is None else tradable[:, :, -1]
+
+    def codes(self, params: Mapping[str, Tensor], past: PastRows) -> Tensor:
+        """Codes of the distinct windows [R, D, N, C]."""
+        own = {name.removeprefix(self.prefix): x for name, x in params.items() if name.startswith(self.prefix)}
+        networks, count = past.starts.shape
+        size = count
+        if not torch.is_grad_enabled():
+            size = max(1, CHUNK_NUMBERS // (networks * past.lookback * past.table[0].numel()))
+        parts = []
+        for first in range(0, count, size):
+            windows = past.windows(first, min(first + size, count))
+            parts.append(self.encoder.encode(own, windows) * windows[:, :, -1, :, -1:])
+        codes = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return codes if past.keep is None else codes * past.keep.view(networks, 1, 1, -1)
+
+
+def make_lookback_encoder(spec: PolicySpec, prefix: str = "") -> LookbackEncoder | None:
+    """The encoder of a specification; None if it has none."""
+    return None if spec.encoder == "none" else LookbackEncoder(spec, prefix)
+
+
+class PolicyInputs:
+    """What a policy reads of a market table: features and, if there is an encoder, codes by its actor's or critic's.
+
+    Actor and critic have an encoder each, whose parameters stand among those of the policy.
+    """
+
+    def __init__(self, spec: PolicySpec, features: Tensor, tradable: Tensor | None) -> None:
+        """features: [T, N, F]; tradable: [T, N] bool, or None if every asset always is."""
+        self.features, self.tradable = features, tradable
+        self._encoders = (make_lookback_encoder(spec), make_lookback_encoder(spec, "value_"))
+        self._table = None
+        if self._encoders[0] is not None:
+            every = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+            self._table = FeatureTable(features, every if tradable is None else tradable, spec.lookback)
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether codes stand beside the features."""
+        return self._table is not None
+
+    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial parameters of the encoders of one member."""
+        return {name: x for each in self._encoders if each is not None for name, x in each.init(stream, dtype).items()}
+
+    def drop(self, keep: Tensor | None) -> None:
+        """Multiply codes by `keep` [P, C] from now on; None: by 1."""
+        if self._table is not None:
+            self._table.keep = keep
+
+    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows of the table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
+        return self.features[day], None if self.tradable is None else self.tradable[day]
+
+    def of_actor(self, params: Mapping[str, Tensor], day: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`rows` with the codes of the actor's encoder: features [P, K, N, F + C]."""
+        return self._joined(self._encoders[0], params, day)
+
+    def of_critic(self, params: Mapping[str, Tensor], day: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`rows` with the codes of the critic's encoder: features [P, K, N, F + C]."""
+        return self._joined(self._encoders[1], params, day)
+
+    def _joined(
+        self, encoder: LookbackEncoder | None, params: Mapping[str, Tensor], day: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        features, tradable = self.rows(day)
+        if encoder is None or self._table is None:
+            return features, tradable
+        return encoder.join(params, features, self._table.past(day)), tradable
