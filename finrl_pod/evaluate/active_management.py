@@ -1,0 +1,182 @@
+"""Active management: what a portfolio adds to its base, with intervals, and how far its weights differ from the base.
+
+The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) are those of
+Grinold and Kahn (2000); their intervals resample the bars of both accounts together, by the stationary bootstrap.
+Weights are [T, N] arrays over the same bars and assets; bars without holdings count as missing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.intervals import (
+    DRAWS,
+    MAX_SAMPLED_BARS,
+    MIN_BARS,
+    Interval,
+    block_length,
+    check_draws,
+    check_level,
+    resample_bars,
+)
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON
+from finrl_pod.types import Bools, Floats
+
+LEVEL = 0.90  # coverage of the intervals
+SIGNIFICANCE = 1.645  # standard errors of a one-sided test at 5%
+TAIL = 0.05  # quantile of the effective number of holdings
+
+
+class ActiveStatistics(NamedTuple):
+    """A portfolio against its base, annualised.
+
+    sharpe_difference: Sharpe ratio less that of the base. information_ratio: mean active return over tracking error.
+    alpha, beta: of the regression of excess returns on those of the base. tracking_error: standard deviation of active
+    returns. years_to_show: years of returns after which the measured information ratio differs from 0 (one-sided 5%),
+    None unless it is above 0.
+    """
+
+    sharpe_difference: Interval
+    information_ratio: Interval
+    alpha: Interval
+    beta: Interval
+    tracking_error: float
+    years_to_show: float | None
+
+
+def active_statistics(
+    returns: ArrayLike,
+    base: ArrayLike,
+    level: float = LEVEL,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+    periods_per_year: float = BARS_PER_YEAR,
+    risk_free: ArrayLike | None = None,
+) -> ActiveStatistics:
+    """Statistics of simple returns [T] against those of a base [T] over the same bars, with percentile intervals.
+
+    risk_free: [T], return of cash. The mean block length is chosen for the active returns. A ratio of constant returns
+    counts as 0, and so does the beta to a constant base. Raises InputError for lengths that differ, fewer than
+    `MIN_BARS` bars, returns that are not finite, and a level outside (0, 1).
+    """
+    own, reference = _excess_pair(returns, base, risk_free)
+    check_level(level)
+    check_draws(draws)
+    rng, chunk = np.random.default_rng(seed), max(MAX_SAMPLED_BARS // len(own), 1)
+    block = block_length(own - reference)
+    parts = []
+    for start in range(0, draws, chunk):
+        bars = resample_bars(len(own), block, min(chunk, draws - start), rng)
+        parts.append(_statistics(own[bars], reference[bars], periods_per_year))
+    low, high = np.quantile(np.concatenate(parts), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    value = _statistics(own[None], reference[None], periods_per_year)[0]
+    sharpe, information, alpha, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(4))
+    error = float((own - reference).std(ddof=1) * np.sqrt(periods_per_year))
+    return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))
+
+
+def years_to_show(information_ratio: float) -> float | None:
+    """(1.645 / IR)^2: years after which an annual information ratio has a t-statistic of 1.645; None unless IR > 0."""
+    return (SIGNIFICANCE / information_ratio) ** 2 if information_ratio > 0 else None
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def effective_number(weights: ArrayLike) -> Floats:
+    """Effective number of holdings [T] of weights [T, N]: (sum |w|)^2 / sum w^2; NaN at bars without holdings."""
+    gross = np.abs(np.asarray(weights, dtype=np.float64))
+    squares = (gross**2).sum(-1)
+    held = squares > 0
+    number: Floats = np.where(held, gross.sum(-1) ** 2 / np.where(held, squares, 1.0), np.nan)
+    return number
+
+
+def active_share(weights: ArrayLike, base: ArrayLike) -> Floats:
+    """Active share [T] of weights [T, N]: half the sum of absolute differences to the base (Cremers, Petajisto 2009).
+
+    NaN at bars where either holds nothing.
+    """
+    own, reference = _weight_pair(weights, base)
+    share: Floats = np.where(_both_invested(own, reference), np.abs(own - reference).sum(-1) / 2, np.nan)
+    return share
+
+
+def mean_absolute_tilt(weights: ArrayLike, base: ArrayLike) -> float:
+    """Mean of |log(w / b)| over the bars and assets where both weights [T, N] are positive; NaN if there are none."""
+    own, reference = _weight_pair(weights, base)
+    both = (own > 0) & (reference > 0)
+    return float(np.abs(np.log(own[both] / reference[both])).mean()) if both.any() else float("nan")
+
+
+def transfer_coefficient(wanted: ArrayLike, held: ArrayLike) -> float:
+    """Mean over bars of the correlation across assets of wanted and held active weights [T, N].
+
+    1 if limits and slow trading change nothing but the size (Clarke, de Silva and Thorley 2002, with equal risks).
+    Assets where either is NaN are left out, and bars where either is constant. NaN if no bar is left.
+    """
+    x, y = _weight_pair(wanted, held)
+    known = np.isfinite(x) & np.isfinite(y)
+    count = np.maximum(known.sum(-1, keepdims=True), 1)
+    x, y = (np.where(known, values, 0.0) for values in (x, y))
+    x, y = (np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0) for values in (x, y))
+    product = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
+    varied = product > RISK_EPSILON
+    correlations = (x * y).sum(-1)[varied] / product[varied]
+    return float(correlations.mean()) if len(correlations) else float("nan")
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def _excess_pair(returns: ArrayLike, base: ArrayLike, risk_free: ArrayLike | None) -> tuple[Floats, Floats]:
+    own, reference = np.asarray(returns, dtype=np.float64), np.asarray(base, dtype=np.float64)
+    cash = np.zeros_like(own) if risk_free is None else np.asarray(risk_free, dtype=np.float64)
+    if own.ndim != 1 or own.shape != reference.shape or own.shape != cash.shape:
+        raise InputError(
+            "returns, base and cash must be series over the same bars, got shapes "
+            f"{own.shape}, {reference.shape} and {cash.shape}"
+        )
+    if len(own) < MIN_BARS:
+        raise InputError(f"a comparison with a base needs at least {MIN_BARS} returns, got {len(own)}")
+    if not np.isfinite(own).all() or not np.isfinite(reference).all():
+        raise InputError("a comparison with a base needs finite returns")
+    return own - cash, reference - cash
+
+
+def _statistics(own: Floats, base: Floats, periods: float) -> Floats:
+    """Difference of Sharpe ratios, information ratio, alpha and beta [D, 4] of D histories [D, T]."""
+    bars = own.shape[1]
+    mean, base_mean = own.mean(1), base.mean(1)
+    centred = base - base_mean[:, None]
+    base_variance = (centred**2).sum(1) / (bars - 1)
+    covariance = ((own - mean[:, None]) * centred).sum(1) / (bars - 1)
+    beta = _ratio(covariance, base_variance, RISK_EPSILON**2)
+    sharpe = _ratio(mean, own.std(1, ddof=1)) - _ratio(base_mean, np.sqrt(base_variance))
+    information = _ratio(mean - base_mean, (own - base).std(1, ddof=1))
+    alpha = (mean - beta * base_mean) * periods
+    return np.stack([sharpe * np.sqrt(periods), information * np.sqrt(periods), alpha, beta], 1)
+
+
+def _ratio(gain: Floats, risk: Floats, smallest: float = RISK_EPSILON) -> Floats:
+    """gain / risk; 0 where the risk is rounding error."""
+    known = risk > smallest
+    ratio: Floats = np.where(known, gain / np.where(known, risk, 1.0), 0.0)
+    return ratio
+
+
+def _weight_pair(one: ArrayLike, other: ArrayLike) -> tuple[Floats, Floats]:
+    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if first.ndim != 2 or first.shape != second.shape:
+        raise InputError(f"weights must be [T, N] over the same bars and assets, got {first.shape} and {second.shape}")
+    return first, second
+
+
+def _both_invested(one: Floats, other: Floats) -> Bools:
+    both: Bools = (one != 0).any(-1) & (other != 0).any(-1)
+    return both
