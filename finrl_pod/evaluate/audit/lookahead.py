@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from finrl_pod.data.flaws import MAX_SPREAD
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
@@ -146,13 +147,15 @@ def _compare_features(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
 
 
 def _compare_markets(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
-    """Closes, tradability and turbulence up to k; fills of the decisions up to k - 1."""
+    """Closes, tradability and turbulence up to k; fills and spreads of the decisions up to k - 1."""
     a, b = base.market, other.market
     yield from _compare_rows("the closing price for valuation", a.close[: k + 1], b.close[: k + 1])
     yield from _compare_rows("the mask of tradable tickers", a.tradable[: k + 1], b.tradable[: k + 1])
     if a.turbulence is not None and b.turbulence is not None:
         yield from _compare_rows("turbulence", a.turbulence[: k + 1], b.turbulence[: k + 1])
     yield from _compare_rows("the fill price", a.fill[:k], b.fill[:k])
+    if a.half_spread is not None and b.half_spread is not None:
+        yield from _compare_rows("the spread of fills", a.half_spread[:k], b.half_spread[:k])
     yield from _compare_rows("the mask of fillable tickers", a.fillable[:k], b.fillable[:k])
 
 
@@ -232,6 +235,8 @@ def perturbed(panel: Panel, t: int, seed: int, volatility: float = 0.05) -> Pane
     changed: dict[str, Any] = {
         c: getattr(panel, c) * (walk[:, -2:-1] if c == "volume" else walk[:, :assets]) for c in panel.columns
     }
+    if "spread" in changed:  # a fraction of the price
+        changed["spread"] = np.minimum(changed["spread"], np.nextafter(MAX_SPREAD, 0.0))
     benchmark = panel.benchmark
     if benchmark is not None:
         benchmark = dataclasses.replace(benchmark, close=benchmark.close * walk[:, -1])

@@ -103,6 +103,20 @@ def test_normaliser_refitted_on_all_bars_is_found() -> None:
     assert all(f.status == "fail" and "depends on the future" in f.message for f in findings)
 
 
+def test_spread_of_a_later_bar_is_found() -> None:
+    whole = panel()
+    whole = dataclasses.replace(whole, spread=np.random.default_rng(0).uniform(0, 0.01, whole.close.shape))
+
+    def build(prices: Panel) -> MarketTensor:
+        market = build_market(prices, FEATURES, normaliser_of(whole))
+        assert market.half_spread is not None
+        return dataclasses.replace(market, half_spread=market.half_spread.roll(-1, 0))
+
+    found = only(check_lookahead(sound_pipeline(whole, build=build, make_env=None), PROBES))
+    assert found.part == "the spread of fills"
+    assert not [f for f in check_lookahead(sound_pipeline(whole), PROBES) if f.status == "fail"]
+
+
 def test_back_fill_is_found() -> None:
     subject = sound_pipeline(panel(gap=True), prepare=back_filled, make_env=None)
     # Within a gap the price of the next bar is already present.
