@@ -218,11 +218,10 @@ class MarketEnv(ABC):
             )
         shape = (self.members, self.groups, self.accounts, -1)
         over = self._state.left <= 1
-        cash, shares, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), over, RUIN)
+        reached, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), over, RUIN)
         outcome = self._with_reward(outcome, self._state.day)
-        reached = self._state._replace(day=self._state.day + 1, left=self._state.left - 1)
         day, left, rounds = self._next_window(reached, over)
-        self._state = EnvState(day, left, rounds, cash, shares, None)
+        self._state = reached._replace(day=day, left=left, round=rounds)
         self._observation = outcome.observation._replace(day=day)
         return outcome._replace(observation=self._observation)
 

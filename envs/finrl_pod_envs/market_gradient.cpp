@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "mandate_gradient.h"
 #include "market.h"
 #include "simd.h"
 
@@ -17,14 +18,16 @@ enum Limit { ANY_TRADE = 0, NO_TRADE = 1, SELL_ALL = 2 };  // trades that the ma
 struct GradientBuffers {
   const int64_t* day;                  // [groups]
   const uint8_t* window_ends;          // [groups]
-  const void *cash, *shares, *action;  // [.., accounts], [.., accounts, N], [.., accounts, 1 + N]
-  void *next_cash, *next_shares, *account, *last_account;
+  const void *cash, *shares, *action;  // [.., accounts], [.., accounts, N], [.., accounts, 1 + N], or N with a mandate
+  const void* virtual_holdings;        // [.., accounts, N] of a mandate; null without
+  void *next_cash, *next_shares, *next_virtual_holdings, *account, *last_account;
   void *reward, *equity, *turnover, *cost;  // [.., accounts]
   uint8_t* ruined;                          // [.., accounts]
   uint8_t* reset;                           // [.., accounts]: reset to cash
   // Gradients of results; null: zero.
-  const void *next_cash_gradient, *next_shares_gradient, *account_gradient, *last_account_gradient, *reward_gradient;
-  void *cash_gradient, *shares_gradient, *action_gradient;
+  const void *next_cash_gradient, *next_shares_gradient, *next_virtual_holdings_gradient;
+  const void *account_gradient, *last_account_gradient, *reward_gradient;
+  void *cash_gradient, *shares_gradient, *action_gradient, *virtual_holdings_gradient;
 };
 EXPORT_SIZE(GradientBuffers)
 
@@ -35,6 +38,8 @@ struct Worker {
   const Market& m;
   const GradientBuffers& s;
   const int n, count;  // assets, and vectors of a row
+  const bool has_mandate;
+  MandateAccount<T, W> mandate;
   std::vector<T> space;
   T *close, *fill, *close_next, *fill_next, *per_close, *rates;  // of the group's day
   T *score, *weight, *old_shares, *bought, *new_shares;  // of the account
@@ -51,6 +56,8 @@ struct Worker {
         s(buffers),
         n(int(market.assets)),
         count((n + W - 1) / W),
+        has_mandate(market.mandate.base),
+        mandate(market),
         space(11 * count * W),
         limit(n),
         tradable(n),
@@ -83,6 +90,7 @@ struct Worker {
     read_row(fill_next, m.fill, day + 1, 1);
     if (RATES) read_row(rates, m.cost_rates, day, 0);
     for (int k = 0; k < count; k++) set_vector(per_close, k, 1 / vector(close, k));
+    if (has_mandate) mandate.begin_day(day, close, close_next);
     const bool turbulent = m.turbulent && m.turbulent[day];
     for (int i = 0; i < n; i++) {
       tradable[i] = !m.tradable || is_set(m.tradable, day * n + i);
@@ -95,10 +103,8 @@ struct Worker {
   }
   bool unlimited;
 
-  // The trades of an account and their results: the computation that forward and backward share.
-  void trade_account(int64_t e) {
-    cash = static_cast<const T*>(s.cash)[e];
-    read_row(old_shares, s.shares, e, 0);
+  // Target weights from scores, over cash and the tradable assets.
+  void softmax(int64_t e) {
     const T* action = static_cast<const T*>(s.action) + e * (n + 1);
     std::copy(action + 1, action + 1 + n, score);
     std::fill(score + n, score + count * W, T(-INFINITY));
@@ -118,12 +124,24 @@ struct Worker {
     mass = sum_of(sum) + cash_mass;
     equity = cash + sum_of(value);
     const T per_score = T(m.leverage) / mass;
+    for (int k = 0; k < count; k++) set_vector(weight, k, vector(weight, k) * per_score);
+  }
+
+  // The trades of an account and their results: the computation that forward and backward share.
+  void trade_account(int64_t e) {
+    cash = static_cast<const T*>(s.cash)[e];
+    read_row(old_shares, s.shares, e, 0);
+    if (has_mandate) {
+      const T *scores = static_cast<const T*>(s.action) + e * n,
+              *holdings = static_cast<const T*>(s.virtual_holdings) + e * n;
+      mandate.decide(scores, holdings, old_shares, close, cash, weight);
+      equity = mandate.equity;
+    } else {
+      softmax(e);
+    }
     V sold = {}, desired = {}, value_before = {}, fees_sold = {}, fees_desired = {};
     for (int k = 0; k < count; k++) {
-      const V w = vector(weight, k) * per_score, h = vector(old_shares, k);
-      set_vector(weight, k, w);
-      V u = w * equity * vector(per_close, k) - h;
-      if (!unlimited) u = limited_trade(u, h, k);
+      const V h = vector(old_shares, k), u = trade(k);
       const V sell = clamp_max(clamp_min(-u, V{}), h), buy = clamp_min(u, V{});
       set_vector(bought, k, buy);
       set_vector(new_shares, k, h - sell);
@@ -157,6 +175,13 @@ struct Worker {
     after = cash_left + sum_of(value_after);
     next_equity = cash_left + sum_of(next_value);
   }
+  // Trades in shares of vector k.
+  V trade(int k) const {
+    const V h = vector(old_shares, k);
+    V u = vector(weight, k) * equity * vector(per_close, k) - h;
+    if (has_mandate) u = mandate.keeps ? V{} : (u == u ? u : V{});  // NaN: no decision
+    return unlimited ? u : limited_trade(u, h, k);
+  }
   V limited_trade(V u, V h, int k) const {
     for (int j = 0; j < W && k * W + j < n; j++) {
       const uint8_t allowed = limit[k * W + j];
@@ -173,6 +198,9 @@ struct Worker {
     for (int i = 0; i < n; i++) last[1 + i] = new_shares[i] * close_next[i] * unit;
     const bool ruined = next_equity <= T(m.ruin) * T(m.cash), reset = window_ends || ruined;
     T *account = static_cast<T*>(s.account) + e * (n + 1), *shares = static_cast<T*>(s.next_shares) + e * n;
+    T* holdings = static_cast<T*>(s.next_virtual_holdings) + e * n;
+    if (has_mandate && reset) std::fill(holdings, holdings + n, T(0));
+    if (has_mandate && !reset) mandate.drift(weight, holdings);
     if (reset) {
       std::fill(account, account + n + 1, T(0));
       account[0] = 1;
@@ -262,25 +290,31 @@ struct Worker {
       const V r = RATES ? vector(rates, k) : broadcast<T, W>(rate);
       const V g_sell = g_funds * (1 - r) * price - now;
       const V g_buy = now * scale + g_need * (1 + r) * price;
-      const V u = trade(w * equity * vector(per_close, k) - h, h, k);
+      const V u = trade(k);
       const V all_sold = u <= -h ? g_sell : V{};
       V g_u = u > 0 ? g_buy : (u <= -h ? V{} : -g_sell);
       if (!unlimited) g_u = if_free(g_u, k);
+      if (has_mandate && mandate.keeps) g_u = V{};
       const V g_want = g_u * vector(per_close, k);
       g_weight[k] = g_want * equity;
       g_equity += g_want * w;
       mean += g_weight[k] * w;
       set_vector(g_now, k, now + all_sold - g_u + g_before * price);
     }
-    const T by_equity_before = sum_of(g_equity), mean_gradient = sum_of(mean) / T(m.leverage);
-    T* g_action = static_cast<T*>(s.action_gradient) + e * (n + 1);
-    const T* g_weights = reinterpret_cast<const T*>(g_weight);
+    T by_equity_before = sum_of(g_equity), *g_action = static_cast<T*>(s.action_gradient) + e * (has_mandate ? n : n + 1);
+    if (has_mandate) {
+      const T* g_drifted = reset ? nullptr : static_cast<const T*>(s.next_virtual_holdings_gradient);
+      T* g_holdings = static_cast<T*>(s.virtual_holdings_gradient) + e * n;
+      by_equity_before += mandate.adjoint(weight, g_weight, g_drifted ? g_drifted + e * n : nullptr, close, g_now,
+                                          g_action, g_holdings);
+    } else {
+      const T mean_gradient = sum_of(mean) / T(m.leverage), *g_weights = reinterpret_cast<const T*>(g_weight);
+      for (int i = 0; i < n; i++) g_action[1 + i] = weight[i] * (g_weights[i] - mean_gradient);
+      g_action[0] = -cash_mass / mass * mean_gradient * T(m.leverage);
+    }
     for (int i = 0; i < n; i++) g_old_shares[i] = g_now[i] + by_equity_before * close[i];
-    for (int i = 0; i < n; i++) g_action[1 + i] = weight[i] * (g_weights[i] - mean_gradient);
-    g_action[0] = -cash_mass / mass * mean_gradient * T(m.leverage);
     static_cast<T*>(s.cash_gradient)[e] = g_funds + by_equity_before + g_before;
   }
-  V trade(V u, V h, int k) const { return unlimited ? u : limited_trade(u, h, k); }
   V if_free(V g, int k) const {
     for (int j = 0; j < W && k * W + j < n; j++) g[j] = limit[k * W + j] == ANY_TRADE ? g[j] : 0;
     return g;

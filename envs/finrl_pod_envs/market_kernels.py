@@ -249,13 +249,11 @@ def _addresses(stacked: Tensor) -> range:
 
 # ---------------------------------------------------------------------- gradient
 
-_READ = ("day", "window_ends", "cash", "shares", "action")
-_WRITTEN = (
-    *("next_cash", "next_shares", "account", "last_account", "reward", "equity", "turnover", "cost"),
-    *("ruined", "reset"),
-)
-_GRADIENTS_IN = tuple(f"{name}_gradient" for name in (*_WRITTEN[:4], "reward"))
-_GRADIENTS_OUT = tuple(f"{name}_gradient" for name in ("cash", "shares", "action"))
+_READ = ("day", "window_ends", "cash", "shares", "action", "virtual_holdings")
+_DIFFERENTIABLE = ("next_cash", "next_shares", "next_virtual_holdings", "account", "last_account", "reward")
+_WRITTEN = (*_DIFFERENTIABLE, "equity", "turnover", "cost", "ruined", "reset")
+_GRADIENTS_IN = tuple(f"{name}_gradient" for name in _DIFFERENTIABLE)
+_GRADIENTS_OUT = tuple(f"{name}_gradient" for name in _READ[2:])
 
 
 class _GradientBuffers(ctypes.Structure):
@@ -267,17 +265,18 @@ class _GradientBuffers(ctypes.Structure):
 def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
     """The kernel of an environment's differentiable step, or None if autograd has to be used.
 
-    Portfolio environments only, with fractional shares and proportional buys.
+    Portfolio environments only, with fractional shares and proportional buys; no mandate that limits single weights or
+    turnover.
     """
-    config = env.config
+    config, mandate = env.config, env.mandate
     supported = (
         _is_supported(env)
         and config.kind == "portfolio"
         and config.buy_allocation == "proportional"
         and not config.whole_shares
         and env.dtype == env.output_dtype
-        and env.mandate is None
         and not config.turnover_penalty  # turnover has no gradient
+        and (mandate is None or (mandate.max_weight == 1 and not mandate.max_turnover))
     )
     library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if supported else None
     return None if library is None else GradientKernel(library, env)
@@ -299,17 +298,16 @@ class GradientKernel:
         buffers = _GradientBuffers(**{name: x.data_ptr() for name, x in tensors.items() if x is not None})
         self._run(ctypes.addressof(self._market), ctypes.addressof(buffers), self._dtype_bytes, backward)
 
-    def __call__(
-        self, state: EnvState, action: Tensor, window_ends: Tensor, ruin: float
-    ) -> tuple[Tensor, Tensor, EnvStep]:
-        """Next cash [P, G, A] and shares [P, G, A, N], and the results, whose observation has the day before a reset.
+    def __call__(self, state: EnvState, action: Tensor, window_ends: Tensor, ruin: float) -> tuple[EnvState, EnvStep]:
+        """The next state and the results, both with the day before a reset.
 
-        action: [P, G, A, 1 + N]; window_ends: [P, G] bool, at this step; ruin: share of the starting cash below which
-        an account is terminated.
+        action: [P, G, A, action_size]; window_ends: [P, G] bool, at this step; ruin: share of the starting cash below
+        which an account is terminated.
         """
         self._market.ruin = ruin
-        results = _StepFunction.apply(state.cash, state.shares, action, self, state.day, window_ends)  # type: ignore[no-untyped-call]
-        cash, shares, account, last, reward, equity, turnover, cost, ruined = results
+        inputs = (state.cash, state.shares, action, state.virtual)
+        results = _StepFunction.apply(*inputs, self, state.day, window_ends)  # type: ignore[no-untyped-call]
+        cash, shares, virtual, account, last, reward, equity, turnover, cost, ruined = results
         p, flat = cash.shape[0], (cash.shape[0], -1)
         truncated = window_ends.unsqueeze(-1) & ~ruined
         step = EnvStep(
@@ -322,23 +320,32 @@ class GradientKernel:
             turnover=turnover.view(flat),
             cost=cost.view(flat),
         )
-        return cash, shares, step
+        reached = EnvState(state.day + 1, state.left - 1, state.round, cash, shares, None, None, virtual)
+        return reached, step
 
 
 class _StepFunction(torch.autograd.Function):
-    """One step as an autograd function; cash, shares, accounts and reward are differentiable."""
+    """One step as an autograd function; cash, shares, virtual holdings, accounts and reward are differentiable."""
 
     @staticmethod
     def forward(
-        ctx: Any, cash: Tensor, shares: Tensor, action: Tensor, kernel: GradientKernel, day: Tensor, window_ends: Tensor
-    ) -> tuple[Tensor, ...]:
-        read = [x.contiguous() for x in (day, window_ends, cash, shares, action)]
-        numbers = [torch.empty_like(x) for x in (read[2], read[3], read[4], read[4], *[read[2]] * 4)]
-        flags = [torch.empty_like(read[2], dtype=torch.bool) for _ in range(2)]
-        written = [*numbers, *flags]
+        ctx: Any,
+        cash: Tensor,
+        shares: Tensor,
+        action: Tensor,
+        virtual: Tensor | None,
+        kernel: GradientKernel,
+        day: Tensor,
+        window_ends: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        read = [None if x is None else x.contiguous() for x in (day, window_ends, cash, shares, action, virtual)]
+        account = cash.new_empty(*cash.shape, shares.shape[-1] + 1)
+        numbers = [cash, shares, virtual, account, account, *[cash] * 4]
+        written = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in numbers]
+        written += [torch.empty_like(cash, dtype=torch.bool, memory_format=torch.contiguous_format) for _ in range(2)]
         kernel.run(False, **dict(zip((*_READ, *_WRITTEN), (*read, *written), strict=True)))
         *results, reset = written
-        ctx.mark_non_differentiable(*results[5:])
+        ctx.mark_non_differentiable(*results[len(_DIFFERENTIABLE) :])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*read, reset)
         ctx.kernel = kernel
@@ -347,8 +354,8 @@ class _StepFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         *read, reset = ctx.saved_tensors
-        given = [None if x is None else x.contiguous() for x in gradients[:5]]
-        out = [torch.empty_like(x) for x in read[2:]]
+        given = [None if x is None else x.contiguous() for x in gradients[: len(_DIFFERENTIABLE)]]
+        out = [None if x is None else torch.empty_like(x) for x in read[2:]]
         names = (*_READ, "reset", *_GRADIENTS_IN, *_GRADIENTS_OUT)
         ctx.kernel.run(True, **dict(zip(names, (*read, reset, *given, *out), strict=True)))
         return (*out, None, None, None)

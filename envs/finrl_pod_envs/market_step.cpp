@@ -214,10 +214,10 @@ struct Worker {
         });
         allowed *= spend(e, fresh, sum(change) * speed / 2);
       }
+      const T kept_share = 1 - allowed, wanted_share = scale * allowed;  // exact at a speed of 1
       V gain = {};
       each([&](int k, int at, V weight) {
-        V now = weight_before(k, at);
-        now += (account_desired[k] * scale - now) * allowed;
+        V now = weight_before(k, at) * kept_share + account_desired[k] * wanted_share;
         if (tradable) {
           const V stuck = load<T, W>(shares + at) * load<T, W>(close + at) * per_worth[i];
           now = load<T, W>(tradable + at) != 0 ? now : stuck;

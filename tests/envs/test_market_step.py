@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from finrl_pod.native.library import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import EnvStep, MarketTensor
+from finrl_pod.types import EnvStep
+from tests.mandates import fitting, mandates, with_random_base
 from tests.markets import random_market, turbulent_market
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
@@ -39,29 +40,6 @@ configs = st.builds(
     envs=st.just(30),
     group=st.sampled_from([1, 10, 15]),
 )
-mandates = st.builds(
-    MandateConfig,
-    base=st.sampled_from(["none", "equal_weight", "other"]),
-    tilt=st.sampled_from([0.0, 0.5, 3.0]),
-    trade_speed=st.sampled_from([0.05, 0.5, 1.0]),
-    max_weight=st.sampled_from([1.0, 1.0, 0.5, 0.12]),
-    max_turnover=st.sampled_from([0.0, 0.0, 0.5, 4.0]),
-    decide_every=st.sampled_from([1, 1, 3, "week"]),
-)
-
-
-def with_random_base(market: MarketTensor, seed: int) -> MarketTensor:
-    """Base weights that add up to at most 1, of which a third are 0."""
-    stream = torch.Generator().manual_seed(seed)
-    base = torch.rand(market.tradable.shape, generator=stream, dtype=torch.float64)
-    base = torch.where((base > 0.3) & market.tradable, base, 0.0)
-    invested = torch.rand(len(base), 1, generator=stream, dtype=torch.float64).clamp(min=0.5)
-    return dataclasses.replace(market, base=base * invested / base.sum(-1, keepdim=True).clamp(min=1e-9))
-
-
-def fitting(mandate: MandateConfig, assets: int) -> MandateConfig:
-    """The mandate with a limit on weights that this number of assets can hold."""
-    return dataclasses.replace(mandate, max_weight=max(mandate.max_weight, min(1.0, 1.01 / assets)))
 
 
 def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> list[tuple[EnvState, EnvStep]]:
@@ -69,7 +47,7 @@ def step_both_ways(env: MarketEnv, state: EnvState, action: torch.Tensor) -> lis
     return [env.transition(state, action), env._native(state, action, env._starts, market_env.RUIN)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     config=configs,
@@ -93,7 +71,7 @@ def test_kernel_matches_transition(
     if config.whole_shares:  # in float32, rounding may change either result by a share
         dtype = torch.float64
     market = turbulent_market(seed, BARS, assets, config.fill, gaps, spreads=True)
-    if mandate.base == "other":
+    if mandate.base == "random":
         market = with_random_base(market, seed)
     env = make_env(market, config, members=members, dtype=dtype, mandate=fitting(mandate, assets))
     env.reset(seed)
