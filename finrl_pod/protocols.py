@@ -136,7 +136,8 @@ def group_shape(env: VecEnv) -> tuple[int, int, int]:
 class Strategy(Protocol):
     """Computes target weights from past prices. Backtest, audit and paper trading all call it.
 
-    Optional attribute `lookback`: number of trailing bars of the window that it needs; all when absent.
+    Optional attributes: `lookback`, trailing bars of the window that it needs, all when absent; `feature_lookback`,
+    trailing bars of the features that it needs, 1 when absent.
     """
 
     @property

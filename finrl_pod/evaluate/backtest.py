@@ -36,11 +36,11 @@ def backtest(
             "the market was built from another panel: their symbols or times differ; rebuild it with build_market"
         )
     columns = feature_columns(strategy, market)
-    lookback = lookback_of(strategy)
+    lookback, feature_bars = lookback_of(strategy), feature_lookback_of(strategy)
     closes = market.close.double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
-        features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
+        features = features_at(market, t, columns, feature_bars)
         positions = positions_at(cash[0], shares[0], closes[t])
         weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
@@ -57,6 +57,28 @@ def lookback_of(strategy: Strategy) -> int | None:
     if not isinstance(lookback, int | np.integer) or lookback < 1:
         raise InputError(f"lookback of strategy {strategy.name} must be an integer of at least 1 bar, got {lookback!r}")
     return int(lookback)
+
+
+def feature_lookback_of(strategy: Strategy) -> int:
+    """Number of trailing bars of features that a strategy needs. InputError for anything but a positive integer."""
+    bars = getattr(strategy, "feature_lookback", 1)
+    if not isinstance(bars, int | np.integer) or bars < 1:
+        raise InputError(
+            f"feature_lookback of strategy {strategy.name} must be an integer of at least 1 bar, got {bars!r}"
+        )
+    return int(bars)
+
+
+def features_at(market: MarketTensor, t: int, columns: list[int] | None, bars: int = 1) -> Floats | None:
+    """Raw features in these columns: [N, F] of bar t, or [B, N, F] of up to `bars` > 1 bars that end with it.
+
+    None without columns.
+    """
+    if columns is None:
+        return None
+    rows = market.raw_features[t] if bars == 1 else market.raw_features[max(0, t + 1 - bars) : t + 1]
+    values: Floats = rows[..., columns].double().cpu().numpy()
+    return values
 
 
 def target_weights_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
@@ -120,7 +142,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
 
 
 def window_at(panel: Panel, t: int, lookback: int | None = None, features: Floats | None = None) -> Window:
-    """Copies of the bars up to and including t: all of them, or the last `lookback`. features: [N, F] of bar t."""
+    """Copies of the bars up to and including t: all of them, or the last `lookback`. features: of its strategy."""
     start = 0 if lookback is None else max(0, t + 1 - lookback)
     past = slice(start, t + 1)
     tradable = panel.tradable[past].copy()

@@ -15,7 +15,14 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import feature_columns, lookback_of, target_weights_of, window_at
+from finrl_pod.evaluate.backtest import (
+    feature_columns,
+    feature_lookback_of,
+    features_at,
+    lookback_of,
+    target_weights_of,
+    window_at,
+)
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import bar_date, check_weights
 from finrl_pod.market.execution import ExecutionRules, execute
@@ -105,7 +112,7 @@ def _target(
     strategy: Strategy, panel: Panel, market: MarketTensor, t: int, columns: list[int] | None, cash: Decimal,
     shares: list[Decimal], close: Floats,
 ) -> Floats | None:  # fmt: skip
-    features = None if columns is None else market.raw_features[t][:, columns].double().cpu().numpy()
+    features = features_at(market, t, columns, feature_lookback_of(strategy))
     values = np.array([float(s) for s in shares]) * close
     total = float(cash) + float(values.sum())
     held = Positions(weights=values / total, cash=float(cash) / total, equity=total)

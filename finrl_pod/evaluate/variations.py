@@ -35,6 +35,7 @@ class RecordingStrategy:
     def __init__(self, inner: Strategy) -> None:
         self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
+        self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
         self._recorded: list[tuple[np.datetime64, Any]] = []
         self._assets = 0
 

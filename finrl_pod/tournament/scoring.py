@@ -52,7 +52,8 @@ def run_members(
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
-        features, tradable = market.features[t], market.tradable[t]
+        rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
+        features, tradable = market.features[rows], market.tradable[rows]
         if accounts is not None:
             scores = tilt_scores(actor, params, features, tradable, held, config)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))

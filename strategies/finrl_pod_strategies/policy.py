@@ -71,8 +71,6 @@ class PolicyStrategy:
     them; `account.state` and `account.restore` carry it from one process to the next.
     """
 
-    lookback: int | None = 1
-
     def __init__(
         self,
         snapshots: Sequence[AgentSnapshot],
@@ -103,9 +101,12 @@ class PolicyStrategy:
             self.feature_names = (*self.feature_names, "turbulence")
         self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
         self.account: MandateAccount | None = None
+        self.feature_lookback = max(group.actor.spec.lookback for group in self.groups)
+        self.lookback: int | None = self.feature_lookback
         if self.mandate is not None:
             self.account = MandateAccount(self.mandate, self.rules.leverage)
-            self.lookback = self.account.lookback
+            own = self.account.lookback
+            self.lookback = None if own is None else max(own, self.feature_lookback)
 
     def recreate(self) -> PolicyStrategy:
         """The ensemble with an account that has no virtual holdings yet."""
@@ -127,11 +128,11 @@ class PolicyStrategy:
         """Target weights [N] at the window's last bar: the mean of the members' targets, or their vote."""
         if window.features is None:
             raise RunError(f"strategy {self.name} needs the features of the decision bar")
-        if self._turbulence_exceeded(window.features):
+        features = window.features.reshape(-1, *window.features.shape[-2:])  # [B, N, F], the decision bar last
+        if self._turbulence_exceeded(features[-1]):
             return np.zeros(len(window.symbols))
-        known = window.features[:, : len(self.normaliser.feature_names)]
-        rows = torch.from_numpy(normalise(known, self.normaliser))
-        tradable = torch.from_numpy(window.tradable[-1])
+        rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
+        tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         if self.account is not None:
             return self.account.target_weights(
                 self._scores(rows, tradable, positions), self._combined, window, positions
@@ -156,7 +157,7 @@ class PolicyStrategy:
 
     def _scores(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Tensor:
         """Scores [M, N] float64 of the members under a mandate."""
-        scores = torch.empty(len(self.shares), len(tradable), dtype=torch.float64)
+        scores = torch.empty(len(self.shares), tradable.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
             scores[members] = tilt_scores(actor, params, rows, tradable, held, self.rules)
@@ -173,7 +174,7 @@ class PolicyStrategy:
         choice = torch.tensor([majority(votes, self.shares)])
         held = torch.from_numpy(positions.weights).unsqueeze(0)
         weights = choices_as_weights(
-            choice, held, tradable, trade_fraction=self.rules.trade_fraction, rules=rules_of(self.rules)
+            choice, held, tradable[-1], trade_fraction=self.rules.trade_fraction, rules=rules_of(self.rules)
         )
         return np.asarray(weights[0].numpy(), dtype=np.float64)
 
@@ -216,7 +217,8 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
     spec: dict[str, Any] = dict(snapshot.spec)
     try:
         shape = (spec["assets"], spec["features"], spec["action_size"], _hidden_sizes(spec, snapshot.weights))
-        policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"))
+        past = (spec.get("encoder", "none"), spec.get("lookback", 1), spec.get("encoder_size", 0))
+        policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"), *past)
         return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], policy)
     except (KeyError, TypeError, ConfigError):
         raise RunError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,10 +35,20 @@ class ScheduledStrategy:
             raise InputError("the strategies of a schedule must use the same features in the same order")
         lookbacks = [getattr(strategy, "lookback", None) for strategy in self._strategies]
         self.lookback = None if None in lookbacks else max(bars for bars in lookbacks if bars is not None)
+        self.feature_lookback = max(_feature_lookback(strategy) for strategy in self._strategies)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of the active strategy, or None before the first start."""
         current = int(np.searchsorted(self._starts, window.times[-1], "right")) - 1
         if current < 0:
             return None
-        return self._strategies[current].target_weights(window, positions)
+        strategy = self._strategies[current]
+        if window.features is not None and self.feature_lookback > 1:
+            bars = _feature_lookback(strategy)
+            own = window.features[-1] if bars == 1 else window.features[-bars:]
+            window = replace(window, features=own)
+        return strategy.target_weights(window, positions)
+
+
+def _feature_lookback(strategy: Strategy) -> int:
+    return int(getattr(strategy, "feature_lookback", 1))

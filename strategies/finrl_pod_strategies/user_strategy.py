@@ -19,7 +19,7 @@ from finrl_pod.user_files import error_text, import_user_file, stdout_to_stderr
 
 
 class UserStrategy:
-    """Adapter of a user's object to the Strategy protocol; `name`, `feature_names` and `lookback` are optional.
+    """Adapter of a user's object to the Strategy protocol; all else that a strategy has is optional.
 
     name: the object's, else its class's. strategy_hash: of the file and the seed it was created from, None without a
     file.
@@ -31,6 +31,7 @@ class UserStrategy:
         self.name = str(getattr(inner, "name", name))
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
         self.lookback: int | None = getattr(inner, "lookback", None)
+        self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of the user's object, or None."""

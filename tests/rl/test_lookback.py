@@ -14,7 +14,7 @@ from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, distinct
 from finrl_pod.rl.networks.lookback import Attention, Convolution, GatedRecurrence, LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import MAX_LOOKBACK
-from tests.rl.all_algorithms import everything, small_learner
+from tests.rl.all_algorithms import small_learner, training_state
 
 T, N, F, L, C, P = 20, 4, 3, 8, 8, 2
 DOUBLE = torch.float64
@@ -219,10 +219,10 @@ def test_members_with_encoders_are_single_runs(kind: str, name: str) -> None:
     batch.learn(4 * batch.iteration_samples)
     for p in (0, 1):
         alone = small_learner(name, (p,), seed=4, **settings)
-        before = everything(alone)
+        before = training_state(alone)
         alone.learn(4 * alone.iteration_samples)
-        after = everything(alone)
-        for key, x in everything(batch, p).items():
+        after = training_state(alone)
+        for key, x in training_state(batch, p).items():
             torch.testing.assert_close(x, after[key], rtol=1e-9, atol=1e-9)
         assert any("lookback_" in key and not torch.equal(before[key], after[key]) for key in after)
 
@@ -261,7 +261,7 @@ def test_resuming_continues_exactly_with_dropout(kind: str) -> None:
     other = small_learner("ppo", seed=7, learning_rate_schedule="constant", **settings)
     other.resume(saved)
     other.learn(2 * other.iteration_samples)
-    one, two = everything(whole), everything(other)
+    one, two = training_state(whole), training_state(other)
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import Ledger, backtest, simulate, window_at
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.tournament.scoring import run_members
@@ -47,15 +49,23 @@ def market_of(source: Panel, rules: EnvironmentConfig) -> MarketTensor:
 
 
 def agent(
-    market: MarketTensor, rules: EnvironmentConfig, seed: int = 0, kind: str = "equivariant", **changes: Any
+    market: MarketTensor,
+    rules: EnvironmentConfig,
+    seed: int = 0,
+    kind: str = "equivariant",
+    encoder: str = "none",
+    **changes: Any,
 ) -> AgentSnapshot:
-    """A saved agent with large random weights, so that it trades."""
+    """A saved agent with large random weights, so that it trades. With an encoder it reads 40 bars."""
     assets = market.shape[1]
     size = assets if rules.kind == "stock_trading" else assets + 1
     action = "softmax" if rules.kind == "portfolio" and not rules.short else "direct"
-    spec = PolicySpec(kind, assets, len(market.feature_names), size, (8, 8), action)
+    past = ("none", 1, 0) if encoder == "none" else (encoder, 40, 4)
+    spec = PolicySpec(kind, assets, len(market.feature_names), size, (8, 8), action, "tanh", *past)
     stream = torch.Generator().manual_seed(seed)
     weights = make_policy(spec).init(stream, torch.float32)
+    if lookback := make_lookback_encoder(spec):
+        weights |= lookback.init(stream, torch.float32)
     weights = {name: value + 0.5 * torch.randn(value.shape, generator=stream) for name, value in weights.items()}
     facts = {**dataclasses.asdict(spec), "algorithm": "ppo", "environment": dataclasses.asdict(rules)}
     values: dict[str, Any] = {
@@ -89,6 +99,50 @@ def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
     np.testing.assert_allclose(result.weights, ledger.weights[:, 0].numpy(), atol=1e-9)
     assert result.turnover.sum() > 0.5
     assert len(np.unique(result.equity)) > 50
+
+
+@pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
+@pytest.mark.parametrize("encoder", ["convolution", "gru", "attention"])
+def test_backtest_of_a_look_back_agent_equals_the_tournaments_score(encoder: str, kind: str) -> None:
+    """Also on the first bars, whose windows are shorter than the encoder's."""
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    alone = agent(market, rules, kind=kind, encoder=encoder)
+    strategy = PolicyStrategy([alone])
+    assert (strategy.lookback, strategy.feature_lookback) == (40, 40)
+    (group,) = strategy.groups
+    ledger = run_members(group.actor, group.params, market, rules, 5, LAST)
+    result = backtest(strategy, source, market, 5, LAST, rules_of(rules), rules.cash)
+    np.testing.assert_allclose(result.equity, ledger.equity[:, 0].numpy(), rtol=1e-9)
+    plain = {name: x if "lookback" not in name else torch.zeros_like(x) for name, x in group.params.items()}
+    without = run_members(group.actor, plain, market, rules, 5, LAST)
+    assert not np.allclose(result.equity, without.equity[:, 0].numpy()), "the past decides too"
+
+
+def test_agents_with_and_without_encoders_form_an_ensemble() -> None:
+    rules, source = RULES["portfolio"], prices()
+    market = market_of(source, rules)
+    agents = [agent(market, rules, seed, encoder=kind) for seed, kind in enumerate(("none", "gru", "convolution"))]
+    held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
+    rows = market.raw_features[281:321].double().numpy()
+    window = window_at(source, 320, 40, rows)
+    last_bar = window_at(source, 320, 1, rows[-1])
+    each = [PolicyStrategy([member]).target_weights(window, held) for member in agents]
+    np.testing.assert_array_equal(each[0], PolicyStrategy([agents[0]]).target_weights(last_bar, held))
+    np.testing.assert_allclose(PolicyStrategy(agents).target_weights(window, held), np.mean(each, axis=0), rtol=1e-5)
+    schedule = [(source.times[0], PolicyStrategy(agents[1:])), (source.times[320], PolicyStrategy(agents[:1]))]
+    scheduled = ScheduledStrategy(schedule)
+    assert scheduled.feature_lookback == 40
+    np.testing.assert_array_equal(scheduled.target_weights(window, held), each[0])
+
+
+def test_an_agent_saved_before_there_were_encoders_has_none() -> None:
+    market = market_of(prices(), RULES["portfolio"])
+    known = agent(market, RULES["portfolio"])
+    names = ("encoder", "lookback", "encoder_size", "dropout")
+    old = dataclasses.replace(known, spec={name: x for name, x in known.spec.items() if name not in names})
+    one, other = (PolicyStrategy([each]).groups[0].actor.spec for each in (known, old))
+    assert one == other
 
 
 def test_batched_members_equal_single_members() -> None:

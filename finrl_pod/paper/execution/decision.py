@@ -15,7 +15,7 @@ import torch
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError
-from finrl_pod.evaluate.backtest import feature_columns, window_at
+from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
 from finrl_pod.market.weights import weights_error
 from finrl_pod.paper.brokers.port import BarTable, DataFeed
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
@@ -102,7 +102,7 @@ def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: 
 
 
 def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
-    """Return the last bar's features [N, F], computed by the same market tensor as in a backtest."""
+    """Return the features of the last bar or bars, computed by the same market tensor as in a backtest."""
     if not strategy.feature_names:
         return None
     panel = checked.panel
@@ -111,8 +111,12 @@ def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
         columns = feature_columns(strategy, market)
     except FinrlPodError as error:
         raise StrategyFailed(f"the features of strategy {strategy.name} cannot be computed: {error}") from error
-    values: Floats = market.raw_features[-1][:, columns].double().numpy()
-    return values
+    bars = feature_lookback_of(strategy)
+    if bars > len(panel.times):
+        raise StrategyFailed(
+            f"strategy {strategy.name} reads features of {bars} bars and got {len(panel.times)}; raise data.window"
+        )
+    return features_at(market, len(panel.times) - 1, columns, bars)
 
 
 def _checked(name: str, target: object, symbols: Sequence[str], *, short: bool) -> Floats:
@@ -138,9 +142,15 @@ def _inputs(checked: CheckedPrices, features: Floats | None) -> str:
         "bars": bars,
         "closes": {symbol: str(price) for symbol, price in checked.closes.items()},
         "problems": dict(checked.problems),
-        "features": None if features is None else [[float(x) if np.isfinite(x) else None for x in r] for r in features],
+        "features": None if features is None else _rows_of_json(features),
     }
     return json.dumps(inputs, sort_keys=True, allow_nan=False)
+
+
+def _rows_of_json(features: Floats) -> list[list[float | None]]:
+    """Features of the decision bar [N, F]; the hash of the window stands for earlier bars."""
+    rows = features if features.ndim == 2 else features[-1]
+    return [[float(x) if np.isfinite(x) else None for x in row] for row in rows]
 
 
 def _last_bars(table: BarTable, window: int) -> BarTable:

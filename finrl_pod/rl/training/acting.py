@@ -29,21 +29,23 @@ def target_weights(
 ) -> Tensor:
     """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 
-    features: [N, F] normalised, of the decision bar; tradable: [N] bool; held: [P, N] weights of equity; worth: [P]
-    equity in currency; prices: [N], closes of the decision bar.
+    features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
+    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity; worth: [P] equity
+    in currency; prices: [N], closes of the decision bar.
     """
+    known = _of_decision_bar(tradable)
     if rules.kind == "discrete":
         choice = choices(actor, params, features, tradable, held, rules)
-        return choices_as_weights(choice, held, tradable, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
+        return choices_as_weights(choice, held, known, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
     unit = (
         worth / rules.cash if rules.kind == "stock_trading" else None
     )  # accounts are observed in units of the starting cash
     scores = _action(actor, params, features, tradable, held, unit).view(len(held), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
-            scores, held, tradable, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
+            scores, held, known, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
         )
-    return scores_to_weights(scores, tradable, short=rules.short, leverage=rules.leverage)
+    return scores_to_weights(scores, known, short=rules.short, leverage=rules.leverage)
 
 
 @torch.no_grad()
@@ -89,6 +91,15 @@ def _action(
     account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)
     if unit is not None:
         account = account * unit.unsqueeze(-1)
+    if actor.spec.encoder == "none":
+        features, tradable = _of_decision_bar(features, 2), _of_decision_bar(tradable)
+    else:
+        features, tradable = features[-actor.spec.lookback :], tradable[-actor.spec.lookback :]
     rows = features.to(dtype).expand(p, 1, *features.shape)
-    mask = None if bool(tradable.all()) else tradable.expand(p, 1, n)
+    mask = None if bool(tradable.all()) else tradable.expand(p, 1, *tradable.shape)
     return actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask)
+
+
+def _of_decision_bar(x: Tensor, dims: int = 1) -> Tensor:
+    """The last row of x, or x if it has `dims` dimensions and so is a row itself."""
+    return x if x.dim() == dims else x[-1]

@@ -190,7 +190,7 @@ class Learner:
                 "into a new Learner"
             )
         spec = asdict(self.algorithm.spec)
-        for name in ("kind", "activation", "action"):
+        for name in ("kind", "activation", "action", "encoder", "lookback"):
             if snapshot.spec.get(name, spec[name]) != spec[name]:
                 raise RunError(
                     f"snapshot {snapshot.id} does not fit this agent: its {name} is {snapshot.spec[name]!r}, "
