@@ -5,36 +5,27 @@ A champion is promoted if all rules pass.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import RunError
-from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS, account_intervals
-from finrl_pod.evaluate.metrics import bars_per_year, is_constant, simple_returns
+from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS
 from finrl_pod.files import read_json, to_plain, write_json
+from finrl_pod.promotion.diagnostics import diagnostics
 from finrl_pod.promotion.rules import (
-    CHAMPION,
     PromotionEvidence,
     Rule,
     audit_rule,
-    baselines_rule,
-    best_baseline,
     break_even_rule,
     drawdown_rule,
-    excess_returns,
-    excess_rule,
-    probabilistic_sharpe_rule,
-    selection_rules,
-    superior_ability_rule,
+    edge_rule,
 )
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import GateConfig
 
 VERDICT_FILE = "verdict.json"
-MAX_DRAWS = 20_000
 RULE_FIELDS = tuple(item.name for item in fields(Rule))
 
 
@@ -95,31 +86,24 @@ def check(gate: GateConfig) -> None:
 
 
 def min_bars(gate: GateConfig) -> tuple[int, int]:
-    """Bars that validation and test need at least: two returns per block, and enough for a bootstrap."""
+    """Bars that validation and test need at least: two returns per block of the PBO, and enough for a bootstrap."""
     return max(2 * gate.pbo_blocks, MIN_BARS) + 1, MIN_BARS + 1
 
 
 def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS) -> Verdict:
-    """Evaluate every rule and issue the verdict. draws: of each bootstrap, at least.
+    """Evaluate every rule and issue the verdict. draws: of each bootstrap.
 
-    A rule whose statistic cannot be computed (a constant account, a single trial) fails, and its sentence states why.
+    A rule whose statistic cannot be computed (a champion that equals its reference) fails, and its sentence states why.
     Raises InputError for fewer than 20 returns on test.
     """
     statistics: dict[str, Any] = {}
-    draws = _bootstrap_draws(gate, evidence.looks, draws)
-    best = best_baseline(evidence.validation)
-    excess = excess_returns(evidence.validation)
     rules = (
-        baselines_rule(evidence),
-        *selection_rules(excess, evidence.trials, evidence.counts, gate, statistics, evidence.where[0]),
-        probabilistic_sharpe_rule(evidence, gate, statistics),
-        superior_ability_rule(evidence, gate, best, statistics, draws),
-        excess_rule(evidence, gate, best, statistics, draws),
+        edge_rule(evidence, gate, statistics),
         drawdown_rule(evidence, gate),
         break_even_rule(evidence, gate),
         *([audit_rule(evidence)] if gate.audit else []),
     )
-    statistics["test_intervals"] = _test_intervals(evidence)
+    statistics |= diagnostics(evidence, gate.pbo_blocks, draws)
     promoted = all(rule.passed for rule in rules)
     return Verdict(
         promoted=promoted,
@@ -129,20 +113,3 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
         looks=evidence.looks,
         statistics=to_plain(statistics),
     )
-
-
-def _bootstrap_draws(gate: GateConfig, looks: int, least: int) -> int:
-    """Enough draws for 20 of them to lie beyond the limit, as far as that takes only seconds."""
-    return min(max(least, math.ceil(20 * max(looks, 1) / (1 - gate.min_psr))), max(least, MAX_DRAWS))
-
-
-def _test_intervals(evidence: PromotionEvidence) -> dict[str, Any] | None:
-    """Sharpe ratio, annual return and maximum drawdown of the champion on test, with 90% intervals."""
-    result = evidence.test[CHAMPION]
-    returns = simple_returns(result.equity)
-    if is_constant(returns) or returns.min() <= -1:
-        return None
-    found = account_intervals(
-        returns, seed=evidence.seed, periods_per_year=bars_per_year(result.times), risk_free=result.risk_free
-    )
-    return {name: interval._asdict() for name, interval in found._asdict().items()}

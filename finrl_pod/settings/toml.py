@@ -14,7 +14,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
 
 MAX_ITEMS_PER_LINE = 4
-RenamedKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now
+FormerKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now, or a hint
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -28,12 +28,19 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def build_record(
-    record: type[Any], values: Mapping[str, Any], where: str, *, place: str = "", renamed: RenamedKeys | None = None
+    record: type[Any],
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    place: str = "",
+    renamed: FormerKeys | None = None,
+    removed: FormerKeys | None = None,
 ) -> Any:
     """Build a dataclass of settings from plain values, with unknown keys and wrong types refused.
 
     where: source of the values, for messages. place: dotted name of the section that `record` is, empty for the root.
-    Raises ConfigError naming key and value; a former key with its new name, an unknown key with the closest known one.
+    renamed, removed: former keys with their new name, or with a hint. Raises ConfigError naming key and value; a former
+    key with its new name or hint, an unknown key with the closest known one.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -49,6 +56,8 @@ def build_record(
         parent = ".".join(path[:-1])
         if new := (renamed or {}).get(parent, {}).get(path[-1]):
             raise ConfigError(f"{where}: {key} was renamed: use {f'{parent}.' if parent else ''}{new}") from None
+        if hint := (removed or {}).get(parent, {}).get(path[-1]):
+            raise ConfigError(f"{where}: {key} was removed: {hint}") from None
         nested: Any = record()
         for part in first["loc"][:-1]:
             nested = getattr(nested, str(part))

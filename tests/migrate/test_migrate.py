@@ -104,7 +104,8 @@ def test_config_file_keeps_its_comments_and_values(files: Path, command: Command
     assert len(text.splitlines()) == len(former.splitlines())
     config = load(files / "run.toml")
     values = tomllib.loads(former)
-    assert config.gate.min_excess_bps == values["gate"]["excess"]
+    assert config.gate.max_drawdown == values["gate"]["drawdown"]
+    assert "# excess = -50.0\n" in text  # removed since
     assert config.tournament.exploit_fraction == values["tournament"]["inherit"]
     assert config.cohorts[0].gamma == values["cohorts"][0]["discount"]
 

@@ -11,29 +11,26 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import ConfigError, InputError, RunError
-from finrl_pod.evaluate.intervals import growth_interval
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
 from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
+from finrl_pod.promotion.diagnostics import null_sharpe_variance, trial_sharpes, varying_trials
+from finrl_pod.promotion.edge_test import edge_test
 from finrl_pod.promotion.gate import Verdict, apply_gate, check, min_bars, read_verdict, write_verdict
 from finrl_pod.promotion.rules import (
     PromotionEvidence,
     Rule,
-    best_baseline,
-    excess_returns,
-    log_returns,
-    null_sharpe_variance,
-    trial_sharpes,
-    varying_trials,
+    active_returns,
+    independent_selections,
+    selected_period,
 )
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 
 BARS = 400
-GATE = GateConfig(min_dsr=0.95, superiority_confidence=0.95, pbo_blocks=8)
+GATE = GateConfig(pbo_blocks=8)
 DRAWS = 100
-MIN_TAIL_DRAWS = 400  # twenty beyond a limit of 0.05
 
 
 def result(name: str, seed: int, drift: float = 0.0, bars: int = BARS, equity: Any = None) -> BacktestResult:
@@ -96,7 +93,7 @@ def test_champion_with_an_edge_is_promoted() -> None:
 def test_champion_without_an_edge_is_refused() -> None:
     verdict = verdict_on(evidence(0.0, break_even=0.0), GATE)
     assert not verdict.promoted
-    assert {"deflated_sharpe", "probabilistic_sharpe", "superior_ability", "excess", "break_even"} <= failed(verdict)
+    assert failed(verdict) == {"edge", "break_even"}
 
 
 def test_one_failing_rule_refuses_promotion() -> None:
@@ -105,132 +102,91 @@ def test_one_failing_rule_refuses_promotion() -> None:
     assert failed(verdict_on(evidence(failures=None), dataclasses.replace(GATE, audit=False))) == set()
     assert failed(verdict_on(evidence(break_even=14.9), GATE)) == {"break_even"}
     assert failed(verdict_on(evidence(), dataclasses.replace(GATE, max_drawdown=0.01))) == {"drawdown"}
-    assert failed(verdict_on(evidence(), dataclasses.replace(GATE, min_excess_bps=50.0))) == {"excess"}
-    better = results(1, 1.6e-3, momentum_12_1=result("momentum_12_1", 1, 6e-3))
-    assert "baselines" in failed(verdict_on(evidence(validation=better), GATE))
+    assert failed(verdict_on(evidence(), dataclasses.replace(GATE, significance_level=1e-30))) == {"edge"}
 
 
 def test_values_equal_the_statistics() -> None:
     given = evidence()
     verdict = verdict_on(given, GATE)
-    excess = excess_returns(given.validation)
-    variance, spread = null_sharpe_variance(given.trials), float(trial_sharpes(given.trials).var(ddof=1))
-    assert variance < spread  # unequal skill widens the spread
-    assert verdict.statistics["deflated_sharpe_whole_spread"] == deflated_sharpe(moments(excess), spread, 40)
-    assert rule(verdict, "deflated_sharpe").value == deflated_sharpe(moments(excess), variance, 40)
-    assert verdict.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(excess), variance, 6)
-    assert rule(verdict, "overfitting").value == backtest_overfitting(given.trials, 8).pbo
-    assert rule(verdict, "probabilistic_sharpe").value == probabilistic_sharpe(moments(excess_returns(given.test)))
-    best = best_baseline(given.validation)
-    ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", best))
-    assert rule(verdict, "superior_ability").value == superior_predictive_ability(
-        theirs, ours, seed=3, draws=MIN_TAIL_DRAWS
-    )
-    low, high = growth_interval(
-        log_returns(given.test["champion"]) - log_returns(given.test[best]), 0.9, seed=3, draws=MIN_TAIL_DRAWS
-    )
-    assert rule(verdict, "excess").value == pytest.approx(low * 1e4)
-    assert verdict.statistics["excess"]["high"] == pytest.approx(high * 1e4)
+    found = edge_test(active_returns(given.test), selected_period(given), seed=3)
+    assert rule(verdict, "edge").value == found.p_value
+    assert verdict.statistics["edge"] == dataclasses.asdict(found)
+    active = active_returns(given.validation or {})
+    variance = null_sharpe_variance(given.trials)
+    assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill widens the spread
+    assert verdict.statistics["deflated_sharpe"] == deflated_sharpe(moments(active), variance, 40)
+    assert verdict.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(active), variance, 6)
+    assert verdict.statistics["overfitting"]["pbo"] == backtest_overfitting(given.trials, 8).pbo
     assert sum(verdict.statistics["overfitting"]["logits"]["counts"]) == 70
+    assert verdict.statistics["probabilistic_sharpe"] == probabilistic_sharpe(moments(active_returns(given.test)))
+    ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", "momentum_12_1"))
+    expected = superior_predictive_ability(theirs, ours, seed=3, draws=DRAWS)
+    assert verdict.statistics["superior_ability"]["momentum_12_1"] == expected
     assert verdict.statistics["test_intervals"]["sharpe"]["value"] == pytest.approx(
         sharpe(given.test["champion"].equity)
     )
 
 
-def test_high_pbo_is_accepted_if_all_trials_beat_equal_weight() -> None:
-    rng = np.random.default_rng(9)
-    for edge, met in ((6e-4, True), (0.0, False)):
-        trials = rng.normal(edge, 0.003, (BARS - 1, 12))  # equal skill: the best is chosen by luck
-        verdict = verdict_on(evidence(trials=trials), dataclasses.replace(GATE, max_pbo=0.05))
-        found = backtest_overfitting(trials, 8)
-        assert found.pbo > 0.05
-        chosen = rule(verdict, "overfitting")
-        assert (chosen.value, chosen.passed) == (found.pbo, met)
-        assert (found.loss_probability <= GATE.max_pbo_loss_probability) == met
-        assert ("loses against equal weight in" in chosen.sentence) == met
-    strict = dataclasses.replace(GATE, max_pbo=0.05, max_pbo_loss_probability=0.0)
-    some = rng.normal(1.5e-4, 0.003, (BARS - 1, 12))
-    assert backtest_overfitting(some, 8).loss_probability > 0
-    assert "overfitting" in failed(verdict_on(evidence(trials=some), strict))
+def test_active_returns_are_over_the_reference() -> None:
+    validation, test = ({**results(k, 0.0), "base": result("champion", k)} for k in (1, 2))
+    given = evidence(validation=validation, test=test, reference="base")
+    assert np.abs(active_returns(given.test, "base")).max() < 1e-12
+    edge = rule(verdict_on(given, GATE), "edge")
+    assert (edge.value, edge.passed) == (None, False)
+    assert "cannot be computed" in edge.sentence
 
 
-def test_more_trials_deflate_the_sharpe_ratio() -> None:
-    values = [
-        rule(verdict_on(evidence(4e-4, counts=TrialCounts(n, 5, 1)), GATE), "deflated_sharpe").value
-        for n in (12, 100, 10_000)
-    ]
-    assert values == sorted(values, reverse=True)  # type: ignore[type-var]
-    assert len(set(values)) == 3
-
-
-def test_limits_tighten_with_every_look() -> None:
+def test_limit_tightens_with_every_look() -> None:
     once, often = verdict_on(evidence(), GATE), verdict_on(evidence(looks=10), GATE)
-    assert rule(once, "probabilistic_sharpe").limit == pytest.approx(0.95)
-    assert rule(often, "probabilistic_sharpe").limit == pytest.approx(0.995)
-    assert rule(often, "superior_ability").limit == pytest.approx(0.005)
-    assert rule(often, "excess").value < rule(once, "excess").value  # type: ignore[operator]
-    assert "after 10 looks at the test period" in rule(often, "probabilistic_sharpe").sentence
+    assert rule(once, "edge").limit == pytest.approx(0.025)
+    assert rule(often, "edge").limit == pytest.approx(0.0025)
+    assert "after 10 looks at the test period" in rule(often, "edge").sentence
 
 
 def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:
-    near = next(
-        e for e in np.arange(1e-5, 8e-4, 1e-5) if probabilistic_sharpe(moments(excess_returns(results(2, e)))) > 0.95
-    )
-    assert "probabilistic_sharpe" not in failed(verdict_on(evidence(near), GATE))
-    assert "probabilistic_sharpe" in failed(verdict_on(evidence(near, looks=10), GATE))
+    def p_value(edge: float) -> float:
+        return rule(verdict_on(evidence(edge), GATE), "edge").value or 0.0
+
+    near = next(e for e in np.arange(1e-5, 8e-4, 2e-5) if p_value(e) < 0.025)
+    assert "edge" not in failed(verdict_on(evidence(near), GATE))
+    assert "edge" in failed(verdict_on(evidence(near, looks=10), GATE))
 
 
-def test_baseline_must_dominate_in_ratio_and_growth() -> None:
-    bars = np.arange(BARS)
-    calm = 1e6 * np.exp(1e-5 * bars + 1e-6 * (bars % 2))  # hardly any growth or risk
-    validation = {**results(1, 1.6e-3), "momentum_12_1": result("momentum_12_1", 1, equity=calm)}
-    assert sharpe(calm) > sharpe(validation["champion"].equity)
-    assert "baselines" not in failed(verdict_on(evidence(validation=validation), GATE))
-    same = {**results(1, 0.0), "champion": result("equal_weight", 1)}
-    dominated = rule(verdict_on(evidence(validation=same), GATE), "baselines")
-    assert (dominated.value or 0) >= 1
-    assert not dominated.passed
-    assert "equal weight" in dominated.sentence
-    assert (
-        rule(verdict_on(evidence(validation={**validation, "champion": riskless()}), GATE), "baselines").value is None
-    )
+def test_other_runs_on_the_data_count_as_further_selections() -> None:
+    trials = tried(0.0)
+    assert independent_selections(trials, TrialCounts(13, 12, 1)) == 1.0  # one run is one selection
+    assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 9)) == 6.0
+    assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 2)) == 2.0
+    values = [
+        rule(verdict_on(evidence(3e-4, trials=trials, counts=TrialCounts(12 * n, 12 * n, n)), GATE), "edge").value
+        for n in (1, 10, 100)
+    ]
+    assert values == sorted(values)  # type: ignore[type-var]
+    assert len(set(values)) == 3
 
 
-def riskless() -> BacktestResult:
-    return result("champion", 1, equity=1e6 * 1.001 ** np.arange(BARS))
-
-
-def test_equal_ratio_dominates_and_undefined_ratio_is_lowest() -> None:
-    same = result("champion", 1)
-    validation = {"champion": same, "equal_weight": same}
-    assert "baselines" in failed(verdict_on(evidence(validation=validation), GATE))
-    assert best_baseline({**results(1, 0.0), "momentum_12_1": riskless()}) == "equal_weight"
-
-
-def test_champion_equal_to_equal_weight_fails_with_an_explanation() -> None:
-    def same(seed: int) -> dict[str, BacktestResult]:
-        return {name: result("equal_weight", seed) for name in ("champion", "equal_weight")}
-
-    verdict = verdict_on(evidence(validation=same(1), test=same(2)), GATE)
-    for name in ("deflated_sharpe", "probabilistic_sharpe", "superior_ability"):
-        assert rule(verdict, name).value is None
-        assert "cannot be computed" in rule(verdict, name).sentence
+def test_without_a_validation_period_only_test_counts() -> None:
+    given = evidence(validation=None)
+    verdict = verdict_on(given, GATE)
+    found = edge_test(active_returns(given.test), None)
+    assert (rule(verdict, "edge").value, found.validation) == (found.p_value, None)
+    assert "on validation" not in rule(verdict, "edge").sentence
+    assert "deflated_sharpe" in verdict.statistics
 
 
 def test_ruined_champion_fails_without_an_error() -> None:
     fall = result("champion", 2, equity=np.linspace(1e6, -1e5, BARS))
     verdict = verdict_on(evidence(test={**results(2, 0.0), "champion": fall}), GATE)
-    assert {"drawdown", "excess"} <= failed(verdict)
-    assert np.isfinite(log_returns(fall)).all()
+    assert {"drawdown", "edge"} <= failed(verdict)
     assert verdict.statistics["test_intervals"] is None
 
 
-def test_single_trial_fails_with_an_explanation() -> None:
+def test_single_trial_is_judged_without_overfitting_statistics() -> None:
     verdict = verdict_on(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
-    assert "at least two trials" in rule(verdict, "overfitting").sentence
-    assert rule(verdict, "deflated_sharpe").passed  # one trial deflates nothing
-    many = verdict_on(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(9, 1, 1)), GATE)
-    assert "at least two trials" in rule(many, "deflated_sharpe").sentence
+    assert verdict.promoted
+    assert "overfitting" not in verdict.statistics
+    nothing = verdict_on(evidence(trials=np.zeros((BARS - 1, 2))), GATE)
+    assert "at least one trial with returns that vary" in rule(nothing, "edge").sentence
 
 
 def test_diverged_and_constant_trials_are_left_out() -> None:
@@ -256,14 +212,10 @@ def test_thresholds_out_of_range_are_refused() -> None:
     for change in (
         {"pbo_blocks": 7},
         {"pbo_blocks": 30},
-        {"min_psr": 1.0},
-        {"superiority_confidence": 0.4},
-        {"superiority_confidence": 0.5},
-        {"min_dsr": 1.0},
-        {"max_pbo": 0.0},
+        {"significance_level": 0.0},
+        {"significance_level": 0.6},
         {"max_drawdown": 2.0},
         {"break_even_cost_multiple": -1.0},
-        {"min_excess_bps": float("nan")},
     ):
         with pytest.raises(ConfigError, match=f"gate.{next(iter(change))} is out of its range"):
             check(dataclasses.replace(GateConfig(), **change))  # type: ignore[arg-type]
@@ -281,19 +233,6 @@ def test_minimum_bars_suffice_and_one_less_does_not() -> None:
     assert not verdict_on(short(validation), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):
         verdict_on(short(validation - 1), GATE)
-
-
-def test_sharpe_ratios_are_in_excess_of_cash() -> None:
-    """An account in cash has a high Sharpe ratio, but none in excess of the return of cash."""
-    cash = np.full(BARS - 1, 2e-4)
-    lazy = 1e6 * np.cumprod(np.concatenate([[1.0], 1 + cash + 1e-6 * (-1.0) ** np.arange(BARS - 1)]))
-    made = {"champion": result("champion", 1, equity=lazy), "equal_weight": result("equal_weight", 1, 1.5e-3)}
-    assert "baselines" not in failed(verdict_on(evidence(validation=made), GATE))
-    over_cash = {name: dataclasses.replace(one, risk_free=cash) for name, one in made.items()}
-    assert sharpe(lazy) > 100 > sharpe(lazy, risk_free=cash)
-    assert "baselines" in failed(verdict_on(evidence(validation=over_cash), GATE))
-    own = verdict_on(evidence(test={**results(2, 1.6e-3), "champion": over_cash["champion"]}), GATE)
-    assert own.statistics["test_intervals"]["sharpe"]["value"] == pytest.approx(sharpe(lazy, risk_free=cash))
 
 
 # ---------------------------------------------------------------------- the verdict and its file

@@ -26,7 +26,7 @@ from finrl_pod.paper.settings import RENAMED as PAPER_RENAMED
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.settings.run import RENAMED_KEYS, RunConfig, parse, parse_saved, rename_former_keys
+from finrl_pod.settings.run import REMOVED_KEYS, RENAMED_KEYS, RunConfig, parse, parse_saved, rename_former_keys
 from finrl_pod.settings.toml import read_toml
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod_app.services.champions import saved_members
@@ -301,7 +301,7 @@ def _formatted_like(old: str, document: Mapping[str, Any]) -> str:
 
 
 def _rename_in_text(text: str, keys: Mapping[str, Mapping[str, str]], sections: Mapping[str, str]) -> str:
-    """Rename keys and section headers line by line, so that comments and layout stay."""
+    """Rename keys and section headers line by line, so that comments and layout stay; comment out removed keys."""
     lines, current = [], ""
     for line in text.splitlines(keepends=True):
         if header := _HEADER.match(line):
@@ -310,6 +310,9 @@ def _rename_in_text(text: str, keys: Mapping[str, Mapping[str, str]], sections: 
             line = f"{header.group(1)}{sections.get(name, name)}{header.group(3)}{line[header.end() :]}"
         elif key := _KEY.match(line):
             start, section, name, equals = key.groups()
+            if name in REMOVED_KEYS.get(section or current, {}):
+                lines.append(f"# {line}")
+                continue
             new = keys.get(section or current, {}).get(name, name)
             line = f"{start}{f'{section}.' if section else ''}{new}{equals}{line[key.end() :]}"
         lines.append(line)

@@ -16,7 +16,7 @@ from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence, Rule, selection_rules
+from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence, Rule, edge_rule
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
@@ -75,18 +75,49 @@ def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
             raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
 
 
-def evaluate_selection(
-    context: EvaluationContext, run: RunDirectory, members: ChampionMembers, registry: TrialRegistry, log: TrialLog
-) -> tuple[Rule, Rule]:
-    """Evaluate only the rules on the champion's selection, without baselines, audit or a look at the test period.
+def evaluate_edge(
+    context: EvaluationContext,
+    run: RunDirectory,
+    members: ChampionMembers,
+    registry: TrialRegistry,
+    log: TrialLog,
+    looks: int = 1,
+) -> Rule:
+    """Evaluate only the test for an edge, without the other rules, baselines and audit. The look is not logged.
 
-    They equal those of `evaluate_champion`, so that a failure here decides the verdict.
+    The rule equals that of `evaluate_champion`, so that a failure here decides the verdict.
     """
-    span, environment = context.splits.validation, context.config.environment
+    config, splits = context.config, context.splits
     champion, market = _champion_and_market(context, run, members)
-    result = backtest(champion, context.panel, market, span.first, span.last, rules_of(environment), environment.cash)
-    excess = log.champion(result)
-    return selection_rules(excess, log.matrix(), registry.counts(context.panel.sha256), context.config.gate, {})
+    validation, test = (
+        {
+            name: backtest(
+                strategy,
+                context.panel,
+                market,
+                span.first,
+                span.last,
+                rules_of(config.environment),
+                config.environment.cash,
+            )
+            for name, strategy in ((CHAMPION, champion), (REFERENCE, make_baseline(REFERENCE)))
+        }
+        for span in (splits.validation, splits.test)
+    )
+    log.champion(validation[CHAMPION])
+    evidence = PromotionEvidence(
+        validation=validation,
+        test=test,
+        trials=log.matrix(),
+        counts=registry.counts(context.panel.sha256),
+        looks=looks,
+        cost_bps=config.environment.cost_bps,
+        break_even=0.0,
+        failures=None,
+        seed=config.seed,
+        members=len(members.ids),
+    )
+    return edge_rule(evidence, config.gate, {})
 
 
 def evaluate_champion(
@@ -138,6 +169,7 @@ def evaluate_champion(
             break_even=break_even_cost(decisions, reference, market, *span, *terms, at_least=highest),
             failures=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
+            members=len(members.ids),
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
     verdict = Verdict.from_plain(saved)

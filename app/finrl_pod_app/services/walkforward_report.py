@@ -45,7 +45,6 @@ from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.promotion import EvaluationContext
 
 PROBES = 2  # of the audit of each run
-WHERE = ("out of sample", "out of sample")
 FILE, CURVES = "walkforward.json", "curves.csv"
 
 
@@ -100,7 +99,7 @@ def report_walkforward(
         _, reference = backtest_recorded(make_baseline(REFERENCE), *terms)
         highest = config.gate.break_even_cost_multiple * config.environment.cost_bps
         evidence = PromotionEvidence(
-            validation=results,
+            validation=None,
             test=results,
             trials=_trial_returns(fold_runs, results[REFERENCE], span),
             counts=registry.counts(panel.sha256),
@@ -109,7 +108,7 @@ def report_walkforward(
             break_even=break_even_cost(decisions, reference, *terms[1:], at_least=highest),
             failures=tuple(failures),
             seed=config.seed,
-            where=WHERE,
+            where="out of sample",
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
     verdict = Verdict.from_plain(saved)

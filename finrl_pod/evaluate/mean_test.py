@@ -1,0 +1,48 @@
+"""Test of a mean return that allows for autocorrelation and changing volatility."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from finrl_pod.evaluate.metrics import check_returns
+
+MIN_RETURNS = 20
+MAX_AUTOCORRELATION = 0.97  # of the bandwidth's first-order approximation, which has no bandwidth at 1
+MAX_Z_SCORE = 8.0  # p-values beyond it are below the precision of a double
+
+
+def long_run_variance(series: ArrayLike) -> float:
+    """Variance of sqrt(T) times the mean of a series [T]: Bartlett kernel, bandwidth of Andrews (1991).
+
+        g(0) + 2 sum over l <= b of (1 - l / (b + 1)) g(l),    b = 1.1447 (4 r^2 T / (1 - r^2)^2)^(1/3)
+
+    g are autocovariances, r the first autocorrelation. Without autocorrelation b is near 0 and the result near the
+    sample variance. Raises InputError for fewer than 20 values, values that are not finite, and a constant series.
+    """
+    values = check_returns(series, MIN_RETURNS, "a test of a mean return")
+    centred = values - values.mean()
+    bars = len(centred)
+    variance = float(centred @ centred) / bars
+    first = float(np.clip(centred[1:] @ centred[:-1] / bars / variance, -MAX_AUTOCORRELATION, MAX_AUTOCORRELATION))
+    bandwidth = min(int(1.1447 * (4 * first**2 * bars / (1 - first**2) ** 2) ** (1 / 3)), bars - 1)
+    for lag in range(1, bandwidth + 1):
+        variance += 2 * (1 - lag / (bandwidth + 1)) * float(centred[lag:] @ centred[:-lag]) / bars
+    return variance
+
+
+def mean_z_score(series: ArrayLike) -> float:
+    """Test statistic of the null hypothesis that the mean of a series [T] is 0, as a standard normal variable.
+
+    The studentised mean sqrt(T - 1) mean / sqrt(long-run variance) has Student's t distribution with T - 1 degrees of
+    freedom; returned is the standard normal quantile of the same probability, within -8 and 8. Errors of
+    `long_run_variance`.
+    """
+    from scipy.stats import norm, t
+
+    values = np.asarray(series, dtype=np.float64)
+    statistic = math.sqrt(len(values) - 1) * float(values.mean()) / math.sqrt(long_run_variance(values))
+    score = float(norm.isf(t.sf(abs(statistic), len(values) - 1)))
+    return math.copysign(min(score, MAX_Z_SCORE), statistic)

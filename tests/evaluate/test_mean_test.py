@@ -1,0 +1,61 @@
+"""The test of a mean: against statsmodels' and arch's formulas in numpy, scipy's t test, and its size on streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import signal, stats
+
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.mean_test import MAX_Z_SCORE, long_run_variance, mean_z_score
+
+
+def autoregressive(rng: np.random.Generator, coefficient: float, shape: tuple[int, ...]) -> np.ndarray:
+    """AR(1) series along the last axis."""
+    return np.asarray(signal.lfilter([1.0], [1.0, -coefficient], rng.normal(size=shape), axis=-1))
+
+
+def test_equals_the_t_test_without_autocorrelation() -> None:
+    series = np.random.default_rng(0).normal(size=60)
+    series[1:] -= 0.25496 * series[:-1]  # its own autocorrelation
+    series += 0.1
+    centred = series - series.mean()
+    assert abs(centred[1:] @ centred[:-1] / (centred @ centred)) < 0.05  # bandwidth below one: the sample variance
+    p_value = stats.ttest_1samp(series, 0.0, alternative="greater").pvalue
+    assert stats.norm.sf(mean_z_score(series)) == pytest.approx(p_value, rel=1e-9)
+
+
+def test_long_run_variance_equals_the_bartlett_kernel() -> None:
+    from arch.covariance.kernel import Bartlett
+
+    series = autoregressive(np.random.default_rng(1), 0.4, (3000,))
+    centred = series - series.mean()
+    first = centred[1:] @ centred[:-1] / (centred @ centred)
+    bandwidth = int(1.1447 * (4 * first**2 * len(series) / (1 - first**2) ** 2) ** (1 / 3))
+    assert bandwidth > 5
+    peer = Bartlett(series, bandwidth=bandwidth, df_adjust=0).cov.long_run
+    assert long_run_variance(series) == pytest.approx(float(np.asarray(peer).item()), rel=1e-6)
+    assert long_run_variance(series) == pytest.approx(1 / 0.6**2, rel=0.2)  # of an AR(1): 1 / (1 - coefficient)^2
+
+
+def test_sign_scale_and_bounds() -> None:
+    series = np.random.default_rng(2).normal(0.05, 1.0, 500)
+    assert mean_z_score(-series) == pytest.approx(-mean_z_score(series))
+    assert mean_z_score(1e-5 * series) == pytest.approx(mean_z_score(series))
+    assert mean_z_score(series + 0.01) > mean_z_score(series)
+    assert mean_z_score(series + 100.0) == MAX_Z_SCORE
+    with pytest.raises(InputError, match="at least 20"):
+        mean_z_score(series[:19])
+    with pytest.raises(InputError, match="returns that vary"):
+        mean_z_score(np.full(50, 0.1))
+
+
+@pytest.mark.parametrize("coefficient", [-0.3, 0.0, 0.3])
+def test_size_with_autocorrelation(coefficient: float) -> None:
+    """About 2.5% of series with mean 0 exceed 1.96, where the plain t test errs in up to 8% of them."""
+    series = autoregressive(np.random.default_rng(3), coefficient, (1500, 1000))
+    scores = np.array([mean_z_score(row) for row in series])
+    assert 0.012 <= (scores > 1.96).mean() <= 0.042
+    if coefficient > 0:
+        plain = series.mean(1) / series.std(1) * np.sqrt(series.shape[1])
+        assert (plain > 1.96).mean() > 0.06

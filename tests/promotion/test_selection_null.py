@@ -1,0 +1,105 @@
+"""The effect of selection alone: known order statistics, brute force, and monotonicity."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from finrl_pod.errors import InputError
+from finrl_pod.promotion.selection_null import effective_trials, null_z_scores, selected_z_scores, selection_p_value
+
+
+def equicorrelated(trials: int, correlation: float) -> np.ndarray:
+    return np.full((trials, trials), correlation) + (1 - correlation) * np.eye(trials)
+
+
+def expected_maximum(count: int) -> float:
+    value, _ = integrate.quad(lambda x: x * count * stats.norm.pdf(x) * stats.norm.cdf(x) ** (count - 1), -9, 9)
+    return float(value)
+
+
+def test_nothing_selected_is_standard_normal() -> None:
+    for null in (null_z_scores(np.eye(1), 1), null_z_scores(equicorrelated(6, 0.4), 6)):
+        assert stats.kstest(null, "norm").pvalue > 0.01
+        assert effective_trials(null) < 1.05
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_best_of_independent_trials_is_their_maximum(count: int) -> None:
+    null = null_z_scores(np.eye(count), 1)
+    assert null.mean() == pytest.approx(expected_maximum(count), abs=0.03)
+    assert effective_trials(null) == pytest.approx(count, rel=0.1)
+    assert stats.kstest(null, lambda x: stats.norm.cdf(x) ** count).pvalue > 0.01
+
+
+def test_best_of_correlated_trials() -> None:
+    """The maximum of N equicorrelated normals is sqrt(1 - rho) times that of independent ones on average."""
+    null = null_z_scores(equicorrelated(50, 0.75), 1)
+    assert null.mean() == pytest.approx(0.5 * expected_maximum(50), abs=0.03)
+
+
+def test_ensemble_equals_brute_force() -> None:
+    rng = np.random.default_rng(4)
+    root = rng.normal(size=(5, 5)) * np.array([1.0, 2.0, 0.5, 1.0, 1.5])[:, None]
+    covariance = root @ root.T
+    means = rng.multivariate_normal(np.zeros(5), covariance, 20_000)
+    scores = means / np.sqrt(np.diag(covariance))
+    chosen = np.argsort(-scores, 1)[:, :2]
+    best = [
+        means[b, pair].sum() / np.sqrt(covariance[np.ix_(pair, pair)].sum()) for b, pair in enumerate(chosen.tolist())
+    ]
+    null = null_z_scores(covariance, 2, seed=9)
+    assert stats.ks_2samp(null, best).pvalue > 0.01
+
+
+def test_greedy_selection_beats_the_best_trial_and_no_ensemble_beats_the_best_weights() -> None:
+    covariance = equicorrelated(6, 0.3)
+    draws = 2_000
+    best, greedy = (null_z_scores(covariance, 4, how, seed=1, draws=draws) for how in ("best", "greedy"))
+    single = null_z_scores(covariance, 1, seed=1, draws=draws)
+    assert (greedy >= single - 1e-9).all()
+    assert greedy.mean() > best.mean()
+    # Two members with replacement, by enumeration of all pairs on the same draws.
+    rng = np.random.default_rng(7)
+    values, vectors = np.linalg.eigh(covariance)
+    means = rng.normal(size=(draws, 6)) @ (vectors * np.sqrt(values)).T
+    pairs = [
+        (means[:, i] + means[:, j]) / np.sqrt(covariance[i, i] + covariance[j, j] + 2 * covariance[i, j])
+        for i, j in itertools.combinations_with_replacement(range(6), 2)
+    ]
+    two = null_z_scores(covariance, 2, "greedy", seed=7, draws=draws)
+    assert (two <= np.sort(np.max(pairs, 0)) + 1e-9).all()
+    assert two.mean() == pytest.approx(np.max(pairs, 0).mean(), abs=0.05)
+
+
+def test_more_trials_cost_more_and_correlated_ones_less() -> None:
+    means = [null_z_scores(np.eye(n), 1).mean() for n in (1, 2, 5, 20, 200)]
+    assert means == sorted(means)
+    means = [null_z_scores(equicorrelated(20, rho), 4).mean() for rho in (0.0, 0.3, 0.6, 0.9, 0.99)]
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.2
+
+
+def test_p_value_counts_and_repeats() -> None:
+    null = np.arange(99.0)
+    assert selection_p_value(1e9, null) == pytest.approx(1 / 100)
+    assert selection_p_value(-1.0, null) == 1.0
+    assert selection_p_value(89.5, null) == pytest.approx(10 / 100)
+    assert selection_p_value(89.5, null, 3.0) == pytest.approx(1 - 0.9**3)
+    assert selection_p_value(-1.0, null, 3.0) == 1.0
+
+
+def test_trials_give_their_covariance_and_unusable_ones_are_left_out() -> None:
+    trials = np.random.default_rng(5).normal(size=(3000, 4)) @ np.linalg.cholesky(equicorrelated(4, 0.5)).T * 1e-3
+    null = selected_z_scores(trials, 2, seed=1)
+    assert null.mean() == pytest.approx(null_z_scores(equicorrelated(4, 0.5), 2, seed=2).mean(), abs=0.05)
+    more = np.c_[trials, np.full(3000, np.nan), np.zeros(3000)]
+    assert selected_z_scores(more, 2, seed=1) == pytest.approx(null)
+    assert effective_trials(selected_z_scores(trials[:, [0, 0, 0]], 1)) < 1.05  # copies
+    with pytest.raises(InputError, match="at least one trial"):
+        selected_z_scores(np.zeros((30, 2)), 1)
+    with pytest.raises(InputError, match="at least 1 member, got 0"):
+        selected_z_scores(trials, 0)
