@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from finrl_pod.evaluate.mean_test import mean_z_score
-from finrl_pod.promotion.selection_null import Selection, effective_trials, selected_z_scores, selection_p_value
+from finrl_pod.promotion.selection_null import (
+    DRAWS,
+    Selection,
+    effective_trials,
+    selected_z_scores,
+    selection_p_value,
+)
 from finrl_pod.types import Floats
 
 VALIDATION_PRECISION = 0.5  # information of a bar of validation relative to one of test
@@ -61,17 +67,18 @@ class EdgeTest:
     validation_weight: float = 0.0
 
 
-def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0) -> EdgeTest:
+def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0, draws: int = DRAWS) -> EdgeTest:
     """Test whether a champion's mean active return is positive.
 
     test: [T], its active returns on bars that nothing was selected on. validation: None if there is no other period.
-    Raises InputError for fewer than 20 returns in a period, and returns that are not finite or constant.
+    draws: of the selection without an edge. Raises InputError for fewer than 20 returns in a period, and returns that
+    are not finite or constant.
     """
     z_test = mean_z_score(test)
     if validation is None:
         return EdgeTest(_upper_tail(z_test), z_test, z_test)
     z_validation = mean_z_score(validation.active)
-    null = selected_z_scores(validation.trials, validation.members, validation.selection, seed=seed)
+    null = selected_z_scores(validation.trials, validation.members, validation.selection, seed=seed, draws=draws)
     z_selected = selected_z_score(z_validation, null, validation.selections)
     weight = validation_weight(len(test), len(validation.active))
     combined = math.sqrt(1 - weight**2) * z_test + weight * z_selected

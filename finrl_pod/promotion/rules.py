@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import max_drawdown, simple_returns
 from finrl_pod.files import to_plain

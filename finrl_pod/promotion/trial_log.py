@@ -40,7 +40,7 @@ class TrialLog:
         validation: Span,
         reference: BacktestResult,
     ) -> None:
-        """folder: of the run. reference: equal weight on the validation split, which all trials are compared with."""
+        """folder: of the run. reference: result on the validation split that all trials are compared with."""
         self.registry, self.folder, self.config, self.data = registry, folder, config, panel.sha256
         self.first, self.last = span_dates(panel, validation)
         self._reference = simple_returns(reference.equity)
@@ -60,13 +60,13 @@ class TrialLog:
         self.registry.add(self.data, self.config.sha256, trials)
 
     def champion(self, result: BacktestResult) -> Floats:
-        """Count the ensemble by its backtest on validation; returns its returns over equal weight [T]."""
+        """Count the ensemble by its backtest on validation; returns its active returns [T]."""
         excess: Floats = simple_returns(result.equity) - self._reference
         self.registry.add(self.data, self.config.sha256, [self._trial(CHAMPION, -1, excess, {})])
         return excess
 
     def matrix(self) -> Floats:
-        """Returns over equal weight on validation [T, N] of every agent that the run has made so far."""
+        """Active returns on validation [T, N] of every agent that the run has made so far."""
         files = sorted((self.folder / FOLDER).glob("*.npy"))
         if not files:
             raise RunError(f"{self.folder / FOLDER} holds no returns of trials: start a new run")

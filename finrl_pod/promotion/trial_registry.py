@@ -53,7 +53,7 @@ _OVERLAPPING = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10)
 class Trial:
     """An agent that was scored on bars by which trials are selected.
 
-    excess: [T], its returns over equal weight on the bars first to last (ISO text); None if they are not finite.
+    excess: [T], its returns over the run's reference on the bars first to last (ISO text); None if they are not finite.
     sharpe: their one-period Sharpe ratio, None if it is undefined.
     """
 

@@ -121,7 +121,7 @@ def test_later_runs_do_not_change_a_verdict(finished: Path, folder: Path) -> Non
     assert document["verdict"]["looks"] == 2
     assert document["verdict"]["trials"]["raw"] == 2 * (AGENTS + 1)
     limits = {rule["name"]: rule["limit"] for rule in document["verdict"]["rules"]}
-    assert limits["probabilistic_sharpe"] == pytest.approx(0.975)
+    assert limits["edge"] == pytest.approx(0.0125)
     # The same run again, in another folder and in its own: neither is counted nor changes the verdict.
     again = run_tournament(small_config(), folder / "again", device="cpu")
     assert again["verdict"] == report(finished)["verdict"]
@@ -207,7 +207,7 @@ def test_strategies_that_differ_have_different_identities(tmp_path: Path) -> Non
 
 
 def test_other_thresholds_count_as_another_look(finished: Path, folder: Path) -> None:
-    looser = dataclasses.replace(small_config(generations=1), gate=GateConfig(min_dsr=0.1, max_pbo=1.0))
+    looser = dataclasses.replace(small_config(generations=1), gate=GateConfig(significance_level=0.3))
     looks = run_tournament(looser, folder / "looser", device="cpu")["verdict"]["looks"]
     assert looks >= 2
 

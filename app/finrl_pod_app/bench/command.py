@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +19,8 @@ from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
-from finrl_pod_app.bench.gate import FIRST_SEED, LEARNERS, RESULTS_FILE, gate_rows
+from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
+from finrl_pod_app.bench.gate_worlds import MANDATES
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
@@ -89,10 +90,11 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
     if options.what == "gate":
-        return gate_rows(
-            options.edge or list(STRENGTHS), options.learner or LEARNERS[:1], options.worlds, options.first,
-            options.keep, device,
+        study = GateStudy(
+            options.run, options.calibrate, options.kind, options.edge, options.worlds, options.keep,
+            options.calibration,
         )  # fmt: skip
+        return gate_rows(study, device)
     defaults = DEFAULTS[options.what].plain()
     settings = SpeedSettings(**{name: getattr(options, name, value) for name, value in defaults.items()})
     return SPEED[options.what](settings, device)
@@ -137,14 +139,16 @@ def _parser() -> argparse.ArgumentParser:
     learn.add_argument("--seeds", type=int, help="number of seeds of every benchmark")
     learn.add_argument("--samples", type=int, help="training samples of every agent")
     _add_common(learn)
-    gate = commands.add_parser("gate", help="error rates of the promotion gate", allow_abbrev=False)
-    gate.add_argument("--edge", type=float, action="append", default=[], help="planted information ratio, 0 for none")
-    gate.add_argument("--learner", action="append", default=[], choices=LEARNERS, help="may be given repeatedly")
+    gate = commands.add_parser("gate", help="error rates of the promotion gate, from kept results", allow_abbrev=False)
+    gate.add_argument("--run", action="store_true", help="run the trained worlds that are not kept yet")
+    gate.add_argument("--kind", action="append", default=[], choices=list(MANDATES), help="may be given repeatedly")
     gate.add_argument(
-        "--worlds", type=int, default=1, help="markets per edge and learner, default %(default)s; 0 only counts"
+        "--edge", type=float, action="append", default=[], help=f"planted information ratio: {_listed(STRENGTHS)}"
     )
-    gate.add_argument("--first", type=int, default=FIRST_SEED, help="seed of the first market, default %(default)s")
+    gate.add_argument("--worlds", default="0-0", metavar="A-B", help="numbers of the worlds, default %(default)s")
     gate.add_argument("--keep", type=Path, default=RESULTS_FILE, help="JSONL file of results, default %(default)s")
+    gate.add_argument("--calibrate", action="store_true", help="simulate streams of returns again (minutes)")
+    gate.add_argument("--calibration", type=Path, default=CALIBRATION_FILE, help="its file, default %(default)s")
     _add_common(gate)
     return parser
 
@@ -171,6 +175,10 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without
         if name in without:
             continue
         parser.add_argument(f"--{name}", choices=choices, default=getattr(defaults, name), help="default %(default)s")
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _widths(text: str) -> tuple[int, ...]:

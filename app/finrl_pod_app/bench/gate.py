@@ -1,143 +1,102 @@
-"""Error rates of the promotion gate: champions promoted in simulated markets without an edge, and with a known edge.
+"""Error rates of the promotion gate: rows of kept results of calibration and trained worlds, and runs that add more.
 
-Every market runs through the whole pipeline, from prices to the verdict, with one config and the default thresholds of
-`GateConfig`. An untrained agent is the control: it should never be promoted. A champion that fails a selection rule on
-validation is refused without computing the other rules, and its test period is not used. Results are JSON lines: the
-first is the config, each further line one market. An interrupted study continues with the markets that are missing.
+Results of trained worlds are JSON lines: the first is the configs, each further line one market. An interrupted study
+continues with the markets that are missing; several processes may share a file.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import time
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from finrl_pod.data.sources.sample import load_sample
-from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
-from finrl_pod.settings.algorithm_configs import PPOConfig
-from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig
-from finrl_pod.types import Panel
-from finrl_pod_app.bench.edges import STRENGTHS, edge_panel
+from finrl_pod_app.bench.edges import STRENGTHS
+from finrl_pod_app.bench.gate_calibration import calibrate, calibration_rows
+from finrl_pod_app.bench.gate_worlds import MANDATES, WorldKey, run_world, settings
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import log_progress
 
 CONFIDENCE_LEVEL = 0.95
-BARS = 10_436  # weekdays of forty years
 RESULTS_FILE = Path("benchmarks/gate.jsonl")
-FIRST_SEED = 4000  # thresholds and training were tuned on markets with smaller seeds
-LEARNERS = ("ppo", "untrained")
-AGENT = PPOConfig(learning_rate=1e-2, hidden=(16, 16))
-CONFIG = RunConfig(
-    splits=SplitConfig(
-        train=("1980-01-01", "1995-12-31"), validation=("1996-01-01", "2007-12-31"), test=("2008-01-01", "2019-12-31")
-    ),
-    features=FeatureConfig(("return_1_rank", "return_21_rank", "return_63_rank", "momentum_252_21_rank")),
-    environment=EnvironmentConfig(envs=512),
-    agent=AGENT,
-    tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072, leaderboard=16, champion=8),
-)
-# One step per environment at the smallest allowed learning rate: weights stay at their initial values.
-UNTRAINED_TOURNAMENT = dataclasses.replace(CONFIG.tournament, samples_per_generation=1)
-FROZEN_AGENT = dataclasses.replace(AGENT, learning_rate=1e-5, epochs=1)
+CALIBRATION_FILE = Path("benchmarks/gate_calibration.json")
+ROW_NAMES = {
+    ("default", 0.0): "false_promotions_default",
+    ("unbounded", 0.0): "false_promotions_unbounded",
+    ("default", 1.0): "power_ir1",
+    ("default", 2.0): "power_ir2",
+}
 
 
-def config_of(learner: str, seed: int) -> RunConfig:
-    """Return the study's config for one market. Raises ConfigError for an unknown learner."""
-    if learner not in LEARNERS:
-        raise ConfigError(f"--learner must be one of {', '.join(LEARNERS)}, got {learner!r}")
-    config = dataclasses.replace(CONFIG, seed=seed)
-    return (
-        config if learner == "ppo" else dataclasses.replace(config, tournament=UNTRAINED_TOURNAMENT, agent=FROZEN_AGENT)
-    )
+@dataclass(frozen=True)
+class GateStudy:
+    """What to run before the rows are read. worlds: numbers, first and last, such as "0-199"."""
+
+    run: bool = False
+    calibrate: bool = False
+    kinds: Sequence[str] = ()
+    edges: Sequence[float] = ()
+    worlds: str = "0-0"
+    keep: Path = RESULTS_FILE
+    calibration: Path = CALIBRATION_FILE
 
 
-def run_market(edge: float, learner: str, seed: int, device: torch.device) -> dict[str, Any]:
-    """Run one market from prices to verdict in a temporary folder with its own registry; return plain values."""
-    # The pipeline needs more packages than the core: import it here.
-    from finrl_pod.promotion.trial_registry import TrialRegistry
-    from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.services.promotion import EvaluationContext, evaluate_champion, evaluate_selection
-    from finrl_pod_app.services.training import make_market, train, training_env
+def gate_rows(study: GateStudy, device: torch.device) -> list[Row]:
+    """Run what the study asks for and is not kept yet; return the rows of all kept results.
 
-    began = time.perf_counter()
-    config = config_of(learner, seed)
-    sample = load_sample()
-    panel = edge_panel(sample, history_end(sample), STRENGTHS[edge], seed, BARS)
-    splits = make_splits(panel.times, config.splits)
-    market = make_market(panel, config, splits)
-    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
-    with TemporaryDirectory(prefix="finrl-pod-gate-") as folder:
-        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
-        registry = TrialRegistry(Path(folder) / "register.sqlite")
-        _, members, log = train(context, run, registry, device)
-        first = evaluate_selection(context, run, members, registry, log)
-        promoted, rules, sharpes = False, [dataclasses.asdict(rule) for rule in first], {}
-        if all(rule.passed for rule in first):
-            evaluation = evaluate_champion(context, run, members, registry, log, lambda _: None)
-            promoted, rules = (
-                evaluation.verdict.promoted,
-                [dataclasses.asdict(rule) for rule in evaluation.verdict.rules],
-            )
-            sharpes = {
-                split: {name: round(results[name].metrics["sharpe"], 4) for name in ("champion", "equal_weight")}
-                for split, results in (("validation", evaluation.validation), ("test", evaluation.test))
-            }
-        trials = dataclasses.asdict(registry.counts(panel.sha256))
-    return {
-        "edge": edge,
-        "learner": learner,
-        "seed": seed,
-        "promoted": promoted,
-        "rules": {rule["name"]: {key: rule[key] for key in ("value", "limit", "passed")} for rule in rules},
-        "sharpe": sharpes,
-        "trials": trials,
-        "world_sha256": panel.sha256,
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-
-
-def history_end(sample: Panel) -> int:
-    """Return the last bar that markets are resampled from: the last training bar of the default config."""
-    return make_splits(sample.times, RunConfig().splits).train.last
-
-
-def gate_rows(
-    edges: Sequence[float], learners: Sequence[str], worlds: int, first: int, kept: Path, device: torch.device
-) -> list[Row]:
-    """Run the markets with seeds first to first + worlds - 1 that the file `kept` lacks.
-
-    Returns a row per edge and learner: the promoted share over all markets in the file, with its exact interval.
+    Raises ConfigError for an unknown edge or kind, a range of worlds that is none, and nothing to read.
     """
-    if worlds < 0 or first < 0:
-        raise ConfigError(f"--worlds and --first must be 0 or more, got {worlds} and {first}")
+    kinds, edges = study.kinds or tuple(MANDATES), study.edges or tuple(STRENGTHS)
     for edge in edges:
         if edge not in STRENGTHS:
             raise ConfigError(f"--edge must be one of {', '.join(map(str, STRENGTHS))}, got {edge:g}")
-    for learner in learners:
-        config_of(learner, 0)
-    done = {(r["edge"], r["learner"], r["seed"]) for r in read(kept)}
-    if worlds and not kept.exists():
+    for kind in kinds:
+        if kind not in MANDATES:
+            raise ConfigError(f"--kind must be one of {', '.join(MANDATES)}, got {kind!r}")
+    numbers = world_numbers(study.worlds)
+    if study.calibrate:
+        calibrate(study.calibration)
+    if study.run:
+        run_worlds((WorldKey(kind, edge, n) for n in numbers for edge in edges for kind in kinds), study.keep, device)
+    rows = [_row(*group) for group in _grouped(read(study.keep))] + calibration_rows(study.calibration)
+    if not rows:
+        raise ConfigError(
+            f"{study.keep} holds no results of the gate; add --run or --calibrate, or name another --keep"
+        )
+    return rows
+
+
+def world_numbers(text: str) -> range:
+    """Numbers of worlds in a range such as "0-199", both ends included. Raises ConfigError."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise ConfigError(f'--worlds must be a range such as 0-199, got "{text}"')
+    return range(int(first), int(last or first) + 1)
+
+
+def run_worlds(keys: Iterable[WorldKey], kept: Path, device: torch.device) -> None:
+    """Run the worlds that the file lacks and append each when it is finished."""
+    done = {WorldKey(r["kind"], r["edge"], r["world"]) for r in read(kept)}
+    if not kept.exists():
         append(kept, {"config": settings()})
-    for seed in range(first, first + worlds):
-        for edge in edges:
-            for learner in learners:
-                if (edge, learner, seed) in done:
-                    continue
-                record = run_market(edge, learner, seed, device)
-                append(kept, record)
-                failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
-                outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"
-                log_progress(f"edge {edge:g}, {learner}, seed {seed}: {outcome} in {record['seconds']:.0f} s")
-    return [_row(edge, learner, records) for (edge, learner), records in _grouped(read(kept), edges, learners).items()]
+    for key in keys:
+        if key in done:
+            continue
+        record = run_world(key, device)
+        append(kept, record)
+        failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
+        outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"
+        log_progress(f"edge {key.edge:g}, {key.kind}, world {key.world}: {outcome} in {record['seconds']:.0f} s")
+
+
+# ---------------------------------------------------------------------- kept results
 
 
 def read(kept: Path) -> list[dict[str, Any]]:
@@ -152,8 +111,8 @@ def read(kept: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
             header = record.get("config")
-            if header is None and (not has_header or record["learner"] not in LEARNERS):
-                raise KeyError  # a market before its config, or an unknown learner
+            if header is None and (not has_header or record["kind"] not in MANDATES):
+                raise KeyError  # a market before the configs, or an unknown kind of agent
         except (ValueError, KeyError, TypeError, AttributeError):
             raise RunError(f"{kept}, line {number} is not a valid record: remove the line and run again") from None
         if header is None:
@@ -162,15 +121,8 @@ def read(kept: Path) -> list[dict[str, Any]]:
         has_header = True
         other = changed(header, settings())
         if other:
-            raise RunError(
-                f"{kept} was made with another config or other thresholds ({other}): start a new file with --keep"
-            )
+            raise RunError(f"{kept} was made with another config or gate ({other}): start a new file with --keep")
     return records
-
-
-def settings() -> Any:
-    """Return the study's config as plain JSON values."""
-    return json.loads(json.dumps(dataclasses.asdict(CONFIG)))
 
 
 def changed(then: Any, now: Any, where: str = "") -> str:
@@ -199,29 +151,34 @@ def append(kept: Path, record: Mapping[str, Any]) -> None:
         os.close(handle)
 
 
-def _grouped(
-    records: Sequence[Mapping[str, Any]], edges: Sequence[float], learners: Sequence[str]
-) -> dict[tuple[float, str], list[Mapping[str, Any]]]:
-    groups: dict[tuple[float, str], list[Mapping[str, Any]]] = {}
+def _grouped(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, list[Mapping[str, Any]]]]:
+    groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for record in records:
-        if record["edge"] in edges and record["learner"] in learners:
-            groups.setdefault((record["edge"], record["learner"]), []).append(record)
-    return dict(sorted(groups.items()))
+        groups.setdefault((record["kind"], record["edge"]), []).append(record)
+    return [(*key, groups[key]) for key in sorted(groups)]
 
 
-def _row(edge: float, learner: str, records: Sequence[Mapping[str, Any]]) -> Row:
+def _row(kind: str, edge: float, records: Sequence[Mapping[str, Any]]) -> Row:
+    """The promoted share of one kind of agent at one edge, with its exact interval."""
     promoted = sum(record["promoted"] for record in records)
     low, high = binomial_interval(promoted, len(records), CONFIDENCE_LEVEL)
     names = dict.fromkeys(name for record in records for name in record["rules"])
     outcomes = {name: [r["rules"][name]["passed"] for r in records if name in r["rules"]] for name in names}
-    config = {
+    config: dict[str, Any] = {
+        "kind": kind,
         "edge": edge,
-        "learner": learner,
         "worlds": len(records),
         "promoted": promoted,
         "interval": f"{CONFIDENCE_LEVEL:.0%} Clopper-Pearson",
-        "rules": {name: {"met": sum(met), "of": len(met)} for name, met in outcomes.items()},
+        "rules": {name: {"passed": sum(passed), "of": len(passed)} for name, passed in outcomes.items()},
         "seconds": round(sum(record["seconds"] for record in records), 1),
-        "gate": dataclasses.asdict(CONFIG.gate),
+        "gate": settings()[kind]["gate"],
     }
-    return Row(f"gate_{learner}_{edge:g}", promoted / len(records), low, high, "share promoted", config)
+    reached = [record["information_ratio_reached"] for record in records if edge > 0]
+    if reached:
+        config["information_ratio_reached"] = statistics.mean(reached)
+        config["information_ratios"] = sorted(round(ratio, 3) for ratio in reached)
+    name = ROW_NAMES.get(
+        (kind, edge), f"{'power_ir' if edge else 'false_promotions'}{f'{edge:g}' if edge else ''}_{kind}"
+    )
+    return Row(name, promoted / len(records), low, high, "share promoted", config)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from finrl_pod_strategies.baselines import make_baseline, run_baselines
+from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits
@@ -16,7 +17,7 @@ from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence, Rule, edge_rule
+from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_rule
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
@@ -25,7 +26,7 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
-from finrl_pod_app.services.trial_log import champion_identity
+from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
 
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
 OnStage = Callable[[str], None]
@@ -82,13 +83,15 @@ def evaluate_edge(
     registry: TrialRegistry,
     log: TrialLog,
     looks: int = 1,
-) -> Rule:
+) -> tuple[Rule, dict[str, Any]]:
     """Evaluate only the test for an edge, without the other rules, baselines and audit. The look is not logged.
 
-    The rule equals that of `evaluate_champion`, so that a failure here decides the verdict.
+    Returns the rule, which equals that of `evaluate_champion`, so that a failure here decides the verdict, and the
+    parts of the test.
     """
     config, splits = context.config, context.splits
     champion, market = _champion_and_market(context, run, members)
+    reference = reference_strategy(config)
     validation, test = (
         {
             name: backtest(
@@ -100,7 +103,7 @@ def evaluate_edge(
                 rules_of(config.environment),
                 config.environment.cash,
             )
-            for name, strategy in ((CHAMPION, champion), (REFERENCE, make_baseline(REFERENCE)))
+            for name, strategy in ((CHAMPION, champion), (reference.name, reference))
         }
         for span in (splits.validation, splits.test)
     )
@@ -116,8 +119,11 @@ def evaluate_edge(
         failures=None,
         seed=config.seed,
         members=len(members.ids),
+        reference=reference.name,
     )
-    return edge_rule(evidence, config.gate, {})
+    statistics: dict[str, Any] = {}
+    rule = edge_rule(evidence, config.gate, statistics)
+    return rule, statistics.get("edge", {})
 
 
 def evaluate_champion(
@@ -135,12 +141,14 @@ def evaluate_champion(
     """
     config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
     champion, market = _champion_and_market(context, run, members)
+    reference = reference_strategy(config)
     terms = (rules_of(environment), environment.cash)
     on_stage("validating the champion and the baselines")
     span = (splits.validation.first, splits.validation.last)
     validation = {
         CHAMPION: backtest(champion, panel, market, *span, *terms),
         **run_baselines(panel, market, *span, *terms),
+        reference.name: backtest(reference, panel, market, *span, *terms),
     }
     log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
@@ -155,9 +163,9 @@ def evaluate_champion(
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
     result, decisions = backtest_recorded(champion, panel, market, *span, *terms)
-    test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms)}
+    reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
+    test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
     if saved is None:
-        _, reference = backtest_recorded(make_baseline(REFERENCE), panel, market, *span, *terms)
         highest = config.gate.break_even_cost_multiple * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
@@ -166,10 +174,11 @@ def evaluate_champion(
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
-            break_even=break_even_cost(decisions, reference, market, *span, *terms, at_least=highest),
+            break_even=break_even_cost(decisions, base_decisions, market, *span, *terms, at_least=highest),
             failures=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
             members=len(members.ids),
+            reference=reference.name,
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
     verdict = Verdict.from_plain(saved)

@@ -1,4 +1,4 @@
-"""Open a run's trial log, and identify champions and strategies for the registry of looks."""
+"""Open a run's trial log, name its reference, and identify champions and strategies for the registry of looks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_strategies.baselines import run_baseline
+from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
 from finrl_pod import __version__
 from finrl_pod.data.splits import Splits
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.mandate import active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
@@ -28,13 +31,24 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import MarketTensor, Panel
 
 
+def reference_strategy(config: RunConfig) -> Strategy:
+    """Strategy that active returns of a run are over.
+
+    The mandate at tilt 0, which trades as the agents do; equal weight, rebalanced monthly, without a mandate.
+    """
+    mandate = active(config.mandate)
+    return make_baseline(REFERENCE) if mandate is None else BasePortfolio(mandate, config.environment.leverage)
+
+
 def open_trial_log(
     registry: TrialRegistry, run: RunDirectory, config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits
 ) -> TrialLog:
-    """Trial log of a run. Backtests equal weight on the validation split, on a market in CPU memory."""
+    """Trial log of a run. Backtests the run's reference on the validation split, on a market in CPU memory."""
     environment, validation = config.environment, splits.validation
     terms = (validation.first, validation.last, rules_of(environment), environment.cash)
-    return TrialLog(registry, run.path, config, panel, validation, run_baseline(REFERENCE, panel, market, *terms))
+    return TrialLog(
+        registry, run.path, config, panel, validation, backtest(reference_strategy(config), panel, market, *terms)
+    )
 
 
 def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:

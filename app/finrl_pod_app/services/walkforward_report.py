@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finrl_pod_strategies.baselines import make_baseline, run_baselines
+from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.scheduled import ScheduledStrategy
 
@@ -43,6 +43,7 @@ from finrl_pod_app.services.audit import audit_champion
 from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.promotion import EvaluationContext
+from finrl_pod_app.services.trial_log import reference_strategy
 
 PROBES = 2  # of the audit of each run
 FILE, CURVES = "walkforward.json", "curves.csv"
@@ -94,20 +95,22 @@ def report_walkforward(
         seed: backtest(_schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), *terms)
         for seed in seeds
     }
-    results = {CHAMPION: result, **run_baselines(*terms)}
+    reference = reference_strategy(config)
+    reference_result, base_decisions = backtest_recorded(reference, *terms)
+    results = {CHAMPION: result, **run_baselines(*terms), reference.name: reference_result}
     if saved is None:
-        _, reference = backtest_recorded(make_baseline(REFERENCE), *terms)
         highest = config.gate.break_even_cost_multiple * config.environment.cost_bps
         evidence = PromotionEvidence(
             validation=None,
             test=results,
-            trials=_trial_returns(fold_runs, results[REFERENCE], span),
+            trials=_trial_returns(fold_runs, reference_result, span),
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=config.environment.cost_bps,
-            break_even=break_even_cost(decisions, reference, *terms[1:], at_least=highest),
+            break_even=break_even_cost(decisions, base_decisions, *terms[1:], at_least=highest),
             failures=tuple(failures),
             seed=config.seed,
+            reference=reference.name,
             where="out of sample",
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
@@ -169,17 +172,17 @@ def _audit_failures(fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None
 
 
 def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
-    """Out-of-sample returns over equal weight [T, N]: for each seed, one column per rank of its leaderboards.
+    """Out-of-sample active returns [T, N]: for each seed, one column per rank of its leaderboards.
 
     Each fold starts from cash. Ranks that some leaderboard of the seed lacks are left out.
     """
-    equal = simple_returns(reference.equity)
+    base = simple_returns(reference.equity)
     columns = []
     for seed in sorted({fold_run.seed for fold_run in fold_runs}):
         own = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
         ranks = min(len(fold_run.board.scores) for fold_run in own)
         parts = [_ranked_returns(fold_run, ranks, min(fold_run.fold.test.last + 1, span.last)) for fold_run in own]
-        columns.append(np.concatenate(parts) - equal[:, None])
+        columns.append(np.concatenate(parts) - base[:, None])
     return np.concatenate(columns, axis=1)
 
 
