@@ -230,7 +230,7 @@ def test_selection_of_the_calibration_is_that_of_the_gate() -> None:
     for how in ("best", "greedy"):
         shares = gate_calibration.select(z_scores, matrix, 4, how)
         own = (shares * z_scores).sum(1) / np.sqrt(((shares @ matrix) * shares).sum(1))
-        null = null_z_scores(matrix, 4, how, seed=1)  # type: ignore[arg-type]
+        null = null_z_scores(matrix, 4, how, seed=1)
         assert stats.ks_2samp(own, null).pvalue > 0.01
 
 

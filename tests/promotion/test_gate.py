@@ -218,7 +218,7 @@ def test_thresholds_out_of_range_are_refused() -> None:
         {"break_even_cost_multiple": -1.0},
     ):
         with pytest.raises(ConfigError, match=f"gate.{next(iter(change))} is out of its range"):
-            check(dataclasses.replace(GateConfig(), **change))  # type: ignore[arg-type]
+            check(dataclasses.replace(GateConfig(), **change))
 
 
 def test_minimum_bars_suffice_and_one_less_does_not() -> None:

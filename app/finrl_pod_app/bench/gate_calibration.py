@@ -39,6 +39,7 @@ TRIALS = (1, 8, 17, 50, 200)
 FAMILIES = 4
 STREAM_TRIALS, STREAM_MEMBERS, STREAM_CORRELATION = 8, 4, 0.6
 BURN_IN = 250
+VOLATILITY_MEMORY, LOG_VARIANCE_SPREAD = 0.98, 0.8
 COMPARED_LEVEL_Z = 1.6448536269514722  # of a test at 5%
 
 Noise = Callable[[np.random.Generator, tuple[int, int]], Floats]
@@ -153,13 +154,12 @@ def autocorrelated(coefficient: float) -> Noise:
 
 
 def clustered(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """GARCH(1, 1) with coefficients 0.08 and 0.90, of unit variance; all columns share the volatility."""
-    shocks = rng.normal(size=(shape[0] + BURN_IN, shape[1]))
-    variance, values = 1.0, np.empty_like(shocks)
-    for t, row in enumerate(shocks):
-        values[t] = math.sqrt(variance) * row
-        variance = 0.02 + 0.08 * float(np.mean(values[t] ** 2)) + 0.90 * variance
-    return values[BURN_IN:]
+    """Stochastic volatility of unit mean variance: its logarithm is AR(1), half-life 34 bars, common to all columns."""
+    from scipy.signal import lfilter
+
+    shocks = rng.normal(size=shape[0] + BURN_IN) * math.sqrt(LOG_VARIANCE_SPREAD * (1 - VOLATILITY_MEMORY**2))
+    log_variance = lfilter([1.0], [1.0, -VOLATILITY_MEMORY], shocks)[BURN_IN:] - LOG_VARIANCE_SPREAD / 2
+    return np.asarray(np.exp(log_variance / 2)[:, None] * rng.normal(size=shape), dtype=np.float64)
 
 
 NOISES: Mapping[str, Noise] = {
