@@ -153,3 +153,21 @@ class Strategy(Protocol):
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] as fractions of equity (the rest is cash), or None to leave the positions unchanged."""
         ...
+
+
+@runtime_checkable
+class MandatedStrategy(Strategy, Protocol):
+    """A strategy that may have a mandate, whose virtual holdings outlive the process.
+
+    mandate: None if it trades without bounds.
+    """
+
+    mandate: MandateConfig | None
+
+    def state(self) -> Mapping[str, Any] | None:
+        """The virtual holdings after the last decision as plain JSON values; None without any."""
+        ...
+
+    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+        """Continue from `state` with the account's symbols; None forgets the virtual holdings."""
+        ...

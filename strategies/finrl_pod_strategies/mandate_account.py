@@ -6,14 +6,13 @@ agent that never tilts: what a champion is compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.mandate import (
     RISK_BARS,
@@ -23,6 +22,7 @@ from finrl_pod.market.mandate import (
     decision_bars,
     entry_weights,
     follow,
+    initial_budget,
     needs_returns,
     wanted_weights,
 )
@@ -44,6 +44,7 @@ class MandateAccount:
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
         self._held: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
+        self._symbols: tuple[str, ...] = ()
 
     def target_weights(self, scores: Tensor, combine: Combine, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] at the window's last bar, or None where the mandate does not trade.
@@ -59,29 +60,36 @@ class MandateAccount:
         entry = entry_weights(bar, held, *terms)
         decision = follow(wanted, entry, bar, held, state.weights, state.budget, self.config)
         self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
+        self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
 
     def state(self) -> dict[str, Any] | None:
-        """What the next process needs to continue, as plain JSON values; None before the first decision."""
+        """Virtual holdings after the last decision as plain JSON values; None before the first decision."""
         if self._held is None or self._time is None:
             return None
         budget = self._held.budget
         return {
             "time": str(self._time),
-            "weights": self._held.weights.tolist(),
+            "weights": dict(zip(self._symbols, self._held.weights.tolist(), strict=True)),
             "budget": None if budget is None else float(budget),
         }
 
-    def restore(self, state: Mapping[str, Any], symbols: int) -> None:
-        """Continue from `state`. Raises InputError if it does not fit the number of symbols."""
-        weights = torch.tensor(state["weights"], dtype=torch.float64)
-        if len(weights) != symbols:
-            raise InputError(
-                f"the saved virtual holdings have {len(weights)} weights, the account has {symbols} symbols"
-            )
-        budget = None if state["budget"] is None else torch.tensor(state["budget"], dtype=torch.float64)
+    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+        """Continue from `state`; None forgets the virtual holdings, which then start at the actual ones.
+
+        The weight of a symbol that the account no longer trades becomes cash, which later decisions invest.
+        """
+        self._held = self._time = None
+        if state is None:
+            return
+        known: Mapping[str, float] = state["weights"]
+        weights = torch.tensor([known.get(symbol, 0.0) for symbol in symbols], dtype=torch.float64)
+        budget = None
+        if self.config.max_turnover:
+            left = initial_budget(self.config) if state["budget"] is None else state["budget"]
+            budget = torch.tensor(left, dtype=torch.float64)
         self._held = VirtualHoldings(weights, torch.ones_like(weights), budget)
-        self._time = np.datetime64(state["time"])
+        self._time, self._symbols = np.datetime64(state["time"]), tuple(symbols)
 
     def _bar(self, window: Window) -> MandateBar:
         tradable = torch.from_numpy(window.tradable[-1])
@@ -123,6 +131,14 @@ class BasePortfolio:
     def recreate(self) -> BasePortfolio:
         """A copy without virtual holdings."""
         return BasePortfolio(self.mandate, self.leverage, self.name)
+
+    def state(self) -> dict[str, Any] | None:
+        """Virtual holdings, see `MandateAccount.state`."""
+        return self.account.state()
+
+    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+        """Continue from `state`, see `MandateAccount.restore`."""
+        self.account.restore(state, symbols)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of scores of 0, or None where the mandate does not trade."""

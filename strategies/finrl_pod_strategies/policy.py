@@ -68,7 +68,7 @@ class PolicyStrategy:
 
     All members share the environment's rules, the mandate, and the normaliser fitted in training. Features come with
     the window. Under a mandate the members' wanted weights are averaged, and one account of virtual holdings follows
-    them; `account.state` and `account.restore` carry it from one process to the next.
+    them; `state` and `restore` carry it from one process to the next.
     """
 
     def __init__(
@@ -114,6 +114,15 @@ class PolicyStrategy:
         if self.mandate is not None:
             fresh.account = MandateAccount(self.mandate, self.rules.leverage)
         return fresh
+
+    def state(self) -> dict[str, Any] | None:
+        """Virtual holdings of the mandate, see `MandateAccount.state`; None without a mandate."""
+        return None if self.account is None else self.account.state()
+
+    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
+        """Continue from `state`, see `MandateAccount.restore`."""
+        if self.account is not None:
+            self.account.restore(state, symbols)
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError if the policy cannot trade that many symbols; only an MLP is bound to their number."""

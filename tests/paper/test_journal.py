@@ -138,10 +138,32 @@ def test_migration_from_version_4_keeps_rows(path: Path) -> None:
         for table, rows in before.items():
             name = "price_fetches" if table == "looks" else table
             after = connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
-            assert after[: len(rows)] == rows, name
+            assert [new[: len(old)] for old, new in zip(rows, after, strict=False)] == rows, name
+            assert not any(value for old, new in zip(rows, after, strict=False) for value in new[len(old) :]), name
             assert len(after) == len(rows) + (table == "settings"), name
         with pytest.raises(sqlite3.IntegrityError, match="only added to"):
             connection.execute("DELETE FROM price_fetches")
+
+
+def test_migration_from_version_5_adds_the_state_of_decisions(path: Path) -> None:
+    Store.create_or_open(path).close()
+    values = (NOW.isoformat(), "r", "2024-01-02", "s", "f", "{}", None, "hold", "{}")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE decisions DROP COLUMN state")
+        columns = "at, run, bar, strategy, feed, inputs, weights, outcome, detail"
+        connection.execute(f"INSERT INTO decisions ({columns}) VALUES ({', '.join('?' * 9)})", values)
+        connection.execute("PRAGMA user_version = 5")
+        connection.commit()
+    store = Store.create_or_open(path)
+    row = store.last(schema.decisions)
+    assert (row.bar, row.outcome, row.state) == ("2024-01-02", "hold", None)
+    store.add(
+        schema.decisions,
+        NOW,
+        **{**dict(zip(columns.split(", ")[1:], values[1:], strict=True)), "bar": "2024-01-03", "state": "{}"},
+    )
+    assert store.last(schema.decisions).state == "{}"
+    store.close()
 
 
 def schema_tables(tables: set[str]) -> list[str]:

@@ -14,6 +14,7 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.journal import schema
@@ -39,7 +40,7 @@ def run_replay(
     # A champion that was not promoted may be replayed: no order leaves this machine.
     source = strategy_source(config, allow_unpromoted=True)
     replayed = replay(config, panel, source, start, end, journal, progress)
-    strategy = source.current().strategy
+    strategy = fresh_copy(source.current().strategy)
     market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
     terms = (first, last, sizing_rules(config), config.capital, config.schedule.mode)
     tested = backtest_paper(strategy, panel, market, *terms)

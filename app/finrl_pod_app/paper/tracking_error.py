@@ -18,6 +18,7 @@ from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.files import write_json
 from finrl_pod.paper.execution.order_plan import sizing_rules
@@ -60,7 +61,7 @@ def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Trackin
             f"{panel.name!r}; two are needed. Trade longer, or choose other prices with --panel."
         )
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
-    strategy = strategy_source(config, allow_unpromoted=True).current().strategy
+    strategy = fresh_copy(strategy_source(config, allow_unpromoted=True).current().strategy)
     market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
     terms = (sizing_rules(config), config.capital, config.schedule.mode)
     tested = backtest_paper(strategy, panel, market, first, last, *terms)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from finrl_pod.paper.brokers.port import BarTable, DataFeed
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
 from finrl_pod.paper.records import CorporateAction
 from finrl_pod.paper.settings import DataSettings
-from finrl_pod.protocols import Strategy
+from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.types import Floats, Positions
 
 RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
@@ -40,12 +40,14 @@ class Decision:
 
     weights: [N] fractions of own equity, None to leave all positions unchanged. prices: used for sizing.
     inputs: JSON for the journal with the strategy's inputs on the decision bar and the hash of the whole window.
+    state: the strategy's virtual holdings as plain JSON values, None without any.
     """
 
     weights: Floats | None
     prices: CheckedPrices
     inputs: str
     feed: str
+    state: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,15 @@ def fetch_checked_prices(
     return check_prices(adjusted, raw, bar, actions, settings.max_jump)
 
 
-def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False) -> Decision:
-    """Return the strategy's decision on the last bar. Raises StrategyFailed."""
+def decide(
+    strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False,
+    state: Mapping[str, Any] | None = None,
+) -> Decision:  # fmt: skip
+    """Return the strategy's decision on the last bar. Raises StrategyFailed.
+
+    state: virtual holdings after the decision before, as the journal keeps them. They are restored each time, so that a
+    decision repeated after an error, or by another process, continues from the same ones.
+    """
     panel = checked.panel
     t = len(panel.times) - 1
     prices = [float(own.prices.get(symbol, Decimal(0))) for symbol in panel.symbols]
@@ -93,12 +102,15 @@ def decide(strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: 
     features = _features(strategy, checked)
     lookback = getattr(strategy, "lookback", None)
     try:
+        if isinstance(strategy, MandatedStrategy):
+            strategy.restore(state, panel.symbols)
         weights = strategy.target_weights(window_at(panel, t, lookback, features), positions)
     except Exception as error:
         raise StrategyFailed(f"strategy {strategy.name} raised {type(error).__name__}: {error}") from error
     if weights is not None:
         weights = _checked(strategy.name, weights, panel.symbols, short=short)
-    return Decision(weights, checked, _inputs(checked, features), panel.source)
+    after = strategy.state() if isinstance(strategy, MandatedStrategy) else None
+    return Decision(weights, checked, _inputs(checked, features), panel.source, after)
 
 
 def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -169,7 +169,7 @@ class Trader:
         try:
             loaded = self._strategy()
             own = Holdings(c.ledger.positions, self.cash, c.ledger.closes.prices)
-            decision = decide(loaded.strategy, checked, own)
+            decision = decide(loaded.strategy, checked, own, state=self._strategy_state())
         except (StrategyFailed, FinrlPodError) as error:
             self.skip(cycle, "failed", str(error))
             return
@@ -260,6 +260,14 @@ class Trader:
                 self._c.alert("info", "strategy", f"strategy is now {loaded.strategy.name}: {loaded.detail}")
         return loaded
 
+    def _strategy_state(self) -> Mapping[str, Any] | None:
+        """Return the virtual holdings after the last decision that had some, None in a new or older journal."""
+        decisions = schema.decisions.c
+        row = self._c.ledger.store.last(
+            schema.decisions, decisions.run == self._c.config.name, decisions.state.is_not(None)
+        )
+        return None if row is None else json.loads(row.state)
+
     def _record_problems(self, cycle: TradingCycle, checked: CheckedPrices) -> None:
         """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
         halted, (bar, alerted) = self._halted_symbols(), self._alerted_problems
@@ -328,4 +336,5 @@ class Trader:
             connection, schema.decisions, self._c.clock.now(), run=self._c.config.name, bar=cycle.bar.isoformat(),
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
             detail=json.dumps(dict(skipped), sort_keys=True),
+            state=None if decision.state is None else json.dumps(dict(decision.state), sort_keys=True),
         )  # fmt: skip

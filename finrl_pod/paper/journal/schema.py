@@ -30,9 +30,19 @@ def _foreign_key(name: str, target: str) -> Column[int]:
 facts = _table("facts", _text("name", unique=True), _text("value"))
 leases = _table("leases", _text("at"), _text("owner"), _text("host"), Column("pid", Integer, nullable=False))
 decisions = _table(
-    "decisions", _text("at"), _text("run"), _text("bar"), _text("strategy"), _text("feed"), _text("inputs"),
-    _text("weights", optional=True), _text("outcome"), _text("detail"), UniqueConstraint("run", "bar"),
-)  # fmt: skip
+    "decisions",
+    _text("at"),
+    _text("run"),
+    _text("bar"),
+    _text("strategy"),
+    _text("feed"),
+    _text("inputs"),
+    _text("weights", optional=True),
+    _text("outcome"),
+    _text("detail"),
+    _text("state", optional=True),
+    UniqueConstraint("run", "bar"),
+)  # fmt: skip; state: JSON of the strategy's virtual holdings, NULL without any and in rows before version 6
 intents = _table(
     "intents", _text("at"), _text("run"), _text("bar"), _text("symbol"), _text("side"), _text("quantity"),
     _text("time_in_force"), _text("type"), _text("limit_price", optional=True), _text("reference_price"),
@@ -142,6 +152,11 @@ def _rename_dialect(connection: Connection) -> None:
         connection.execute(text("INSERT INTO settings (at, content) VALUES (:at, :content)"), values)
 
 
+def _add_state(connection: Connection) -> None:
+    """Version 6: the strategy's virtual holdings after each decision."""
+    _add_missing_columns(connection, "decisions", ("state",), "TEXT")
+
+
 def _add_missing_columns(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
     known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
     for column in columns:
@@ -162,4 +177,11 @@ def _make_append_only(connection: Connection, table: str) -> None:
 Migration = Callable[[Connection], None]
 
 # Step n turns version n - 1 into version n. A released step never changes; reader.VERSION is the number of steps.
-MIGRATIONS: Sequence[Migration] = (_create_tables, _add_command_source, _add_closes, _add_refused, _rename_dialect)
+MIGRATIONS: Sequence[Migration] = (
+    _create_tables,
+    _add_command_source,
+    _add_closes,
+    _add_refused,
+    _rename_dialect,
+    _add_state,
+)
