@@ -110,7 +110,7 @@ class _StepMarket(_Market):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rounds", "window", "kind", "buy_allocation", "whole_shares")),
         ("hmax", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("starts", "features")),
+        *((name, ctypes.c_void_p) for name in ("starts", "limited", "features")),
         *((name, ctypes.c_int64) for name in ("width", "only_ended")),
     ]
 
@@ -161,6 +161,10 @@ class StepKernel:
         market.buy_allocation, market.whole_shares = BUY_ALLOCATIONS[config.buy_allocation], config.whole_shares
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
+        limited = _limited_bars(env)
+        if bool(limited.any()):
+            self._tables["limited"] = limited.to(torch.uint8)
+            market.limited = self._tables["limited"].data_ptr()
         market.features, market.width = features.data_ptr(), features[0].numel()
         self._writes_rows = env.output_dtype == features.dtype == torch.float32
         self._market_address = ctypes.addressof(market)
@@ -210,6 +214,13 @@ class StepKernel:
     def can_write(self, rows: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
         return self._writes_rows and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
+
+
+def _limited_bars(env: KernelEnv) -> Tensor:
+    """[T] bool: bars at which an asset cannot be traded, or everything is sold."""
+    limited = ~(env.market.tradable & env.market.fillable).all(-1)
+    limited[: env.first], limited[env.last + 1 :] = False, False
+    return limited if env.turbulent is None else limited | env.turbulent
 
 
 class _Outputs:

@@ -19,8 +19,9 @@ struct StepMarket : Market {
   int64_t rounds, window;  // start windows per group, steps of a window
   int64_t kind, buy_allocation, whole_shares;
   double hmax;
-  const int64_t* starts;  // [members, rounds, groups]
-  const float* features;  // [T, width]: what a flat row holds after the account
+  const int64_t* starts;   // [members, rounds, groups]
+  const uint8_t* limited;  // [T]: bars at which an asset cannot be traded, or all are sold; null where none is
+  const float* features;   // [T, width]: what a flat row holds after the account
   int64_t width;
   int64_t only_ended;  // fill last_account for episodes that end only, instead of all accounts at such a step
 };
@@ -51,7 +52,7 @@ struct Row {  // a row of `assets` numbers as `count` vectors
 
 // Processes W accounts of a group at a time: along the assets of each, then on the sums of all W at once.
 // RULES: rules fixed at compile time cost nothing at run time. A plain rule set has fractional shares, proportional
-// buys, and every asset tradable at every bar; with RATES, costs depend on asset and bar. A plain mandate limits neither
+// buys, and every asset tradable at the bar; with RATES, costs depend on asset and bar. A plain mandate limits neither
 // single weights nor turnover.
 enum Rules { PLAIN_STOCK_TRADING, PLAIN_PORTFOLIO, PLAIN_PORTFOLIO_RATES, PLAIN_MANDATE, PLAIN_MANDATE_RATES, GENERAL };
 
@@ -546,11 +547,15 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
     T flat_desired[n];
     const Worker<T, S, W, RULES> worker{m,       s,      row, held, desired, drifted, flat_desired, per_close, growth,
                                         any_window_ends};
+    const Worker<T, S, W, GENERAL> general{m,       s,      row, held, desired, drifted, flat_desired, per_close, growth,
+                                           any_window_ends};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
       const int64_t to = std::min(from + CHUNK_ACCOUNTS, m.accounts);
-      ended += worker.chunk(g, g * m.accounts + from, g * m.accounts + to);
+      const bool limited = m.limited && m.limited[s.day[g]];
+      const int64_t e0 = g * m.accounts + from, e1 = g * m.accounts + to;
+      ended += limited ? general.chunk(g, e0, e1) : worker.chunk(g, e0, e1);
       if (from) continue;
       const bool window_ends = s.steps_left[g] <= 1;
       s.reached_day[g] = s.day[g] + 1;
@@ -572,9 +577,9 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 
 template <class T, class S, int W>
 static int64_t step(const StepMarket& m, const StepBuffers& s) {
-  const bool limited = m.mandate.max_weight < 1 || s.budget;
-  const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !m.tradable && !m.fillable &&
-                     !m.turbulent && !limited && !(m.cost_rates && m.kind != PORTFOLIO);
+  const bool limits = m.mandate.max_weight < 1 || s.budget;
+  const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !limits &&
+                     !(m.cost_rates && m.kind != PORTFOLIO);
   if (!plain) return run<T, S, W, GENERAL>(m, s);
   if (m.mandate.base)
     return m.cost_rates ? run<T, S, W, PLAIN_MANDATE_RATES>(m, s) : run<T, S, W, PLAIN_MANDATE>(m, s);
