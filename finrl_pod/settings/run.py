@@ -115,7 +115,7 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
         "volatility_target": 0.0, "max_tracking_error": 0.0,
     },
-    "tournament": {"max_root_share": 1.0, "search": "narrow"},
+    "tournament": {"max_root_share": 1.0, "search": "narrow", "selection": "best", "inner_folds": 5},
 }  # fmt: skip
 
 
@@ -327,7 +327,12 @@ class TournamentConfig:
         "full",
         "hyperparameters that are searched: all, without entropy, value coefficient and temperature, or none",
     )
-    champion: int = setting(4, "best entries that form the champion ensemble", at_least(1))
+    selection: Literal["cross_validated", "greedy", "best", "all"] = setting(
+        "cross_validated",
+        "members of the champion: the best, all, greedy (added while the ensemble improves), or what is best on folds",
+    )
+    inner_folds: int = setting(5, "blocks of validation on which cross_validated compares the others", at_least(2))
+    champion: int = setting(4, "entries of the best, from which greedy selection starts", at_least(1))
     ensemble: Literal["mean", "sharpe", "vote"] = setting(
         "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from finrl_pod.files import to_plain
 from finrl_pod.protocols import MarketVecEnv
@@ -13,6 +15,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.active_returns import BASE, base_returns, member_returns
 from finrl_pod.tournament.generator import SlotInit
 from finrl_pod.tournament.run_directory import COUNTS
 from finrl_pod.tournament.scoring import metrics_of, run_members
@@ -20,6 +23,14 @@ from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
 
 LOGGED_ROWS = 20  # points of the learning curves per generation
 Step = Callable[[int], bool]
+
+
+class ValidationResult(NamedTuple):
+    """Scores of a cohort's pods, equity [T, P], returns [T-1] by id and of the base; NaN for diverged pods."""
+
+    scores: list[Score]
+    equity: Floats
+    returns: dict[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +98,8 @@ class Cohort:
 
     def scores(
         self, generation: int, market: MarketTensor, config: RunConfig, validation: tuple[int, int]
-    ) -> tuple[list[Score], Floats]:
-        """Validation scores of all pods and their equity [T, P]; NaN for diverged pods."""
+    ) -> ValidationResult:
+        """Score all pods on the validation bars."""
         algorithm = self.learner.algorithm
         ledger = run_members(
             algorithm.actor, algorithm.weights(), market, config.environment, *validation, config.mandate
@@ -108,7 +119,9 @@ class Cohort:
             )
             for p, (slot_init, alive) in enumerate(zip(self.slot_inits, self.learner.alive, strict=True))
         ]
-        return scores, equity
+        returns = np.where(np.isfinite(equity).all(0), member_returns(ledger), np.nan)
+        by_name = {score.id: returns[:, p] for p, score in enumerate(scores)}
+        return ValidationResult(scores, equity, {**by_name, BASE: base_returns(market, ledger)})
 
     def snapshots(self, scores: Mapping[int, Score], data_sha256: str) -> list[AgentSnapshot]:
         """Snapshots of all pods. scores: slot -> its score, which has the agent's id and parent."""

@@ -1,12 +1,12 @@
-"""The best agents so far, by validation score, with their lineage; and the champion chosen from them."""
+"""The best agents so far, by validation score, with their lineage."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import TournamentConfig
@@ -100,25 +100,3 @@ def ancestry(agent: str, parents: Mapping[str, str | None]) -> list[str]:
         line.append(current)
         current = parents.get(current)
     return line
-
-
-@dataclass(frozen=True)
-class ChampionMembers:
-    """ids: of the members, best first. shares: of the ensemble's weights, or of its votes, summing to one."""
-
-    ids: tuple[str, ...]
-    shares: tuple[float, ...]
-    rule: Literal["mean", "vote"] = "mean"
-
-
-def choose(board: Leaderboard, config: TournamentConfig) -> ChampionMembers:
-    """Champion members: the first `config.champion` of the leaderboard, with their shares.
-
-    Shares are equal ("mean"), proportional to the validation Sharpe ratio ("sharpe"), or one vote each ("vote").
-    """
-    members: Sequence[Score] = board.scores[: config.champion]
-    raw = [max(score.score, 0.0) if config.ensemble == "sharpe" else 1.0 for score in members]
-    rule: Literal["mean", "vote"] = "vote" if config.ensemble == "vote" else "mean"
-    total = sum(raw)
-    shares = [x / total for x in raw] if total > 0 else [1 / len(members)] * len(members)
-    return ChampionMembers(tuple(score.id for score in members), tuple(shares), rule)

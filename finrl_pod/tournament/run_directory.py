@@ -4,6 +4,7 @@ config.json            all settings, with the hashes of config and data
 state.json             the last finished generation; replaced atomically after everything it refers to is written
 snapshots/ID.json + ID.safetensors
 replay/0003-1.safetensors  items that the slots of cohort 1 collected in generation 3 (off-policy algorithms)
+validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
                        agents with their scores, parents and settings: {"agents": [...]}
 tensorboard/           the learning curves for TensorBoard, one run per slot
@@ -29,7 +30,7 @@ from finrl_pod.files import read_json, write_json
 from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
-from finrl_pod.types import AgentSnapshot, Tensor
+from finrl_pod.types import AgentSnapshot, Floats, Tensor
 
 STATE: Mapping[str, type | tuple[type, ...]] = {
     "generation": int,
@@ -122,12 +123,30 @@ class RunDirectory:
         """One saved agent."""
         return snapshots.load(self._snapshots / f"{agent}.json")
 
+    def validation_returns(self, generations: Collection[int]) -> dict[str, Floats]:
+        """Validation returns [T] saved in these generations: by id, the base portfolio's as "base".
+
+        Generations of earlier versions, which saved none, are left out.
+        """
+        files = [self._validation_file(generation) for generation in generations]
+        found: dict[str, Floats] = {}
+        for file in files:
+            if file.exists():
+                found |= {name: x.numpy() for name, x in tensor_file.load_tensors(file).items()}
+        return found
+
     def replay(self, generation: int, cohort: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a cohort and generation, or None."""
         file = self._replay_file(generation, cohort)
         return tensor_file.load_tensors(file) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
+
+    def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:
+        """Save the validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
+        tensor_file.save_tensors(
+            self._validation_file(generation), {name: torch.from_numpy(x.copy()) for name, x in returns.items()}
+        )
 
     def save_replay(self, generation: int, cohort: int, items: Mapping[str, Tensor]) -> None:
         """Save the items collected by a cohort in a generation, oldest first. Call it before `save_generation`."""
@@ -162,6 +181,9 @@ class RunDirectory:
         if not isinstance(value, kind):
             raise RunError(f"{self._config_file} is damaged: {name} is missing; restore it or start a new run")
         return value
+
+    def _validation_file(self, generation: int) -> Path:
+        return self.path / "validation" / f"{generation:04d}.safetensors"
 
     def _replay_file(self, generation: int, cohort: int) -> Path:
         return self.path / "replay" / f"{generation:04d}-{cohort}.safetensors"

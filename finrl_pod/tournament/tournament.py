@@ -108,10 +108,10 @@ class Tournament:
             watch = self._watch(number, state, cohorts[-1], began, limit)
             cohorts[-1].train(config.tournament.samples_per_generation, self._schedule(agent), watch)
         measured = [cohort.scores(number, self.market, config, self.validation) for cohort in cohorts]
-        scored = [score for found, _ in measured for score in found]
+        scored = [score for result in measured for score in result.scores]
         parents = {**state.parents, **{score.id: score.parent for score in scored}}
         scores = [replace(score, root=root_of(score.id, parents)) for score in scored]
-        self.record(number, scores, np.concatenate([equity for _, equity in measured], 1))
+        self.record(number, scores, np.concatenate([result.equity for result in measured], 1))
         done = _State(
             number,
             state.leaderboard.insert(scores),
@@ -120,7 +120,8 @@ class Tournament:
             state.samples + self._taken,
             state.train_seconds + time.perf_counter() - began,
         )
-        self._save(done, cohorts)
+        returns = {name: x for result in measured for name, x in result.returns.items()}
+        self._save(done, cohorts, returns)
         return done
 
     def _slot_inits(self, number: int, agent: AgentConfig, places: Sequence[int], state: _State) -> list[SlotInit]:
@@ -192,7 +193,7 @@ class Tournament:
 
     # ------------------------------------------------------------------ on disk
 
-    def _save(self, state: _State, cohorts: Sequence[Cohort]) -> None:
+    def _save(self, state: _State, cohorts: Sequence[Cohort], returns: Mapping[str, Floats]) -> None:
         by_slot = {score.slot: score for score in state.current}
         agents = [agent for cohort in cohorts for agent in cohort.snapshots(by_slot, self.data_sha256)]
         keep = {score.id for score in (*state.leaderboard.scores, *state.current)}
@@ -207,6 +208,7 @@ class Tournament:
         for place, cohort in enumerate(cohorts):
             if seen := cohort.new_replay_items():
                 self.run_directory.save_replay(state.generation, place, seen)
+        self.run_directory.save_validation(state.generation, returns)
         metrics = {**learning_curves(cohorts), "agents": to_plain(plain["current"])}
         self.run_directory.save_generation(state.generation, agents, keep, metrics, to_plain(plain))
         for place, first in self._oldest.items():  # a resumed run cannot need older items

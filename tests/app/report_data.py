@@ -96,7 +96,16 @@ def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | N
         },
         results=results,
         versions={"finrl_pod": "0.1.0", "torch": "2.13.0"},
-        champion=Champion("g5p0+3", "ppo", members, {members[1]: ("g4p3", "g2p1", "g0p1")}),
+        champion=Champion(
+            "g5p0+3",
+            "ppo",
+            members,
+            (0.5, 0.5),
+            ("g0p0", "g0p1"),
+            0.42,
+            "greedy",
+            {members[1]: ("g4p3", "g2p1", "g0p1")},
+        ),
         leaderboard=board,
         verdict=Verdict(
             False,

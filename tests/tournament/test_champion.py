@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.run import TournamentConfig
-from finrl_pod.tournament.leaderboard import Leaderboard, choose
+from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.selection import ChampionMembers, choose
 from finrl_pod.types import Score
 from tests.tournament.sample_scores import score, score_lists
 
@@ -17,30 +20,36 @@ def board(*values: float) -> Leaderboard:
     return Leaderboard(16).insert([score(f"g00s{i:02d}", value) for i, value in enumerate(values)])
 
 
+def best_of(leaderboard: Leaderboard, config: TournamentConfig) -> ChampionMembers:
+    """The best entries; their scores alone decide, so that no returns are needed."""
+    one_root = Leaderboard(16, tuple(replace(entry, root="r") for entry in leaderboard.scores))
+    return choose(one_root, replace(config, selection="best"), {})
+
+
 def test_best_agents_have_equal_shares() -> None:
-    members = choose(board(0.1, 0.4, 0.3, 0.2), TournamentConfig(champion=3))
+    members = best_of(board(0.1, 0.4, 0.3, 0.2), TournamentConfig(champion=3))
     assert members.ids == ("g00s01", "g00s02", "g00s03")
     assert members.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3))
 
 
 def test_shares_are_proportional_to_validation_sharpe() -> None:
-    members = choose(board(1.0, 3.0), TournamentConfig(champion=2, ensemble="sharpe"))
+    members = best_of(board(1.0, 3.0), TournamentConfig(champion=2, ensemble="sharpe"))
     assert members.ids == ("g00s01", "g00s00")
     assert members.shares == pytest.approx((0.75, 0.25))
 
 
 def test_negative_score_has_no_share() -> None:
-    members = choose(board(2.0, -1.0), TournamentConfig(champion=2, ensemble="sharpe"))
+    members = best_of(board(2.0, -1.0), TournamentConfig(champion=2, ensemble="sharpe"))
     assert members.shares == pytest.approx((1.0, 0.0))
 
 
 @pytest.mark.parametrize("values", [(-1.0, -2.0), (0.0, 0.0)])
 def test_shares_are_equal_if_no_sharpe_ratio_is_positive(values: tuple[float, ...]) -> None:
-    assert choose(board(*values), TournamentConfig(champion=2, ensemble="sharpe")).shares == (0.5, 0.5)
+    assert best_of(board(*values), TournamentConfig(champion=2, ensemble="sharpe")).shares == (0.5, 0.5)
 
 
 def test_fewer_agents_than_champion_members() -> None:
-    assert choose(board(0.1), TournamentConfig(champion=4)).shares == (1.0,)
+    assert best_of(board(0.1), TournamentConfig(champion=4)).shares == (1.0,)
 
 
 @given(score_lists(), st.integers(1, 5), st.sampled_from(["mean", "sharpe"]))
@@ -48,7 +57,7 @@ def test_shares_sum_to_one_in_leaderboard_order(entries: list[Score], count: int
     leaderboard = Leaderboard(16).insert(entries)
     if not leaderboard.scores:
         return
-    members = choose(leaderboard, TournamentConfig(champion=count, ensemble=ensemble))  # type: ignore[arg-type]
+    members = best_of(leaderboard, TournamentConfig(champion=count, ensemble=ensemble))  # type: ignore[arg-type]
     assert members.ids == tuple(entry.id for entry in leaderboard.scores)[:count]
     assert np.isclose(sum(members.shares), 1)
     assert min(members.shares) >= 0

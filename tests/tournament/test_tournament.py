@@ -118,8 +118,8 @@ def test_an_agent_that_starts_late_learns_at_the_rate_of_its_age(
 
 @pytest.mark.slow
 def test_resuming_after_a_kill_between_any_two_files_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
-    # 1 + 3 * 8 renames with one point before and one after each; generation 1 has points 18 to 33.
-    points = [0, 2, 18, 27, 30, 32, 33, 50]
+    # 1 + 3 * 9 renames with one point before and one after each; generation 1 has points 20 to 37.
+    points = [0, 2, 20, 31, 34, 36, 37, 56]
     process = subprocess.run(
         [sys.executable, "-m", "tests.tournament.kill_and_resume", str(tmp_path), *map(str, points)],
         capture_output=True, text=True, cwd=ROOT, timeout=200, check=False,
@@ -129,7 +129,7 @@ def test_resuming_after_a_kill_between_any_two_files_gives_the_same_run(finished
     done = [json.loads(line) for line in process.stdout.splitlines()]
     assert [run["point"] for run in done] == points
     for run in done:
-        assert run["signal"] == (signal.SIGKILL if run["point"] < 50 else 0), run["point"]
+        assert run["signal"] == (signal.SIGKILL if run["point"] < 56 else 0), run["point"]
         assert run["state"] == state(finished), run["point"]
         assert file_contents(tmp_path / f"{run['point']}").keys() >= file_contents(finished).keys()
         for name, data in file_contents(finished).items():

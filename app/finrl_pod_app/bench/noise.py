@@ -30,8 +30,8 @@ from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.significance import excess_p_value
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
-from finrl_pod.tournament.leaderboard import choose
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import champion_of
 from finrl_pod.tournament.tournament import Tournament
 from finrl_pod.types import Floats, MarketTensor, Panel
 from finrl_pod_app.bench.rows import Row
@@ -62,7 +62,8 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
         tournament = Tournament(config, to_device(market, device), environment, validation, run, panel.sha256)
-        chosen = choose(tournament.run().leaderboard, config.tournament)
+        tournament.run()
+        chosen = champion_of(run, config)
         champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares, rule=chosen.rule)
     terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
     ours, equal = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))

@@ -14,8 +14,8 @@ from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.promotion.gate import VERDICT_FILE, read_verdict
-from finrl_pod.tournament.leaderboard import Leaderboard, choose
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import champion_of
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
@@ -79,8 +79,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
         )
     if report.get("config_sha256") != run.config.sha256:
         raise RunError(f"the report of {path} was made with another config. Evaluate the run again.")
-    settings = run.config.tournament
-    members = choose(Leaderboard.from_state(run.state(), settings), settings)
+    members = champion_of(run, run.config)
     tested = (report.get("champion") or {}).get("members")
     if list(members.ids) != tested:
         raise RunError(f"the report of {path} tested the agents {tested}, but the run has {list(members.ids)}")

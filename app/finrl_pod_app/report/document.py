@@ -32,11 +32,19 @@ from finrl_pod_app.report.columns import CHAMPION
 
 @dataclass(frozen=True)
 class Champion:
-    """The ensemble under test. lineage: ancestors of each member, parent first."""
+    """The ensemble under test.
+
+    roots: first ancestor of each member. mean_correlation: of the members' active returns on validation, None for a
+    single member. selection: procedure that selected the members. lineage: ancestors of each member, parent first.
+    """
 
     id: str
     algorithm: str
     members: tuple[str, ...]
+    shares: tuple[float, ...]
+    roots: tuple[str, ...]
+    mean_correlation: float | None
+    selection: str
     lineage: Mapping[str, Sequence[str]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +25,15 @@ from finrl_pod.evaluate.audit.lookahead import PROBES, check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, fresh_copy
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
 from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
+from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
-from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
+from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import metrics_of
+from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
 from finrl_pod_app.services.champions import member_ledgers
 
@@ -186,12 +189,16 @@ def _check_selection(
     board = Leaderboard.from_state(state, config.tournament)
     agents = [run.snapshot(score.id) for score in board.scores]
     recomputed = _validation_scores(agents, market, config, (splits.validation.first, splits.validation.last))
-    chosen = choose(board, config.tournament).ids
-    found = check_selection({s.id: s.score for s in board.scores}, recomputed, members.ids)
-    if set(members.ids) != set(chosen):
-        text = f"The champion consists of {', '.join(members.ids)}, the leaderboard's best are {', '.join(chosen)}."
-        found.append(Finding("leakage", "fail", "the champion's selection", text))
-    return found
+    returns = run.validation_returns({score.generation for score in board.scores})
+    annual = math.sqrt(bars_per_year(market.times))
+    recorded = {
+        score.id: (
+            score.score,
+            annual * float(sharpe_ratios(returns[score.id][:, None])[0]) if score.id in returns else score.score,
+        )
+        for score in board.scores
+    }
+    return check_selection(recorded, recomputed, members.ids, champion_of(run, config).ids)
 
 
 def _validation_scores(

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import InputError
 from finrl_pod.evaluate.simulate import Ledger
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard, choose
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import run_members
+from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 
 
@@ -22,13 +21,8 @@ def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy
 
 
 def saved_members(run: RunDirectory) -> ChampionMembers:
-    """Members of a run's champion, from its saved leaderboard."""
-    state = run.state()
-    settings = run.config.tournament
-    board = Leaderboard.from_state(state, settings)
-    if not board.scores:
-        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")
-    return choose(board, settings)
+    """Members of a run's champion. Raises InputError for a run without an agent, RunError if files are missing."""
+    return champion_of(run, run.config)
 
 
 def champion_market(champion: PolicyStrategy, panel: Panel, config: RunConfig) -> MarketTensor:

@@ -21,8 +21,8 @@ from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_ru
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
-from finrl_pod.tournament.leaderboard import ChampionMembers
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion

@@ -23,9 +23,10 @@ from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.rl.algorithms.registry import validate as validate_agent
 from finrl_pod.settings.run import RunConfig, validate_tournament
-from finrl_pod.tournament.leaderboard import ChampionMembers, ancestry, choose
+from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
@@ -120,7 +121,7 @@ def train(
     log = open_trial_log(registry, run, config, context.panel, context.market, splits)
     tournament = tournament_of(config, context.panel, context.market, splits, run, device, progress, log)
     outcome = tournament.run()
-    return outcome, choose(outcome.leaderboard, config.tournament), log
+    return outcome, champion_of(run, config), log
 
 
 def tournament_of(
@@ -234,6 +235,10 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
         id="+".join(members.ids),
         algorithm=", ".join(algorithms),
         members=members.ids,
+        shares=members.shares,
+        roots=members.roots,
+        mean_correlation=members.mean_correlation,
+        selection=members.procedure,
         lineage={agent: ancestry(agent, outcome.parents) for agent in members.ids},
     )
 

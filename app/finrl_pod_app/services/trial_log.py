@@ -26,8 +26,8 @@ from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.leaderboard import ChampionMembers
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import MarketTensor, Panel
 
 

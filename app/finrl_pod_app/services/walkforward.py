@@ -24,9 +24,9 @@ from finrl_pod.evaluate.folds import Fold, walk_forward_folds
 from finrl_pod.files import read_json, write_json
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig
-from finrl_pod.tournament.leaderboard import choose
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import champion_of
 from finrl_pod.types import Panel
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.output_folder import WALK_FORWARD, locked_folder
@@ -136,7 +136,7 @@ def _train(
         tournament = tournament_of(own, panel, market, splits, run, device, callback, log)
         board = tournament.run().leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
-    return FoldRun(fold, seed, context, run, board, choose(board, own.tournament))
+    return FoldRun(fold, seed, context, run, board, champion_of(run, own))
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:

@@ -34,8 +34,9 @@ from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.leaderboard import ChampionMembers, Leaderboard
+from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod_app.report.document import build_document, write_json
 from finrl_pod_app.report.html import write_report

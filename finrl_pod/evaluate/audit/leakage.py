@@ -72,33 +72,34 @@ def check_splits(splits: Splits, last_decision: int | None = None) -> list[Findi
 
 
 def check_selection(
-    recorded: Mapping[str, float], recomputed: Mapping[str, float], members: Sequence[str]
+    recorded: Mapping[str, Sequence[float]],
+    recomputed: Mapping[str, float],
+    members: Sequence[str],
+    selected: Sequence[str],
 ) -> list[Finding]:
-    """Require that the champion's members are the best by their validation scores.
+    """Require that the champion was selected by what its agents do on the validation bars.
 
-    recorded: the leaderboard, id -> score. recomputed: the same agents scored again on the validation bars.
+    recorded: the leaderboard, id -> the score and that of the saved returns. recomputed: the same agents scored again
+    on the validation bars. selected: ids that the rule of selection picks from what was recorded.
     """
-    off = {agent: abs(recorded[agent] - recomputed[agent]) for agent in recorded}
+    off = {agent: max(abs(x - recomputed[agent]) for x in recorded[agent]) for agent in recorded}
     wrong = [agent for agent, error in off.items() if not error <= SCORE_TOLERANCE]
     found = []
     if wrong:
         agent = wrong[0]
         message = (
-            f"The leaderboard score of {agent}, {recorded[agent]:.4f}, differs from its Sharpe ratio on the validation "
-            f"bars, {recomputed[agent]:.4f}: the champion was selected on other bars ({len(wrong)} of {len(off)} "
-            "scores differ)."
+            f"The leaderboard score of {agent}, {recorded[agent][0]:.4f}, differs from its Sharpe ratio on the "
+            f"validation bars, {recomputed[agent]:.4f}: the champion was selected on other bars "
+            f"({len(wrong)} of {len(off)} scores differ)."
         )
         found.append(Finding(CHECK, "fail", "the champion's selection", message, None, off[agent]))
-    worst = min(recomputed[agent] for agent in members)
-    passed_over = [a for a in recomputed if a not in members and recomputed[a] > worst + SCORE_TOLERANCE]
-    if passed_over and not wrong:
-        best = max(passed_over, key=lambda a: recomputed[a])
+    if set(members) != set(selected):
         message = (
-            f"The champion was not selected by validation: {best} scores {recomputed[best]:.4f} there but was left out "
-            f"in favour of a member with {worst:.4f}."
+            f"The champion was not selected by validation: it consists of {', '.join(members)}, and validation selects "
+            f"{', '.join(selected)}."
         )
-        found.append(Finding(CHECK, "fail", "the champion's selection", message, None, recomputed[best] - worst))
-    message = f"The champion's {len(members)} members are the best of {len(recomputed)} on the validation bars."
+        found.append(Finding(CHECK, "fail", "the champion's selection", message))
+    message = f"The champion's {len(members)} members were selected of {len(recomputed)} agents by the validation bars."
     return found or [Finding(CHECK, "pass", "the champion's selection", message)]
 
 

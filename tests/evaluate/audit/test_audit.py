@@ -210,14 +210,20 @@ def test_splits_that_share_bars_or_rewards_are_found() -> None:
 def test_champion_selected_on_test_is_found() -> None:
     validation = {"g00s00": 1.2, "g00s01": 0.7, "g00s02": 0.9}
     test = {"g00s00": 0.1, "g00s01": 1.9, "g00s02": 0.4}
-    assert clean(check_selection(validation, validation, ["g00s00", "g00s02"]))
+    recorded = {agent: (value, value) for agent, value in validation.items()}
+    assert clean(check_selection(recorded, validation, ["g00s00", "g00s02"], ["g00s02", "g00s00"]))
     # The leaderboard holds test scores: the first agent whose score is not that of validation is named.
-    found = only(check_selection(test, validation, ["g00s01"]))
+    found = only(
+        check_selection({agent: (value,) for agent, value in test.items()}, validation, ["g00s01"], ["g00s01"])
+    )
     assert found.part == "the champion's selection"
     assert "selected on other bars (3 of 3 scores differ)" in found.message
     # The leaderboard is right, the selection is not.
-    found = only(check_selection(validation, validation, ["g00s01"]))
-    assert "g00s00 scores 1.2000 there but was left out in favour of a member with 0.7000" in found.message
+    found = only(check_selection(recorded, validation, ["g00s01"], ["g00s00", "g00s02"]))
+    assert "it consists of g00s01, and validation selects g00s00, g00s02" in found.message
+    # The scores are right, but not the saved returns, which decide about the members.
+    found = only(check_selection({**recorded, "g00s01": (0.7, 1.9)}, validation, ["g00s01"], ["g00s01"]))
+    assert "(1 of 3 scores differ)" in found.message
 
 
 # ---------------------------------------------------------------------- warm-up, fills, data, determinism

@@ -1,0 +1,165 @@
+"""The champion's members: which agents of the leaderboard form the ensemble, and with what shares.
+
+Three procedures start from the validation returns of the leaderboard's entries. The return of an ensemble is taken as
+the mean of its members' returns, which leaves out that their trades partly cancel.
+
+    best    the best `champion` entries by Sharpe ratio
+    all     every entry
+    greedy  the best `champion` entries, then with replacement the entry that raises the Sharpe ratio of the ensemble
+            most, as long as one does (Caruana et al. 2004, "Ensemble selection from libraries of models", with the
+            sorted initialisation of its section 2.2, which guards against overfitting to validation)
+
+"cross_validated" compares them on inner folds of validation: each procedure selects on all but one block of consecutive
+bars, its ensemble is scored on that block, and the procedure with the highest mean over the blocks selects on all of
+validation. Where the leaderboard has two roots, so has an ensemble of two members or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.metrics import RISK_EPSILON
+from finrl_pod.settings.run import RunConfig, TournamentConfig
+from finrl_pod.tournament.active_returns import BASE, active_returns, mean_correlation
+from finrl_pod.tournament.leaderboard import Leaderboard, root_id
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.types import Floats
+
+Counts = NDArray[np.int64]
+Procedure = Literal["greedy", "best", "all"]
+MAX_ADDITIONS = 64  # of the greedy procedure: shares are resolved to about a percent
+MIN_GAIN = 1e-9  # a smaller gain in Sharpe ratio per bar is rounding error
+MIN_FOLD_BARS = 2
+
+
+@dataclass(frozen=True)
+class ChampionMembers:
+    """ids: of the members, best first. shares: of the ensemble's weights, or of its votes, summing to one.
+
+    roots: first ancestor of each member. procedure: that selected them. mean_correlation: of the members' active
+    returns on validation, None for one member and for runs of earlier versions.
+    """
+
+    ids: tuple[str, ...]
+    shares: tuple[float, ...]
+    rule: Literal["mean", "vote"] = "mean"
+    roots: tuple[str, ...] = ()
+    procedure: Procedure = "best"
+    mean_correlation: float | None = None
+
+
+def champion_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
+    """Members of a run's champion, from what is saved.
+
+    Raises InputError if the leaderboard is empty, RunError if validation returns are missing.
+    """
+    board = Leaderboard.from_state(run.state(), config.tournament)
+    if not board.scores:
+        raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")
+    return choose(board, config.tournament, run.validation_returns({score.generation for score in board.scores}))
+
+
+def choose(board: Leaderboard, config: TournamentConfig, returns: Mapping[str, Floats]) -> ChampionMembers:
+    """Champion members of a leaderboard, by `config.selection`.
+
+    Shares come from the number of times that an entry was selected, multiplied by its validation Sharpe ratio if
+    `config.ensemble` is "sharpe". returns: by id, [T] on validation, the base's under `BASE`; not needed to select the
+    best. Raises RunError if they are missing.
+    """
+    entries = board.scores
+    missing = [entry.id for entry in entries if entry.id not in returns]
+    roots = [root_id(entry) for entry in entries]
+    if not missing:
+        table = np.stack([returns[entry.id] for entry in entries], 1)
+        procedure = _procedure(table, roots, config)
+    elif config.selection == "best":
+        table, procedure = np.zeros((1, len(entries))), "best"
+    else:
+        raise RunError(f"the validation returns of agent {missing[0]} are missing; restore them or start a new run")
+    counts = _PROCEDURES[procedure](table, np.arange(len(entries)), roots, config.champion)
+    chosen = [i for i in range(len(entries)) if counts[i]]
+    raw = counts[chosen].astype(float)
+    if config.ensemble == "sharpe":
+        weighted = raw * [max(entries[i].score, 0.0) for i in chosen]
+        raw = weighted if weighted.sum() > 0 else raw
+    ids = tuple(entries[i].id for i in chosen)
+    return ChampionMembers(
+        ids,
+        tuple(float(x) for x in raw / raw.sum()),
+        "vote" if config.ensemble == "vote" else "mean",
+        tuple(roots[i] for i in chosen),
+        procedure,
+        None if missing or BASE not in returns else mean_correlation(active_returns(ids, returns)),
+    )
+
+
+def _procedure(table: Floats, roots: Sequence[str], config: TournamentConfig) -> Procedure:
+    """The procedure that selects; returns [T, M]."""
+    if config.selection != "cross_validated":
+        return config.selection
+    folds = min(config.inner_folds, len(table) // MIN_FOLD_BARS)
+    if folds < 2:
+        return "best"
+    blocks = np.array_split(np.arange(len(table)), folds)
+    means: dict[Procedure, float] = {}
+    for name, procedure in _PROCEDURES.items():
+        found = []
+        for block in blocks:
+            rest = np.delete(table, block, axis=0)
+            order = np.argsort(-sharpe_ratios(rest), kind="stable")
+            counts = procedure(rest, order, roots, config.champion)
+            found.append(sharpe_ratios(table[block] @ (counts / counts.sum())[:, None])[0])
+        means[name] = float(np.mean(found))
+    return max(means, key=lambda name: means[name])  # the first, which is the simplest, of equal ones
+
+
+def sharpe_ratios(returns: Floats) -> Floats:
+    """Sharpe ratios per bar [M] of returns in excess of cash [T, M]; 0 where they do not vary."""
+    spread = returns.std(0, ddof=1)
+    return np.where(spread <= RISK_EPSILON, 0.0, returns.mean(0) / np.where(spread <= RISK_EPSILON, 1.0, spread))
+
+
+def _best(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:
+    """The first `size` entries of `order`; the last of them gives way to another root if all have the same."""
+    chosen, rest = [int(i) for i in order[:size]], [int(i) for i in order[size:]]
+    if len(chosen) > 1 and len({roots[i] for i in chosen}) == 1:
+        chosen[-1] = next((i for i in rest if roots[i] != roots[chosen[0]]), chosen[-1])
+    counts = np.zeros(table.shape[1], dtype=np.int64)
+    counts[chosen] = 1
+    return counts
+
+
+def _all(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:  # noqa: ARG001
+    """Every entry once."""
+    return np.ones(table.shape[1], dtype=np.int64)
+
+
+def _greedy(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:
+    """Caruana et al. 2004: the best `size` entries, and whatever then raises the ensemble's Sharpe ratio most."""
+    counts = _best(table, order, roots, size)
+    total, reached = table @ counts, float(sharpe_ratios((table @ counts)[:, None])[0])
+    for _ in range(MAX_ADDITIONS):
+        ratios = sharpe_ratios(total[:, None] + table)  # the ratio does not depend on the scale
+        best = int(ratios.argmax())
+        if ratios[best] <= reached + MIN_GAIN:
+            break
+        counts[best] += 1
+        total, reached = total + table[:, best], float(ratios[best])
+    if len({roots[i] for i in range(len(roots)) if counts[i]}) == 1:  # a champion of one agent
+        others = [i for i in range(len(roots)) if roots[i] != roots[int(np.argmax(counts))]]
+        if others:
+            counts[max(others, key=lambda i: float(sharpe_ratios((total + table[:, i])[:, None])[0]))] += 1
+    return counts
+
+
+_PROCEDURES: Mapping[Procedure, Callable[[Floats, Counts, Sequence[str], int], Counts]] = {
+    "all": _all,
+    "best": _best,
+    "greedy": _greedy,
+}
