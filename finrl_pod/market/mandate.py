@@ -91,11 +91,11 @@ def wanted_weights(
     scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
 ) -> Tensor:
     """Wanted weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
-    base = base_weights(bar, held, config, leverage)
     wanted = tilted(scores, bar, held, config, leverage)
     if bar.returns is None:
         return wanted
     if config.max_tracking_error:
+        base = base_weights(bar, held, config, leverage)
         active_weights = wanted - base
         wanted = base + active_weights * _risk_factor(
             active_weights, bar.returns, config.max_tracking_error, bars_per_year

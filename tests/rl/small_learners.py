@@ -14,7 +14,7 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
 from finrl_pod.types import AgentSnapshot, MarketTensor
 from tests.markets import random_market
 
@@ -24,11 +24,15 @@ DOUBLE = torch.float64
 
 
 def small_env(
-    members: Sequence[int] = (0,), market: MarketTensor | None = None, dtype: torch.dtype = DOUBLE, **settings: Any
+    members: Sequence[int] = (0,),
+    market: MarketTensor | None = None,
+    dtype: torch.dtype = DOUBLE,
+    mandate: MandateConfig | None = None,
+    **settings: Any,
 ) -> MarketEnv:
     """By default two groups of three accounts and windows of 8 bars, in a market of 40 bars."""
     config = dataclasses.replace(ENVIRONMENT, **settings)
-    return make_env(market or random_market(3), config, members=members, dtype=dtype)
+    return make_env(market or random_market(3), config, members=members, dtype=dtype, mandate=mandate)
 
 
 def small_learner(

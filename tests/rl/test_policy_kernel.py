@@ -12,7 +12,7 @@ from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.run import PPOConfig
+from finrl_pod.settings.run import MandateConfig, PPOConfig
 from finrl_pod.types import Tensor
 from tests.markets import random_market
 from tests.rl.small_learners import small_env
@@ -29,7 +29,11 @@ def make_learner(
     policy: str = "mlp",
     gaps: bool = False,
 ) -> Learner:
+    mandate = None
+    if kind == "mandate":
+        kind, mandate = "portfolio", MandateConfig(trade_speed=1.0)
     env = small_env(
+        mandate=mandate,
         market=random_market(0, bars=80, assets=assets, features=3, gaps=0.2 if gaps else 0.0),
         kind=kind,
         envs=2 * group,
@@ -102,7 +106,7 @@ def compare_minibatches(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> list[list[
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
-@pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
+@pytest.mark.parametrize("kind", ["portfolio", "mandate", "stock_trading"])
 @pytest.mark.parametrize(
     ("group", "members", "hidden"),
     [(1, 1, (8,)), (4, 3, (16, 10)), (70, 1, (8, 8, 24)), (33, 2, (64, 64)), (2, 8, (1, 5))],
@@ -118,7 +122,7 @@ def test_mlp_steps_match_autograd_and_adam(
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["all tradable", "gaps"])
-@pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
+@pytest.mark.parametrize("kind", ["portfolio", "mandate", "stock_trading"])
 @pytest.mark.parametrize(
     ("group", "members", "hidden"), [(1, 1, (8,)), (4, 3, (16, 8)), (70, 1, (32, 32)), (3, 8, (8, 24))]
 )
@@ -158,7 +162,7 @@ def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch)
     assert 1 <= steps[0] < steps[1] == len(states)
 
 
-@pytest.mark.parametrize("kind", ["portfolio", "stock_trading"])
+@pytest.mark.parametrize("kind", ["portfolio", "mandate", "stock_trading"])
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
 @pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
 def test_outputs_and_samples_match_the_policy(group: int, members: int, policy: str, kind: str) -> None:
