@@ -169,6 +169,7 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without
     for name, choices in (
         ("policy", ("mlp", "equivariant")),
         ("kind", ("stock_trading", "portfolio")),
+        ("mandate", ("none", "equal_weight")),
         ("order", ("proportional", "sequential")),
         ("observation", ("flat", "table")),
     ):

@@ -14,7 +14,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import ConfigError
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Normaliser
 from finrl_pod_app.bench.simulated_markets import random_walks
 from finrl_pod_app.bench.training import log_progress
@@ -26,9 +26,10 @@ CASH, HMAX, COST_BPS = 1e6, 100.0, 10.0
 class SpeedSettings:
     """Flags of `bench env`, `ppo`, `population` and `analytic`.
 
-    minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. order:
-    allocation of cash to buys. group: environments that share a window of days. members: agents that share the
-    environments and the minibatch. runs: repetitions; the median is reported.
+    minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. mandate:
+    its base portfolio, "none" for unconstrained weights. order: allocation of cash to buys. group: environments that
+    share a window of days. members: agents that share the environments and the minibatch. runs: repetitions; the
+    median is reported.
     """
 
     envs: int = 1024
@@ -41,6 +42,7 @@ class SpeedSettings:
     hidden: tuple[int, ...] = (64, 64)
     policy: Literal["mlp", "equivariant"] = "mlp"
     kind: Literal["stock_trading", "portfolio"] = "stock_trading"
+    mandate: Literal["none", "equal_weight"] = "none"
     order: Literal["proportional", "sequential"] = "proportional"
     observation: Literal["flat", "table"] = "table"
     group: int = 32
@@ -129,7 +131,8 @@ def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
         group=settings.group_each,
     )
     market = to_device(make_market(settings, fill), device)
-    return make_env(market, config, members=range(settings.members))
+    mandate = MandateConfig(base=settings.mandate)
+    return make_env(market, config, members=range(settings.members), mandate=mandate)
 
 
 def measure_rates(
