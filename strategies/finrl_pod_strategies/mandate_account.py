@@ -1,14 +1,14 @@
 """A mandate on one account: bars of windows instead of a market's tables, for backtests and the paper daemon.
 
 `MandateAccount` turns scores into target weights and keeps the virtual holdings. `BasePortfolio` is the strategy of an
-agent that never tilts: what a champion is compared with.
+agent that never tilts: what a champion is compared with. `MandateRecorder` records what an agent wanted before limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ from finrl_pod.market.mandate import (
     follow,
     initial_budget,
     needs_returns,
+    tilted,
     wanted_weights,
 )
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window
 from finrl_pod_strategies.base_portfolios import base_at, base_lookback
@@ -34,14 +36,26 @@ MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars be
 Combine = Callable[[Floats], Floats]
 
 
+class WantedTilt(NamedTuple):
+    """Active weights [N] that an agent wanted at a bar, before limits and slow trading; NaN outside the base."""
+
+    time: np.datetime64
+    weights: Floats
+
+
 class MandateAccount:
-    """Target weights of one account under a mandate. lookback: bars of the windows that it needs, None for all."""
+    """Target weights of one account under a mandate.
+
+    lookback: bars of the windows that it needs, None for all. wanted_tilt: of the last decision, None before it.
+    """
 
     def __init__(self, config: MandateConfig, leverage: float) -> None:
         self.config, self.leverage = config, leverage
         risk = RISK_BARS + 1 if needs_returns(config) else 1
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
+        self.wanted_tilt: WantedTilt | None = None
+        self._without_limit = replace(config, max_weight=1.0)
         self._held: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
         self._symbols: tuple[str, ...] = ()
@@ -56,6 +70,7 @@ class MandateAccount:
         close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         terms = (self.config, self.leverage, periods)
         wanted = torch.from_numpy(combine(wanted_weights(scores, bar, held, *terms).numpy()))
+        self.wanted_tilt = WantedTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *terms)
         decision = follow(wanted, entry, bar, held, state.weights, state.budget, self.config)
@@ -90,6 +105,15 @@ class MandateAccount:
             budget = torch.tensor(left, dtype=torch.float64)
         self._held = VirtualHoldings(weights, torch.ones_like(weights), budget)
         self._time, self._symbols = np.datetime64(state["time"]), tuple(symbols)
+
+    def _unlimited_tilt(self, scores: Tensor, combine: Combine, bar: MandateBar, held: Tensor) -> Floats:
+        """Active weights [N] without limits on weights and risk; NaN outside the base."""
+        weights = tilted(
+            torch.cat([scores, torch.zeros_like(scores[:1])]), bar, held, self._without_limit, self.leverage
+        )
+        base = weights[-1].numpy()
+        active: Floats = np.where(base > 0, combine(weights[:-1].numpy()) - base, np.nan)
+        return active
 
     def _bar(self, window: Window) -> MandateBar:
         tradable = torch.from_numpy(window.tradable[-1])
@@ -144,6 +168,39 @@ class BasePortfolio:
         """Target weights [N] of scores of 0, or None where the mandate does not trade."""
         scores = torch.zeros(1, len(window.symbols), dtype=torch.float64)
         return self.account.target_weights(scores, lambda weights: weights[0], window, positions)
+
+
+class MandateStrategy(Strategy, Protocol):
+    """A strategy that may trade through a mandate's account."""
+
+    @property
+    def account(self) -> MandateAccount | None:
+        """Its account; None for unconstrained weights."""
+        ...
+
+
+class MandateRecorder:
+    """Wrap a strategy and record what its agents wanted before limits and slow trading."""
+
+    def __init__(self, inner: MandateStrategy) -> None:
+        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.lookback: int | None = getattr(inner, "lookback", None)
+        self._recorded: list[WantedTilt] = []
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        """Target weights of the wrapped strategy."""
+        weights = self.inner.target_weights(window, positions)
+        wanted = None if self.inner.account is None else self.inner.account.wanted_tilt
+        if wanted is not None and wanted.time == window.times[-1]:  # else the strategy did not use its account
+            self._recorded.append(wanted)
+        return weights
+
+    def table(self, times: Times, assets: int) -> Floats:
+        """Wanted active weights [T, N] at the bars `times`, NaN where there are none."""
+        table = np.full((len(times), assets), np.nan)
+        for time, weights in self._recorded:
+            table[np.searchsorted(times, time)] = weights
+        return table
 
 
 def _index(times: Times, time: np.datetime64) -> int | None:

@@ -82,6 +82,12 @@ def test_report_is_complete(out: Path) -> None:
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
+    assert document["mandate"] == dataclasses.asdict(config.mandate)
+    sharpes = {name: metrics["sharpe"] for name, metrics in document["test"]["strategies"].items()}
+    difference = sharpes["champion"] - sharpes[document["mandate"]["base"]]
+    assert document["added"]["value"] == pytest.approx(difference, abs=1e-9)
+    assert document["added_to_tilt_zero"]["base"] == "mandate at tilt 0"
+    assert document["mandate_usage"].keys() == {"validation", "test"}
     assert document["seed"] == 5
     assert {"torch", "finrl_pod"} <= {name.replace("-", "_") for name in document["versions"]}
     assert document["config_sha256"] == config.sha256
@@ -155,6 +161,9 @@ def test_backtesting_a_run_reproduces_its_report(out: Path) -> None:
     assert document["splits"]["test"] == ["2021-07-01", "2021-10-31"]
     assert document["champion"] is None
     assert document["verdict"] is None
+    for part in ("mandate", "added", "added_to_tilt_zero"):
+        assert document[part] == report(out)[part]
+    assert document["mandate_usage"] == {"test": report(out)["mandate_usage"]["test"]}
 
 
 @pytest.mark.parametrize("name", ["equal_weight", "equal_weight_buy_and_hold", "index", "momentum_12_1"])

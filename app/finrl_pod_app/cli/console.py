@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
+from finrl_pod_app.report.mandate_text import added_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +67,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(
             f"The trial registry counts {count} at these bars; each further look makes the promotion rules stricter."
         )
+    if added := added_sentence(document):
+        console.print(added, markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
 

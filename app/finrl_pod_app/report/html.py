@@ -13,6 +13,7 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name
 from finrl_pod_app.report.document import subject_of, write_json
+from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.palette import Style, styles
 from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
@@ -43,6 +44,7 @@ def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -
         _head(document, title),
         sections.gate(document),
         section(f"Results {heading}", _metrics(document, style_by_name)),
+        sections.mandate(document),
         sections.equity(document, results, style_by_name),
         sections.drawdowns(document, results),
         sections.rolling(document, results),
@@ -69,14 +71,15 @@ def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -
 
 
 def _head(document: Mapping[str, Any], title: str) -> str:
-    verdict = document.get("verdict")
+    verdict, added = document.get("verdict"), added_sentence(document)
+    added = f"\n<p>{html.escape(added)}</p>" if added else ""
     if verdict is None:
-        return f"<header><h1>Backtest: {html.escape(title)}</h1></header>"
+        return f"<header><h1>Backtest: {html.escape(title)}</h1>{added}</header>"
     sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
     style = "verdict promoted" if verdict["promoted"] else "verdict"
     return (
         f'<header><p class="soft">finrl_pod: {html.escape(title)}</p>\n'
-        f'<div class="{style}"><h1>{sentence}</h1>{bullet_list(verdict["reasons"])}</div></header>'
+        f'<div class="{style}"><h1>{sentence}</h1>{bullet_list(verdict["reasons"])}</div>{added}</header>'
     )
 
 

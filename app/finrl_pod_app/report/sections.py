@@ -12,14 +12,17 @@ from typing import Any
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import champion_first, display_name
+from finrl_pod_app.report.mandate_text import USAGE, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
+    added_table,
     cost_curve_table,
     costs_table,
     distribution_table,
     drawdowns_table,
     gate_table,
     key_line,
+    mandate_usage_table,
     monthly_table,
 )
 
@@ -65,6 +68,22 @@ def gate(document: Mapping[str, Any]) -> str:
     looks = f"Looks at the test period, including this one: {verdict['looks']}." if verdict.get("looks") else ""
     note = f'<p class="note">{html.escape(trials + looks)}</p>' if trials + looks else ""
     return section("Promotion rules", gate_table(verdict["rules"]) + note)
+
+
+def mandate(document: Mapping[str, Any]) -> str:
+    """The mandate's settings, how much of it was used, and what the champion added to its base."""
+    settings = document.get("mandate")
+    if not settings:
+        return ""
+    parts = []
+    if comparisons := [document[name] for name in ("added", "added_to_tilt_zero") if document.get(name)]:
+        note = f"What the champion added on the period {' to '.join(document['splits']['test'])}."
+        parts += [_note(note), added_table(comparisons)]
+    if usage := document.get("mandate_usage"):
+        note = "How much of the mandate was used, against the mandate at tilt 0 with the same trading."
+        notes = "; ".join(f"{measure.label}: {measure.note}" for measure in USAGE)
+        parts += [_note(note), mandate_usage_table(usage), _note(f"{notes}.")]
+    return section("Mandate", "".join([*parts, fact_list(mandate_settings(settings))]))
 
 
 def overfitting(document: Mapping[str, Any]) -> str:
@@ -168,6 +187,10 @@ def cost_curve(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
     )
     drawn = chart("sensitivity", charts.cost_curve_figure(rows, charged, styles[name].colour), "low")
     return section("Sensitivity to costs", note + drawn + cost_curve_table(rows))
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'
 
 
 def key(styles: Mapping[str, Style]) -> str:

@@ -15,6 +15,7 @@ from finrl_pod_app.report.columns import (
     display_name,
     format_metric,
 )
+from finrl_pod_app.report.mandate_text import added_rows, usage_rows
 from finrl_pod_app.report.palette import Style
 
 MAX_LEADERBOARD_ROWS = 32
@@ -158,6 +159,33 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
         cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
     return _table("".join(heads), body)
+
+
+def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
+    """How much of a mandate was used: one row per measure, one column per period."""
+    heads = '<th scope="col">measure</th>' + "".join(f'<th scope="col">{html.escape(name)}</th>' for name in usage)
+    body = [
+        f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
+        f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        for measure, cells in usage_rows(usage)
+    ]
+    return _table(heads, body, wide=False)
+
+
+def added_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """A champion against its base and against the mandate at tilt 0: one row per statistic, values with intervals."""
+    heads = '<th scope="col">against</th>'
+    for added in comparisons:
+        heads += f'<th scope="col">{html.escape(display_name(added["base"]))}</th>'
+        heads += f'<th scope="col">{100 * added["level"]:.0f}% interval</th>'
+    columns = [added_rows(added) for added in comparisons]
+    body = []
+    for same in zip(*columns, strict=True):
+        cells = "".join(f"<td>{value}</td><td>{interval}</td>" for _, value, interval in same)
+        measure = same[0][0]
+        head = f'<th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
+        body.append(f"<tr>{head}{cells}</tr>")
+    return _table(heads, body, wide=False)
 
 
 def key_line(style: Style) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
+from finrl_pod_strategies.mandate_account import MandateRecorder
+from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
@@ -17,6 +19,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
+from finrl_pod.files import to_plain
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
@@ -27,6 +30,7 @@ from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
+from finrl_pod_app.services.mandate_report import mandate_parts, observe
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.prices import backtest_period, load_panel
@@ -116,7 +120,9 @@ def run_backtest(
 
 def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
     """Trade to exact target weights. curved: also compute the metrics of the same decisions at other costs."""
-    strategy = RecordingStrategy(prepared.strategy)
+    champion = prepared.strategy if isinstance(prepared.strategy, PolicyStrategy) else None
+    recorder = None if champion is None else MandateRecorder(champion)
+    strategy = RecordingStrategy(recorder or prepared.strategy)
     results: dict[str, BacktestResult] = {}
     if prepared.name != "index":
         results[prepared.name] = backtest(strategy, prepared.panel, prepared.market, *prepared.terms)
@@ -128,7 +134,20 @@ def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, 
         from finrl_pod.evaluate.variations import cost_curve
 
         curve = cost_curve(strategy, prepared.market, *prepared.terms)
-    return _document(prepared, results, curve), results
+    document = _document(prepared, results, curve)
+    if recorder is not None:
+        document |= to_plain(_mandate_parts(prepared, recorder, results))
+    return document, results
+
+
+def _mandate_parts(
+    prepared: PreparedBacktest, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
+) -> dict[str, Any]:
+    """The report's parts on a champion's mandate."""
+    champion, span = results[CHAMPION], (prepared.first, prepared.last)
+    terms = (prepared.panel, prepared.market, span)
+    wanted = recorder.table(champion.times, len(champion.symbols))
+    return mandate_parts(prepared.config, results, {"test": observe(prepared.config, champion, wanted, *terms)}, *terms)
 
 
 def _on_paper(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finrl_pod_strategies.baselines import run_baselines
+from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits
@@ -23,7 +24,7 @@ from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
 from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
@@ -36,7 +37,8 @@ OnStage = Callable[[str], None]
 class ChampionEvaluation:
     """Results of a champion and the baselines, and the verdict.
 
-    cost_curve: of the champion on test. audit: None if the champion already had a verdict.
+    cost_curve: of the champion on test. audit: None if the champion already had a verdict. wanted: active weights
+    [L, N] on validation and test that the champion wanted before the limits of its mandate.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -44,6 +46,7 @@ class ChampionEvaluation:
     cost_curve: Sequence[Mapping[str, float]]
     verdict: Verdict
     audit: Audit | None
+    wanted: Mapping[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +148,9 @@ def evaluate_champion(
     terms = (rules_of(environment), environment.cash)
     on_stage("validating the champion and the baselines")
     span = (splits.validation.first, splits.validation.last)
+    recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
     validation = {
-        CHAMPION: backtest(champion, panel, market, *span, *terms),
+        CHAMPION: backtest(recorders["validation"], panel, market, *span, *terms),
         **run_baselines(panel, market, *span, *terms),
         reference.name: backtest(reference, panel, market, *span, *terms),
     }
@@ -162,7 +166,7 @@ def evaluate_champion(
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
-    result, decisions = backtest_recorded(champion, panel, market, *span, *terms)
+    result, decisions = backtest_recorded(recorders["test"], panel, market, *span, *terms)
     reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
     if saved is None:
@@ -183,7 +187,11 @@ def evaluate_champion(
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
     verdict = Verdict.from_plain(saved)
     write_verdict(run.path, verdict)
-    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit)
+    wanted = {
+        name: recorders[name].table(results[CHAMPION].times, len(panel.symbols))
+        for name, results in (("validation", validation), ("test", test))
+    }
+    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, wanted)
 
 
 def _champion_and_market(

@@ -29,9 +29,11 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Normaliser, Panel
+from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.doctor import installed_versions, pick_device
+from finrl_pod_app.services.mandate_report import mandate_parts, observe
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
@@ -83,6 +85,7 @@ def run_tournament(
                     timing=_timing(outcome, time.perf_counter() - start),
                     cost_curve=evaluation.cost_curve,
                 )
+                document |= to_plain(_mandate_parts(context, evaluation))
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
                 document["test"]["band"] = bootstrap_band(
@@ -226,6 +229,19 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
         second(progress)
 
     return report
+
+
+def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
+    """The report's parts on the mandate, on validation and test."""
+    splits = {"validation": context.splits.validation, "test": context.splits.test}
+    spans = {name: (split.first, split.last) for name, split in splits.items()}
+    terms = (context.panel, context.market)
+    results = {"validation": evaluation.validation, "test": evaluation.test}
+    periods = {
+        name: observe(context.config, results[name][CHAMPION], evaluation.wanted[name], *terms, span)
+        for name, span in spans.items()
+    }
+    return mandate_parts(context.config, evaluation.test, periods, *terms, spans["test"])
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:

@@ -1,0 +1,133 @@
+"""What a report says about a mandate: the sentence on what was added to the base, and the rows of its tables.
+
+Shared by the terminal, the report's page and the dashboard; reads the report's object only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finrl_pod_app.report.columns import MISSING, display_name
+
+OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of a table. key: in the report's object. note: definition."""
+
+    key: str
+    label: str
+    kind: Literal["ratio", "percent", "number", "times"]
+    note: str
+
+
+USAGE = (
+    Measure("mean_absolute_tilt", "Mean tilt", "ratio", "mean absolute log ratio of held weights to those at tilt 0"),
+    Measure("active_share", "Active share", "percent", "half the sum of absolute differences to the weights at tilt 0"),
+    Measure("effective_holdings", "Effective holdings", "number", "(sum of weights)^2 / sum of squares, mean of bars"),
+    Measure("effective_holdings_low", "Effective holdings, 5%", "number", "exceeded on 95% of the bars"),
+    Measure("turnover", "Turnover", "times", "half of the value traded per year, as a multiple of equity"),
+    Measure("turnover_at_tilt_zero", "Turnover at tilt 0", "times", "of the base with the same trading"),
+    Measure("tracking_error", "Tracking error", "percent", "annualised deviation of returns from those at tilt 0"),
+    Measure(
+        "transfer_coefficient",
+        "Transfer coefficient",
+        "ratio",
+        "correlation of active weights wanted, before limits and slow trading, with those held",
+    ),
+)
+ADDED = (
+    Measure("sharpe", "Sharpe ratio, difference", "ratio", "of the champion less that of the heading"),
+    Measure("information_ratio", "Information ratio", "ratio", "mean active return over tracking error, per year"),
+    Measure("alpha", "Alpha", "percent", "per year, from the regression of excess returns"),
+    Measure("beta", "Beta", "ratio", "slope of the same regression"),
+)
+
+
+def added_sentence(document: Mapping[str, Any]) -> str:
+    """One sentence on the champion's Sharpe ratio against its base, with the interval; empty without a comparison.
+
+    Only a study of placebos could support "adds value": an interval of one test period does not.
+    """
+    added = document.get("added")
+    if not added:
+        return ""
+    base = display_name(str(added["base"]))
+    own, other = (_number(added["sharpe"][name]) for name in ("champion", "base"))
+    against = f"{other} of {base} (it has no mandate)"
+    if document["mandate"]["base"] != "none":
+        against = f"{other} of its base ({base})"
+    period = "In sample" if document.get("in_sample") else "On the test period"
+    return (
+        f"{period} the champion's Sharpe ratio was {own} against {against}: {signed(added['value'])} "
+        f"({100 * added['level']:.0f}% interval {signed(added['low'])} to {signed(added['high'])}); {_outcome(added)}."
+    )
+
+
+def _outcome(added: Mapping[str, Any]) -> str:
+    if added["high"] < 0:
+        return "the champion is worse than its base"
+    if added["low"] > 0:
+        return "nothing shown without a placebo study of this configuration"
+    return "nothing shown"
+
+
+def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of a mandate by display name; limits that are off say so."""
+    if mandate["base"] == "none":
+        return {"base": "none: weights are unconstrained"}
+    return {
+        display_name(name): "off" if name in OFF_AT_ZERO and not value else display_name(str(value))
+        for name, value in mandate.items()
+    }
+
+
+def usage_rows(usage: Mapping[str, Mapping[str, float | None]]) -> list[tuple[Measure, list[str]]]:
+    """Each measure of use with its value in every period."""
+    return [
+        (measure, [format_measure(measure, period.get(measure.key)) for period in usage.values()]) for measure in USAGE
+    ]
+
+
+def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
+    """Each statistic against a base with its value and interval, and the years that it would take to show it."""
+    rows = []
+    for measure in ADDED:
+        found = added if measure.key == "sharpe" else added[measure.key]
+        low, high = (format_measure(measure, found[end]) for end in ("low", "high"))
+        rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
+    years = added["years_to_show"]
+    note = "of returns after which the measured information ratio differs from 0 (one-sided, 5%)"
+    rows.append((Measure("years_to_show", "Years to show it", "number", note), years_text(years), ""))
+    return rows
+
+
+def years_text(years: float | None) -> str:
+    """Years until an information ratio would show; a dash where it is not above 0."""
+    return MISSING if years is None else f"{years:,.0f}" if years >= 1 else "below 1"
+
+
+def format_measure(measure: Measure, value: float | None) -> str:
+    """A value in the unit of its row; a dash for None, NaN or infinity."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if measure.kind == "percent":
+        return f"{100 * value:.1f}%"
+    if measure.kind == "number":
+        return f"{value:.1f}"
+    if measure.kind == "times":
+        return f"{value:.2f}×"
+    return _number(value)
+
+
+def signed(value: float | None) -> str:
+    """A number with its sign and two decimals: +0.01; never -0.00."""
+    return MISSING if value is None else f"{round(value, 2) + 0.0:+.2f}"
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None else f"{round(value, 2) + 0.0:.2f}"

@@ -1,0 +1,137 @@
+"""What a champion adds to the base of its mandate, and how much of the mandate it uses, as parts of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from finrl_pod_strategies.baselines import run_baseline
+from finrl_pod_strategies.mandate_account import BasePortfolio
+
+from finrl_pod.evaluate.active_management import (
+    LEVEL,
+    TAIL,
+    active_share,
+    active_statistics,
+    effective_number,
+    mean_absolute_tilt,
+    transfer_coefficient,
+)
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intervals import MIN_BARS, Interval
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.mandate import active
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.rules import CHAMPION, REFERENCE
+from finrl_pod.settings.run import MandateConfig, RunConfig
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+
+TILT_ZERO = "mandate at tilt 0"
+Span = tuple[int, int]  # first and last bar
+
+
+@dataclass(frozen=True, eq=False)
+class MandatePeriod:
+    """A champion over a period, with the mandate at tilt 0 under the same trading.
+
+    wanted: active weights [L, N] that the champion wanted before limits and slow trading, NaN where there are none.
+    """
+
+    champion: BacktestResult
+    tilt_zero: BacktestResult
+    wanted: Floats
+
+
+def observe(
+    config: RunConfig, champion: BacktestResult, wanted: Floats, panel: Panel, market: MarketTensor, span: Span
+) -> MandatePeriod | None:
+    """Backtest the mandate at tilt 0 beside a champion's result; None if the mandate is unconstrained.
+
+    wanted: [L, N], from the `MandateRecorder` of the champion's backtest.
+    """
+    mandate = active(config.mandate)
+    if mandate is None:
+        return None
+    base = BasePortfolio(mandate, config.environment.leverage, TILT_ZERO)
+    return MandatePeriod(champion, backtest(base, panel, market, *span, *_terms(config)), wanted)
+
+
+def base_name(mandate: MandateConfig) -> str:
+    """The strategy that a champion is compared with: its base, or equal weight if it is unconstrained."""
+    return REFERENCE if mandate.base == "none" else mandate.base
+
+
+def mandate_parts(
+    config: RunConfig,
+    results: Mapping[str, BacktestResult],
+    periods: Mapping[str, MandatePeriod | None],
+    panel: Panel,
+    market: MarketTensor,
+    span: Span,
+) -> dict[str, Any]:
+    """The report's parts mandate, added, added_to_tilt_zero and mandate_usage.
+
+    results: of the champion and of baselines on the bars of `span`; the base is tested there if it is not among them.
+    periods: by name, "test" required, which covers the same bars.
+    """
+    name, champion, test = base_name(config.mandate), results[CHAMPION], periods["test"]
+    base = results[name] if name in results else run_baseline(name, panel, market, *span, *_terms(config))
+    return {
+        "mandate": asdict(config.mandate),
+        "added": added(champion, base, name, config.seed),
+        "added_to_tilt_zero": None if test is None else added(champion, test.tilt_zero, TILT_ZERO, config.seed),
+        "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
+    }
+
+
+def added(champion: BacktestResult, base: BacktestResult, name: str, seed: int) -> dict[str, Any] | None:
+    """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns.
+
+    value, low and high are of the difference of Sharpe ratios.
+    """
+    returns, reference = simple_returns(champion.equity), simple_returns(base.equity)
+    if len(returns) < MIN_BARS:
+        return None
+    found = active_statistics(
+        returns, reference, seed=seed, periods_per_year=bars_per_year(champion.times), risk_free=champion.risk_free
+    )
+    named = {field: getattr(found, field) for field in ("information_ratio", "alpha", "beta")}
+    return {
+        "base": name,
+        "level": LEVEL,
+        **found.sharpe_difference._asdict(),
+        "sharpe": {"champion": champion.metrics["sharpe"], "base": base.metrics["sharpe"]},
+        **{field: value._asdict() if isinstance(value, Interval) else value for field, value in named.items()},
+        "tracking_error": found.tracking_error,
+        "years_to_show": found.years_to_show,
+    }
+
+
+def usage(period: MandatePeriod) -> dict[str, float]:
+    """How much of a mandate was used in a period, against the mandate at tilt 0 with the same trading.
+
+    Weights are those held at the closes; wanted weights are compared with those held one bar later.
+    """
+    held, base = period.champion.weights, period.tilt_zero.weights
+    holdings = effective_number(held)
+    known = holdings[np.isfinite(holdings)]
+    shares = active_share(held, base)
+    active = simple_returns(period.champion.equity) - simple_returns(period.tilt_zero.equity)
+    years = bars_per_year(period.champion.times)
+    return {
+        "mean_absolute_tilt": mean_absolute_tilt(held, base),
+        "active_share": float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
+        "effective_holdings": float(known.mean()) if len(known) else float("nan"),
+        "effective_holdings_low": float(np.quantile(known, TAIL)) if len(known) else float("nan"),
+        "turnover": period.champion.metrics["turnover"],
+        "turnover_at_tilt_zero": period.tilt_zero.metrics["turnover"],
+        "tracking_error": float(active.std(ddof=1) * np.sqrt(years)),
+        "transfer_coefficient": transfer_coefficient(period.wanted[:-1], (held - base)[1:]),
+    }
+
+
+def _terms(config: RunConfig) -> tuple[ExecutionRules, float]:
+    return rules_of(config.environment), config.environment.cash

@@ -1,0 +1,113 @@
+"""The sentence on what a champion adds to its base, and the rows of the mandate's tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from finrl_pod_app.report.html import render
+from finrl_pod_app.report.mandate_text import (
+    ADDED,
+    USAGE,
+    added_rows,
+    added_sentence,
+    mandate_settings,
+    signed,
+    usage_rows,
+)
+
+from tests.app.report_data import synthetic_document, synthetic_results
+
+
+def added(value: float = 0.01, low: float = -0.02, high: float = 0.04) -> dict[str, Any]:
+    interval = {"value": 0.3, "low": -0.5, "high": 1.1}
+    return {
+        "base": "equal_weight",
+        "level": 0.9,
+        "value": value,
+        "low": low,
+        "high": high,
+        "sharpe": {"champion": 1.07, "base": 1.07 - value},
+        "information_ratio": interval,
+        "alpha": interval,
+        "beta": interval,
+        "tracking_error": 0.01,
+        "years_to_show": 30.07,
+    }
+
+
+def mandate(base: str = "equal_weight") -> dict[str, Any]:
+    return {"base": base, "tilt": 0.5, "trade_speed": 0.05, "max_turnover": 0.0, "volatility_target": 0.2}
+
+
+def test_sentence_states_both_ratios_and_the_interval() -> None:
+    assert added_sentence({"added": added(), "mandate": mandate()}) == (
+        "On the test period the champion's Sharpe ratio was 1.07 against 1.06 of its base (equal weight): "
+        "+0.01 (90% interval -0.02 to +0.04); nothing shown."
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "outcome"),
+    [
+        ((0.10, 0.02, 0.20), "nothing shown without a placebo study of this configuration."),
+        ((-0.10, -0.20, -0.02), "the champion is worse than its base."),
+        ((0.0, 0.0, 0.0), "nothing shown."),
+    ],
+)
+def test_an_interval_alone_never_shows_added_value(interval: tuple[float, float, float], outcome: str) -> None:
+    sentence = added_sentence({"added": added(*interval), "mandate": mandate()})
+    assert sentence.endswith(f"; {outcome}")
+    assert "adds" not in sentence
+
+
+def test_sentence_of_an_unconstrained_champion_and_of_bars_in_sample() -> None:
+    sentence = added_sentence({"added": added(), "mandate": mandate("none"), "in_sample": "Warning: ..."})
+    assert sentence.startswith("In sample the champion's")
+    assert "1.06 of equal weight (it has no mandate)" in sentence
+
+
+def test_no_comparison_gives_no_sentence() -> None:
+    assert added_sentence({}) == added_sentence({"added": None}) == ""
+
+
+def test_numbers_are_never_negative_zero() -> None:
+    assert [signed(x) for x in (-0.001, 0.001, -0.005001, None)] == ["+0.00", "+0.00", "-0.01", "–"]
+
+
+def test_settings_name_limits_that_are_off() -> None:
+    settings = mandate_settings(mandate("inverse_volatility"))
+    assert settings["base"] == "inverse volatility"
+    assert settings["max turnover"] == "off"
+    assert settings["volatility target"] == "0.2"
+    assert mandate_settings(mandate("none")) == {"base": "none: weights are unconstrained"}
+
+
+def test_rows_format_every_measure() -> None:
+    period = {measure.key: 0.25 for measure in USAGE}
+    rows = dict(
+        zip((m.key for m in USAGE), (cells for _, cells in usage_rows({"test": period, "empty": {}})), strict=True)
+    )
+    assert rows["active_share"] == ["25.0%", "–"]
+    assert rows["effective_holdings"] == ["0.2", "–"]
+    assert rows["turnover"] == ["0.25×", "–"]
+    statistics = added_rows(added())
+    assert [measure.key for measure, _, _ in statistics] == [*(m.key for m in ADDED), "years_to_show"]
+    assert statistics[0][1:] == ("0.01", "-0.02 to 0.04")
+    assert statistics[2][1:] == ("30.0%", "-50.0% to 110.0%")
+    assert statistics[-1][1:] == ("30", "")
+    assert added_rows({**added(), "years_to_show": None})[-1][1] == "–"
+
+
+def test_page_shows_the_sentence_and_the_tables() -> None:
+    results = synthetic_results(bars=60)
+    document = synthetic_document(results)
+    assert "<h2>Mandate</h2>" not in render(document, results)
+    usage = {name: {measure.key: 0.5 for measure in USAGE} for name in ("validation", "test")}
+    parts = {"mandate": mandate(), "added": added(), "added_to_tilt_zero": added(), "mandate_usage": usage}
+    page = render(document | parts, results)
+    assert "+0.01 (90% interval -0.02 to +0.04); nothing shown." in page.split("</header>")[0]
+    body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
+    assert body.count("<table>") == 2
+    assert "Transfer coefficient" in body
+    assert "<dt>tilt</dt><dd>0.5</dd>" in body

@@ -1,0 +1,83 @@
+"""What agents wanted under a mandate as recorded, and the mandate at tilt 0 as a strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_strategies.mandate_account import BasePortfolio, MandateAccount, MandateRecorder
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.settings.run import MandateConfig
+from finrl_pod.types import Floats, Panel, Positions, Window
+
+SCORES = torch.tensor([[2.0, 0.0, -1.0, 0.5], [0.0, 1.0, -1.0, 0.0]], dtype=torch.float64)
+LIMITED = MandateConfig(tilt=0.8, trade_speed=0.1, max_weight=0.27)
+
+
+@dataclass
+class FixedScores:
+    """Two members with constant scores; on every `skip`-th bar its account is not asked."""
+
+    config: MandateConfig
+    skip: int = 4
+    name: str = "champion"
+    feature_names: tuple[str, ...] = ()
+    calls: int = 0
+    account: MandateAccount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.account = MandateAccount(self.config, 1.0)
+        self.lookback = self.account.lookback
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        self.calls += 1
+        if self.calls % self.skip == 0:
+            return None
+        return self.account.target_weights(SCORES, lambda weights: weights.mean(0), window, positions)
+
+
+def prices(bars: int = 60) -> Panel:
+    rng = np.random.default_rng(5)
+    close = 20 * np.exp(rng.normal(0, 0.02, (bars, 4)).cumsum(0))
+    close[40:, 2] = np.nan
+    times = np.arange("2020-01-01", bars, dtype="datetime64[D]").astype("datetime64[ns]")
+    return Panel(times, ("A", "B", "C", "D"), close, np.isfinite(close))
+
+
+def test_wanted_weights_are_recorded_before_limits_and_slow_trading() -> None:
+    panel = prices()
+    recorder = MandateRecorder(FixedScores(LIMITED))
+    result = backtest(recorder, panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    table = recorder.table(result.times, 4)
+    base = np.full(4, 0.25)
+    tilted = base * np.exp(0.8 * np.tanh(SCORES.numpy()))
+    wanted = (tilted / tilted.sum(1, keepdims=True)).mean(0)
+    assert wanted.max() > LIMITED.max_weight
+    assert table[0] == pytest.approx(wanted - base, rel=1e-12)
+    assert np.isnan(table[3]).all()  # its account was not asked
+    assert np.isnan(table[-1]).all()  # the last bar has no decision
+    assert np.isnan(table[36]).tolist() == [False, False, True, False]  # C is delisted
+    assert np.nansum(table[36]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_recording_changes_no_result() -> None:
+    panel = prices()
+    terms = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    plain, recorded = backtest(FixedScores(LIMITED), *terms), backtest(MandateRecorder(FixedScores(LIMITED)), *terms)
+    assert np.array_equal(plain.equity, recorded.equity)
+
+
+def test_base_portfolio_is_the_mandate_at_tilt_zero() -> None:
+    panel = prices()
+    terms = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    base = backtest(BasePortfolio(MandateConfig(tilt=0.8, trade_speed=0.1)), *terms)
+    untilted = backtest(FixedScores(MandateConfig(tilt=0.0, trade_speed=0.1), skip=1000), *terms)
+    assert base.weights == pytest.approx(untilted.weights, abs=1e-12)
+    assert np.abs(base.weights[1:30] - 0.25).max() < 0.05
+    assert base.weights[-1, 2] == 0.0  # delisted, and its money spread over the others
+    assert base.weights[-1].sum() == pytest.approx(1.0)
