@@ -145,7 +145,7 @@ class BasePortfolio:
 
     mandate: MandateConfig
     leverage: float = 1.0
-    name: str = "base"
+    name: str = "mandate_at_tilt_zero"
     feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

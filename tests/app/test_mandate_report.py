@@ -23,7 +23,7 @@ def pair(bars: int = 300) -> tuple[BacktestResult, BacktestResult]:
 
 def test_added_is_the_difference_of_the_reported_sharpe_ratios() -> None:
     champion, base = pair()
-    found = added(champion, base, "equal_weight", seed=3)
+    found = added(champion, base, seed=3)
     assert found is not None
     assert found["base"] == "equal_weight"
     assert found["value"] == pytest.approx(champion.metrics["sharpe"] - base.metrics["sharpe"], rel=1e-12)
@@ -35,7 +35,7 @@ def test_added_is_the_difference_of_the_reported_sharpe_ratios() -> None:
 
 def test_too_few_bars_give_no_comparison() -> None:
     champion, base = pair(20)
-    assert added(champion, base, "equal_weight", seed=3) is None
+    assert added(champion, base, seed=3) is None
 
 
 def test_usage_is_that_of_the_held_weights() -> None:

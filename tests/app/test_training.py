@@ -76,7 +76,7 @@ def test_report_is_complete(out: Path) -> None:
     assert {"id", "algorithm", "members", "lineage"} <= document["champion"].keys()
     for row in document["leaderboard"]:
         assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
-    assert document["test"]["strategies"].keys() == {"champion", *BASELINES}
+    assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
     for metrics in document["test"]["strategies"].values():
         assert metrics.keys() == set(METRICS)
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
@@ -86,7 +86,7 @@ def test_report_is_complete(out: Path) -> None:
     sharpes = {name: metrics["sharpe"] for name, metrics in document["test"]["strategies"].items()}
     difference = sharpes["champion"] - sharpes[document["mandate"]["base"]]
     assert document["added"]["value"] == pytest.approx(difference, abs=1e-9)
-    assert document["added_to_tilt_zero"]["base"] == "mandate at tilt 0"
+    assert document["added_to_tilt_zero"]["base"] == "mandate_at_tilt_zero"
     assert document["mandate_usage"].keys() == {"validation", "test"}
     assert document["seed"] == 5
     assert {"torch", "finrl_pod"} <= {name.replace("-", "_") for name in document["versions"]}

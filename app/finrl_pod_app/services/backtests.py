@@ -30,11 +30,11 @@ from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
-from finrl_pod_app.services.mandate_report import mandate_parts, observe
+from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.prices import backtest_period, load_panel
-from finrl_pod_app.services.trial_log import champion_identity
+from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
 
 if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
@@ -144,10 +144,12 @@ def _mandate_parts(
     prepared: PreparedBacktest, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
 ) -> dict[str, Any]:
     """The report's parts on a champion's mandate."""
-    champion, span = results[CHAMPION], (prepared.first, prepared.last)
-    terms = (prepared.panel, prepared.market, span)
-    wanted = recorder.table(champion.times, len(champion.symbols))
-    return mandate_parts(prepared.config, results, {"test": observe(prepared.config, champion, wanted, *terms)}, *terms)
+    config, market, champion = prepared.config, prepared.market, results[CHAMPION]
+    reference = reference_strategy(config)
+    if reference.name not in results:
+        results = {**results, reference.name: backtest(reference, prepared.panel, market, *prepared.terms)}
+    period = mandate_period(config, results, recorder.table(champion.times, len(champion.symbols)))
+    return mandate_parts(config, results, {"test": period}, prepared.panel, market, (prepared.first, prepared.last))
 
 
 def _on_paper(

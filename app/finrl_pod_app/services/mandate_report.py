@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from finrl_pod_strategies.baselines import run_baseline
-from finrl_pod_strategies.mandate_account import BasePortfolio
 
 from finrl_pod.evaluate.active_management import (
     LEVEL,
@@ -19,18 +18,14 @@ from finrl_pod.evaluate.active_management import (
     mean_absolute_tilt,
     transfer_coefficient,
 )
-from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import MIN_BARS, Interval
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
-from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.mandate import active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import CHAMPION, REFERENCE
 from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
-
-TILT_ZERO = "mandate at tilt 0"
-Span = tuple[int, int]  # first and last bar
+from finrl_pod_app.services.trial_log import reference_strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +40,14 @@ class MandatePeriod:
     wanted: Floats
 
 
-def observe(
-    config: RunConfig, champion: BacktestResult, wanted: Floats, panel: Panel, market: MarketTensor, span: Span
-) -> MandatePeriod | None:
-    """Backtest the mandate at tilt 0 beside a champion's result; None if the mandate is unconstrained.
+def mandate_period(config: RunConfig, results: Mapping[str, BacktestResult], wanted: Floats) -> MandatePeriod | None:
+    """A champion's period; None if the mandate is unconstrained.
 
-    wanted: [L, N], from the `MandateRecorder` of the champion's backtest.
+    results: of the champion and of the run's reference. wanted: [L, N], from the champion's `MandateRecorder`.
     """
-    mandate = active(config.mandate)
-    if mandate is None:
+    if active(config.mandate) is None:
         return None
-    base = BasePortfolio(mandate, config.environment.leverage, TILT_ZERO)
-    return MandatePeriod(champion, backtest(base, panel, market, *span, *_terms(config)), wanted)
+    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], wanted)
 
 
 def base_name(mandate: MandateConfig) -> str:
@@ -70,24 +61,25 @@ def mandate_parts(
     periods: Mapping[str, MandatePeriod | None],
     panel: Panel,
     market: MarketTensor,
-    span: Span,
+    span: tuple[int, int],
 ) -> dict[str, Any]:
     """The report's parts mandate, added, added_to_tilt_zero and mandate_usage.
 
     results: of the champion and of baselines on the bars of `span`; the base is tested there if it is not among them.
-    periods: by name, "test" required, which covers the same bars.
+    span: first and last bar. periods: by name, "test" required, which covers the same bars.
     """
     name, champion, test = base_name(config.mandate), results[CHAMPION], periods["test"]
-    base = results[name] if name in results else run_baseline(name, panel, market, *span, *_terms(config))
+    terms = (rules_of(config.environment), config.environment.cash)
+    base = results[name] if name in results else run_baseline(name, panel, market, *span, *terms)
     return {
         "mandate": asdict(config.mandate),
-        "added": added(champion, base, name, config.seed),
-        "added_to_tilt_zero": None if test is None else added(champion, test.tilt_zero, TILT_ZERO, config.seed),
+        "added": added(champion, base, config.seed),
+        "added_to_tilt_zero": None if test is None else added(champion, test.tilt_zero, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
     }
 
 
-def added(champion: BacktestResult, base: BacktestResult, name: str, seed: int) -> dict[str, Any] | None:
+def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:
     """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns.
 
     value, low and high are of the difference of Sharpe ratios.
@@ -100,7 +92,7 @@ def added(champion: BacktestResult, base: BacktestResult, name: str, seed: int) 
     )
     named = {field: getattr(found, field) for field in ("information_ratio", "alpha", "beta")}
     return {
-        "base": name,
+        "base": base.name,
         "level": LEVEL,
         **found.sharpe_difference._asdict(),
         "sharpe": {"champion": champion.metrics["sharpe"], "base": base.metrics["sharpe"]},
@@ -131,7 +123,3 @@ def usage(period: MandatePeriod) -> dict[str, float]:
         "tracking_error": float(active.std(ddof=1) * np.sqrt(years)),
         "transfer_coefficient": transfer_coefficient(period.wanted[:-1], (held - base)[1:]),
     }
-
-
-def _terms(config: RunConfig) -> tuple[ExecutionRules, float]:
-    return rules_of(config.environment), config.environment.cash

@@ -29,11 +29,10 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Normaliser, Panel
-from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.doctor import installed_versions, pick_device
-from finrl_pod_app.services.mandate_report import mandate_parts, observe
+from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
@@ -233,15 +232,12 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
     """The report's parts on the mandate, on validation and test."""
-    splits = {"validation": context.splits.validation, "test": context.splits.test}
-    spans = {name: (split.first, split.last) for name, split in splits.items()}
-    terms = (context.panel, context.market)
-    results = {"validation": evaluation.validation, "test": evaluation.test}
+    config, span = context.config, context.splits.test
     periods = {
-        name: observe(context.config, results[name][CHAMPION], evaluation.wanted[name], *terms, span)
-        for name, span in spans.items()
+        name: mandate_period(config, results, evaluation.wanted[name])
+        for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
     }
-    return mandate_parts(context.config, evaluation.test, periods, *terms, spans["test"])
+    return mandate_parts(config, evaluation.test, periods, context.panel, context.market, (span.first, span.last))
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
