@@ -179,5 +179,27 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             _CRITICS,
             ("critics", "critic_rule", "critic_subset"),
         ),
+        AlgorithmExtension(
+            "look-back",
+            "codes of each asset's last bars by dilated convolutions, a GRU or attention, beside its features",
+            "van den Oord et al. 2016, arXiv:1609.03499; Cho et al. 2014, arXiv:1406.1078; Vaswani et al. 2017, "
+            "arXiv:1706.03762",
+            tuple(ALGORITHMS),
+            ("encoder", "lookback", "encoder_size", "dropout"),
+        ),
+        AlgorithmExtension(
+            "linear-policy",
+            'scores linear in an asset\'s features (policy = "linear"), a parametric portfolio policy',
+            "Brandt, Santa-Clara and Valkanov 2009, doi:10.1093/rfs/hhp003",
+            tuple(name for name, info in ALGORITHMS.items() if info.actions != "discrete"),
+            ("policy",),
+        ),
+        AlgorithmExtension(
+            "weight-decay",
+            "weights shrink at each gradient step, apart from the gradient",
+            "Loshchilov and Hutter 2019, arXiv:1711.05101",
+            tuple(ALGORITHMS),
+            ("weight_decay",),
+        ),
     )
 }

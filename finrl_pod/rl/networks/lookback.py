@@ -60,7 +60,9 @@ class Convolution:
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
         r, d, rows, n, _ = windows.shape
-        x = torch.nn.functional.pad(windows, (0, 0, 0, 0, 2**self.layers - rows, 0))
+        x, before = windows, 2**self.layers - rows
+        if before:
+            x = torch.nn.functional.pad(windows, (0, 0, 0, 0, before, 0))
         for i in range(self.layers):
             pairs = x.reshape(r, d, -1, 2, n, x.shape[-1]).transpose(3, 4)  # [R, D, L / 2, N, 2, I]
             y = torch.tanh(affine(pairs.reshape(r, d, -1, n, 2 * x.shape[-1]), params[f"w{i}"], params[f"b{i}"]))
@@ -125,17 +127,24 @@ class Attention:
         }
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
-        r, d, rows, n, _ = windows.shape
-        each = self.size // self.heads
+        r, d, rows, n, i = windows.shape
+        h, c = self.heads, self.size // self.heads
         last = windows[:, :, -1]  # [R, D, N, I]
-        query = affine(last, params["query_w"], params["query_b"]).view(r, d, 1, n, self.heads, each)
-        memory = product(windows, params["memory_w"]) + params["position_w"].view(r, 1, rows, 1, -1)
-        key, value = memory.view(r, d, rows, n, 2, self.heads, each).unbind(4)  # [R, D, L, N, H, C / H]
-        scores = (query * key).sum(-1) / math.sqrt(each)
-        known = windows[..., -1:] > 0
-        weights = torch.softmax(torch.where(known, scores, MASKED_SCORE), 2)  # [R, D, L, N, H]
-        found = (weights.unsqueeze(-1) * value).sum(2).flatten(-2)  # [R, D, N, C]
-        return torch.tanh(product(found, params["mix_w"]) + affine(last, params["last_w"], params["last_b"]))
+        query = (
+            affine(last, params["query_w"], params["query_b"]).view(r, d * n, h, c).transpose(1, 2)
+        )  # [R, H, B, C/H]
+        of_key, of_value = params["memory_w"].view(r, i, 2, h, c).permute(2, 0, 3, 1, 4)  # [R, H, I, C / H]
+        at_key, at_value = params["position_w"].view(r, rows, 2, h, c).permute(2, 0, 3, 1, 4)  # [R, H, L, C / H]
+        # Keys and values are linear in the rows: matrices act on the query and on the average, not on every row.
+        x = windows.transpose(2, 3).reshape(r, d * n, rows, i)
+        by_input = (query @ of_key.transpose(2, 3)).transpose(1, 2)  # [R, B, H, I]
+        scores = by_input @ x.transpose(2, 3) + (query @ at_key.transpose(2, 3)).transpose(1, 2)  # [R, B, H, L]
+        known = x[..., -1].unsqueeze(2) > 0
+        weights = torch.softmax(torch.where(known, scores / math.sqrt(c), MASKED_SCORE), -1)
+        averages, shares = (weights @ x).transpose(1, 2), weights.transpose(1, 2)  # [R, H, B, I], [R, H, B, L]
+        found = averages @ of_value + shares @ at_value  # [R, H, B, C / H]
+        mixed = product(found.transpose(1, 2).reshape(r, d, n, self.size), params["mix_w"])
+        return torch.tanh(mixed + affine(last, params["last_w"], params["last_b"]))
 
 
 class LookbackEncoder:
