@@ -84,7 +84,9 @@ def algorithms(
     for info in ALGORITHMS.values():
         table.add_row(info.name, info.kind, info.actions, info.summary, info.source)
     for part in EXTENSIONS.values():
-        table.add_row(part.name, "add-on", "continuous", f"{part.summary} ({', '.join(part.algorithms)})", part.source)
+        every = len(part.algorithms) == len(ALGORITHMS)
+        algorithms, actions = ("all", "both") if every else (", ".join(part.algorithms), "continuous")
+        table.add_row(part.name, "add-on", actions, f"{part.summary} ({algorithms})", part.source)
     make_console().print(table)
 
 
