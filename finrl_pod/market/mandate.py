@@ -18,6 +18,7 @@ portfolio is optimal under quadratic costs (Garleanu and Pedersen 2013).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,16 @@ def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, asse
             f"mandate.max_weight must be at least {environment.leverage / assets:.4g} for {assets} assets (1 / N), got "
             f"{config.max_weight:g}: the base could not be held; raise it"
         )
+
+
+def largest_weight(config: MandateConfig, assets: int) -> float:
+    """Upper bound of a wanted weight on a number of tradable assets, with leverage 1.
+
+    Equal weights have the bound e^2t / (e^2t + N - 1) of the tilt t; another base may put everything into one asset.
+    """
+    if config.base != "equal_weight":
+        return config.max_weight
+    return min(config.max_weight, 1 / (1 + (assets - 1) * math.exp(-2 * config.tilt)))
 
 
 # ---------------------------------------------------------------------- wanted weights

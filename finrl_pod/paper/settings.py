@@ -74,13 +74,18 @@ class OrderSettings:
 
 @dataclass(frozen=True)
 class RiskSettings:
-    """Limits as shares of own equity. An order that only reduces a position passes all of them except a halt."""
+    """Limits as shares of own equity. An order that only reduces a position passes all of them except a halt.
 
-    max_position: float = setting(0.4, "largest position", POSITIVE_FINITE)
+    Limits of 0 are set by `finrl_pod.paper.execution.mandate_limits.risk_limits`.
+    """
+
+    max_position: float = setting(0.0, "largest position; 0: from the mandate, 0.4 without one", at_least(0))
     max_gross: float = setting(1.0, "gross exposure", POSITIVE_FINITE)
     max_net: float = setting(1.0, "net exposure", POSITIVE_FINITE)
-    max_order: float = setting(0.5, "largest order", POSITIVE_FINITE)
-    max_turnover: float = setting(2.0, "traded value per session", POSITIVE_FINITE)
+    max_order: float = setting(0.0, "largest order; 0: from the mandate, 0.5 without one", at_least(0))
+    max_turnover: float = setting(
+        0.0, "traded value per session; 0: what buying the account needs under a mandate, 2 without one", at_least(0)
+    )
     daily_loss: float = setting(0.05, "loss per session; beyond it only reducing orders are sent", POSITIVE_FINITE)
     drawdown: float = setting(0.25, "fall from the peak; beyond it only reducing orders are sent", POSITIVE_FINITE)
 

@@ -174,6 +174,26 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("[risk]\nmax_position = 0.1", "risk.max_position must be at least 0.3267"),
+        ("[risk]\nmax_gross = 0.5\nmax_net = 0.5", "risk.max_gross must be at least 0.98"),
+        ("[data]\nwindow = 5", "data.window must be at least 12 sessions"),
+    ],
+)
+def test_config_that_contradicts_the_mandate_is_refused_before_anything_runs(
+    call: Callable[..., CommandOutput], run: Path, tmp_path: Path, settings: str, message: str
+) -> None:
+    text = CONFIG.format(kind="simulated", url="").replace('strategy = "equal_weight"', f'run = "{run}"')
+    file = tmp_path / "paper.toml"
+    file.write_text(text.replace("[data]\nwindow = 30\n", "") + settings)
+    done = call("paper", "replay", "2019-01-02", "2019-01-31", str(file), "--journal", str(tmp_path / "new.sqlite"))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert message in done.err
+    assert not (tmp_path / "new.sqlite").exists()
+
+
 def test_unpromoted_champion_does_not_trade(run: Path) -> None:
     update_report(run, verdict={"promoted": False, "reasons": []})
     with pytest.raises(RunError, match="was not promoted"):

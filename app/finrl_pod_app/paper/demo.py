@@ -58,10 +58,6 @@ window = 300  # the longest feature looks back 252 sessions
 
 [monitoring]
 heartbeat = "heartbeat.json"
-
-[risk]
-max_position = 1.0
-max_order = 1.0
 """
 
 Progress = Callable[[str], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.brokers.port import Broker, Clock
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import Alerts
@@ -39,13 +41,14 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
         raise ConfigError(f"--allow-unpromoted needs a server on this machine, but broker.url is {config.broker.url!r}")
     source = strategy_source(config, allow_unpromoted=allow_unpromoted)
+    limits = risk_limits(config, source.current().strategy)
     clock = open_clock(config.broker)
     log = open_log()
     with ExitStack() as closing:
         closing.enter_context(JournalLock(Path(config.journal)))
         store = Store.create_or_open(Path(config.journal))
         closing.callback(store.close)
-        record_settings(store, config, clock.now())
+        record_settings(store, dataclasses.replace(config, risk=limits), clock.now())
         alerts = Alerts(config.monitoring.webhook, log)
         closing.callback(alerts.close)
         broker, feed = open_broker(config.broker, clock)
@@ -55,7 +58,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             server = HealthServer(config.monitoring.port, heartbeat, lambda: metrics(store, config))
             closing.callback(server.close)
         daemon = build_daemon(config, store, broker, feed, source, clock, heartbeat, alerts.send)
-        risk = RiskManager(store, config.risk, config.orders)
+        risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _stop_on_signals(daemon) as caught, _halt_thread(store, risk, broker, clock, log):
             try:

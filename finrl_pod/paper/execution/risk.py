@@ -48,8 +48,9 @@ class RiskManager:
     """Checks orders against the limits and the risk state, which is read from disk each time (a halt may be new)."""
 
     def __init__(self, store: Store, limits: RiskSettings, orders: OrderSettings) -> None:
+        """limits: of `risk_limits`, so that none is left to the mandate; may be replaced between decisions."""
         self._store = store
-        self._limits = limits
+        self.limits = limits
         self._collar = Decimal(str(orders.collar))
 
     @property
@@ -99,12 +100,12 @@ class RiskManager:
 
     def loss_breach(self, equity: Decimal, day_start: Decimal, peak: Decimal) -> str | None:
         """Return which loss limit is exceeded (daily loss or drawdown), with the figures, or None."""
-        if day_start > 0 and 1 - equity / day_start > Decimal(str(self._limits.daily_loss)):
+        if day_start > 0 and 1 - equity / day_start > Decimal(str(self.limits.daily_loss)):
             loss = 1 - equity / day_start
-            return f"the daily loss of {loss:.2%} is above the limit of {self._limits.daily_loss:.2%}"
-        if peak > 0 and 1 - equity / peak > Decimal(str(self._limits.drawdown)):
+            return f"the daily loss of {loss:.2%} is above the limit of {self.limits.daily_loss:.2%}"
+        if peak > 0 and 1 - equity / peak > Decimal(str(self.limits.drawdown)):
             loss = 1 - equity / peak
-            return f"the drawdown of {loss:.2%} is above the limit of {self._limits.drawdown:.2%}"
+            return f"the drawdown of {loss:.2%} is above the limit of {self.limits.drawdown:.2%}"
         return None
 
     def _collar_violation(self, request: OrderRequest, reference: Decimal) -> str | None:
@@ -127,11 +128,11 @@ class RiskManager:
         values = {symbol: shares * exposure.prices[symbol] for symbol, shares in after.items() if shares}
         size = abs(change) * exposure.prices[request.symbol]
         figures = (
-            ("order", size, self._limits.max_order),
-            ("position", abs(values.get(request.symbol, ZERO)), self._limits.max_position),
-            ("gross exposure", sum(map(abs, values.values()), ZERO), self._limits.max_gross),
-            ("net exposure", abs(sum(values.values(), ZERO)), self._limits.max_net),
-            ("daily turnover", exposure.traded + size, self._limits.max_turnover),
+            ("order", size, self.limits.max_order),
+            ("position", abs(values.get(request.symbol, ZERO)), self.limits.max_position),
+            ("gross exposure", sum(map(abs, values.values()), ZERO), self.limits.max_gross),
+            ("net exposure", abs(sum(values.values(), ZERO)), self.limits.max_net),
+            ("daily turnover", exposure.traded + size, self.limits.max_turnover),
         )
         for name, value, limit in figures:
             if value > Decimal(str(limit)) * exposure.equity * _TOLERANCE:

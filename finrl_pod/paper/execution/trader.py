@@ -18,6 +18,7 @@ from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.brokers.port import BarTable, Broker, Clock, DataFeed
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, fetch_checked_prices
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.order_plan import plan_orders, sizing_rules
 from finrl_pod.paper.execution.price_check import CheckedPrices
@@ -250,8 +251,12 @@ class Trader:
     # ------------------------------------------------------------------ helpers
 
     def _strategy(self) -> LoadedStrategy:
-        """Return the current strategy; a change is recorded in the journal."""
+        """Return the current strategy and set its risk limits; a change is recorded in the journal.
+
+        Raises FinrlPodError if there is none, or its mandate contradicts the config.
+        """
         store, loaded = self._c.ledger.store, self._c.source.current()
+        self._c.risk.limits = risk_limits(self._c.config, loaded.strategy)
         before = store.last(schema.strategies)
         if before is None or before.sha256 != loaded.sha256:
             values = {"name": loaded.strategy.name, "sha256": loaded.sha256, "detail": loaded.detail}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
@@ -25,9 +26,12 @@ def build_daemon(
     config: PaperConfig, store: Store, broker: Broker, feed: DataFeed, source: StrategySource, clock: Clock,
     heartbeat: HeartbeatSink, send_alert: Alert,
 ) -> Daemon:  # fmt: skip
-    """Return a daemon ready to run. send_alert: called with every alert after it was written to the journal."""
-    time = BrokerTime(clock)
-    ledger, risk = Ledger(store), RiskManager(store, config.risk, config.orders)
+    """Return a daemon ready to run. send_alert: called with every alert after it was written to the journal.
+
+    Raises FinrlPodError if the source has no strategy, or one whose mandate contradicts the config.
+    """
+    time, limits = BrokerTime(clock), risk_limits(config, source.current().strategy)
+    ledger, risk = Ledger(store), RiskManager(store, limits, config.orders)
 
     def alert(level: str, kind: str, message: str) -> None:
         store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)

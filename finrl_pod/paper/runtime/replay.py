@@ -11,6 +11,7 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
@@ -50,10 +51,12 @@ def replay(
     """Run the daemon on `panel` from the close of `start` to the close of `end`, with a new journal.
 
     The first decision is taken on the first session from `start` on, the last on the session before the last one.
-    Raises InputError for a period of fewer than two sessions, or an existing journal.
+    Raises InputError for a period of fewer than two sessions, or an existing journal, and ConfigError for risk limits
+    that contradict the strategy's mandate.
     """
     if journal.exists():
         raise InputError(f"{journal} already exists. Choose another journal for the replay.")
+    limits = risk_limits(config, source.current().strategy)
     sessions = Calendar().sessions(start, end)
     if len(sessions) < 2:
         raise InputError(f"a replay needs at least two sessions, {start} to {end} has {len(sessions)}")
@@ -69,7 +72,8 @@ def replay(
     try:
         # A replay writes no heartbeat: the file in the config belongs to the real daemon.
         monitoring = dataclasses.replace(config.monitoring, heartbeat="")
-        record_settings(store, dataclasses.replace(config, journal=str(journal), monitoring=monitoring), clock.now())
+        recorded = dataclasses.replace(config, journal=str(journal), monitoring=monitoring, risk=limits)
+        record_settings(store, recorded, clock.now())
         daemon = build_daemon(config, store, broker, broker, source, clock, _NoHeartbeat(), lambda *_: None)
         days: list[date] = []
 

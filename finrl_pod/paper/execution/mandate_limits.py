@@ -1,0 +1,74 @@
+"""Risk limits that follow from a strategy's mandate, and the check that a config leaves room for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.evaluate.backtest import lookback_of
+from finrl_pod.market.mandate import active, largest_weight
+from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings
+from finrl_pod.protocols import MandatedStrategy, Strategy
+from finrl_pod.settings.run import MandateConfig
+
+DRIFT_ROOM = 1.5  # a position may grow to this multiple of the largest weight that the mandate wants
+UNBOUNDED = {"max_position": 0.4, "max_order": 0.5, "max_turnover": 2.0}  # without a mandate
+
+
+def mandate_of(strategy: Strategy) -> MandateConfig | None:
+    """Return the mandate that bounds a strategy, None without one."""
+    return active(strategy.mandate) if isinstance(strategy, MandatedStrategy) else None
+
+
+def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
+    """Return the config's risk limits with those that it leaves to the mandate.
+
+    Under a mandate the largest position and order are `DRIFT_ROOM` times the largest wanted weight, at most
+    `max_gross`; the turnover of a session is that of buying the whole account. Without one they are `UNBOUNDED`.
+    Raises ConfigError if the limits contradict the mandate, or the price window is too short for the strategy.
+    """
+    _check_window(config, strategy)
+    risk, mandate = config.risk, mandate_of(strategy)
+    limits = dict(UNBOUNDED)
+    if mandate is not None:
+        largest = largest_weight(mandate, len(config.symbols))
+        _check_mandate(config, mandate, largest, strategy.name)
+        limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ROOM * largest)
+        limits["max_turnover"] = risk.max_gross
+    capped = {name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()}
+    return replace(risk, **{name: getattr(risk, name) or limit for name, limit in capped.items()})
+
+
+def _check_window(config: PaperConfig, strategy: Strategy) -> None:
+    needed, given = lookback_of(strategy), config.data.window
+    if given and needed is not None and given < needed:
+        raise ConfigError(
+            f"data.window must be at least {needed} sessions for strategy {strategy.name}, got {given}; raise it, or "
+            "set 0 for all"
+        )
+
+
+def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, name: str) -> None:
+    """Raises ConfigError if a limit is so tight that the base, or a weight up to max_weight, cannot be held."""
+    orders: OrderSettings = config.orders
+    invested = 1 - orders.cash_buffer
+    equal = 1 / len(config.symbols)
+    position, reason = equal, f"1 / {len(config.symbols)}, without which the base cannot be held"
+    if mandate.max_weight < 1 and largest > equal:
+        position, reason = largest, f"the largest weight that mandate.max_weight = {mandate.max_weight:g} allows"
+    if mandate.max_weight < equal - 1e-9:
+        raise ConfigError(
+            f"mandate.max_weight = {mandate.max_weight:g} of strategy {name} is below {equal:.4g}, 1 / "
+            f"{len(config.symbols)} of `symbols`: the base cannot be held; add symbols, or choose another run"
+        )
+    needed = [("max_position", position, reason), ("max_order", equal, "what the base buys of each symbol at first")]
+    if not mandate.volatility_target:
+        full = "what the base invests, 1 less orders.cash_buffer"
+        needed += [("max_gross", 1.0, full), ("max_net", 1.0, full)]
+    for limit, share, why in needed:
+        given = getattr(config.risk, limit)
+        if given and given < share * invested - 1e-9:
+            raise ConfigError(
+                f"risk.{limit} must be at least {share * invested:.4g} under the mandate of strategy {name} ({why}), "
+                f"got {given:g}; raise it, or leave it out to follow the mandate"
+            )
