@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from finrl_pod.data.features import compute
+from finrl_pod.data.features import check, compute
 from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
@@ -50,11 +51,9 @@ def build_market(
     if bars < 3:
         raise DataError(f"a market needs at least 3 bars, panel {panel.name!r} has {bars}")
     names = tuple(feature_names)
-    raw = compute(panel, names)
-    normaliser = fit if isinstance(fit, Normaliser) else fit_normaliser(raw, panel.tradable, *fit, names)
-    if normaliser.feature_names != names:
-        raise FeatureError(f"the normaliser was fitted for {normaliser.feature_names}, not for {names}; fit it again")
-    raw = raw.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
+    if isinstance(fit, Normaliser) and fit.feature_names != names:
+        raise FeatureError(f"the normaliser was fitted for {fit.feature_names}, not for {names}; fit it again")
+    raw, features, normaliser = _normalised(panel, names, fit)
     close = _carry_forward(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
     ended = _ended(panel.tradable)
@@ -65,7 +64,7 @@ def build_market(
         symbols=panel.symbols,
         close=torch.from_numpy(close),
         fill=torch.from_numpy(fills),
-        features=torch.from_numpy(normalise(raw.astype(np.float64), normaliser)),
+        features=torch.from_numpy(features),
         raw_features=torch.from_numpy(raw),
         tradable=torch.from_numpy(panel.tradable.copy()),
         fillable=torch.from_numpy(fillable),
@@ -80,6 +79,30 @@ def build_market(
         volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
         half_spread=None if half_spreads is None else torch.from_numpy(half_spreads),
     )
+
+
+def _normalised(
+    panel: Panel, names: tuple[str, ...], fit: tuple[int, int] | Normaliser
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
+    """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory."""
+    check(panel, names)
+    shape = (*panel.close.shape, len(names))
+    raw, scaled = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    fitted: list[Normaliser] = []
+    for i, name in enumerate(names):
+        values = compute(panel, (name,))
+        if isinstance(fit, Normaliser):
+            one = Normaliser((name,), (fit.mean[i],), (fit.std[i],), fit.clip)
+        else:
+            one = fit_normaliser(values, panel.tradable, *fit, (name,))
+        stored = values.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
+        raw[..., i] = stored[..., 0]
+        scaled[..., i] = normalise(stored.astype(np.float64), one)[..., 0]
+        fitted.append(one)
+    if isinstance(fit, Normaliser):
+        return raw, scaled, fit
+    means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
+    return raw, scaled, Normaliser(names, means, stds)
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
