@@ -37,11 +37,11 @@ def backtest(
         )
     columns = feature_columns(strategy, market)
     lookback, feature_bars = lookback_of(strategy), feature_lookback_of(strategy)
-    closes = market.close.double().unbind(0)
+    closes = market.close[first : last + 1].double().unbind(0)
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         features = features_at(market, t, columns, feature_bars)
-        positions = positions_at(cash[0], shares[0], closes[t])
+        positions = positions_at(cash[0], shares[0], closes[t - first])
         weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 

@@ -21,6 +21,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.market.weights import weights_error
 from finrl_pod.types import MarketTensor, Tensor
 
+ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
 RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
 
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
@@ -94,7 +95,6 @@ def simulate(
     nothing = torch.zeros_like(funds)
     queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
     history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
-    parts: list[dict[str, Tensor]] = []
     carry: list[Tensor] = [nothing]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
@@ -127,8 +127,6 @@ def simulate(
         if filled.traded is not nothing:
             before = equity(morning, shares, prices[i])
             turnover = torch.where(before > 0, filled.traded / before, nothing)
-        if venue.has_cost_models:
-            parts.append(venue.attribution(first + i, filled.shares - shares, prices[i]))
         interest = morning - funds
         funds, shares = filled.cash, filled.shares
         history.append((funds, shares, turnover, filled.cost))
@@ -143,14 +141,29 @@ def simulate(
     values = held * torch.stack(closes).unsqueeze(1)
     worth = all_cash + values.sum(-1)
     weights = torch.where(worth.unsqueeze(-1) > 0, values / worth.unsqueeze(-1), torch.zeros_like(values))
-    no_fill = [dict.fromkeys(parts[0], nothing)] if parts else []  # the bar without a fill: the last, or the first
-    parts = [*parts, *no_fill] if same_close else [*no_fill, *parts]
     return Ledger(
         *(first, last, worth, weights, turnovers, costs, funds, shares),
-        cost_parts={name: torch.stack([bar[name] for bar in parts]) for name in (parts[0] if parts else ())},
+        cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models else {},
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.carries else None,
     )
+
+
+def _cost_parts(venue: Venue, first: int, held: Tensor) -> dict[str, Tensor]:
+    """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after each bar's fill."""
+    # The bar without a fill is the first, or the last where decisions fill at their own close.
+    before = torch.cat([torch.zeros_like(held[:1]), held[:-1]]) if venue.same_close else held[:-1]
+    after = held if venue.same_close else held[1:]
+    parts: list[dict[str, Tensor]] = []
+    for i in range(0, len(held) - 1, ATTRIBUTION_BARS):
+        bars = torch.arange(i, min(i + ATTRIBUTION_BARS, len(held) - 1), device=held.device)
+        parts.append(venue.attribution(first + bars, after[bars] - before[bars], venue.fill[first + bars].unsqueeze(1)))
+    nothing = torch.zeros_like(held[:1, :, 0])
+    columns = {name: [part[name] for part in parts] for name in parts[0]}
+    return {
+        name: torch.cat([*column, nothing] if venue.same_close else [nothing, *column])
+        for name, column in columns.items()
+    }
 
 
 def bar_date(market: MarketTensor, t: int) -> str:

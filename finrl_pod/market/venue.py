@@ -137,8 +137,8 @@ class Venue:
         tables = (self._volume, self._volatility, self._half_spread)
         return BarLiquidity(*(None if table is None else _rows(table, t) for table in tables))
 
-    def attribution(self, t: int, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
-        """Costs [...] by model name of fills that changed the holdings by `change` [..., N] at bar t."""
+    def attribution(self, t: int | Tensor, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
+        """Costs [...] by model name of fills that changed the holdings by `change` [..., N], decided at bar t."""
         costs = () if self.rules.frictions is None else self.rules.frictions.costs
         return costs_by_model(change, prices, all_cost_models(self.rules.cost_rate, costs), self.liquidity(t))
 
