@@ -199,7 +199,7 @@ def _ended(tradable: Bools) -> Bools:
     return ended
 
 
-def _first_defined_bar(raw: Floats, tradable: Bools, names: tuple[str, ...]) -> int:
+def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:
     """First bar at which a tradable ticker has all features defined."""
     ready: Bools = np.any(tradable & np.isfinite(raw).all(axis=-1), axis=-1)
     if not ready.any():
