@@ -1,4 +1,4 @@
-"""Test of a mean return that allows for autocorrelation and changing volatility."""
+"""Test of a mean return that allows for autocorrelation, changing volatility and skewness."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ def long_run_variance(series: ArrayLike) -> float:
 def mean_z_score(series: ArrayLike) -> float:
     """Test statistic of the null hypothesis that the mean of a series [T] is 0, as a standard normal variable.
 
-    The studentised mean sqrt(T - 1) mean / sqrt(long-run variance) has Student's t distribution with T - 1 degrees of
-    freedom; returned is the standard normal quantile of the same probability, within -8 and 8. Errors of
-    `long_run_variance`.
+    The studentised mean t = sqrt(T - 1) mean / sqrt(long-run variance), corrected for the skewness g of the series by
+    the monotone transformation of Hall (1992), t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 with a = g / sqrt(T), has Student's t
+    distribution with T - 1 degrees of freedom. Returned is the standard normal quantile of the same probability, within
+    -8 and 8. Errors of `long_run_variance`.
     """
     from scipy.stats import norm, t
 
     values = np.asarray(series, dtype=np.float64)
-    statistic = math.sqrt(len(values) - 1) * float(values.mean()) / math.sqrt(long_run_variance(values))
+    studentised = math.sqrt(len(values) - 1) * float(values.mean()) / math.sqrt(long_run_variance(values))
+    a = float(((values - values.mean()) ** 3).mean() / values.std() ** 3) / math.sqrt(len(values))
+    statistic = studentised + a * studentised**2 / 3 + a**2 * studentised**3 / 27 + a / 6
     score = float(norm.isf(t.sf(abs(statistic), len(values) - 1)))
     return math.copysign(min(score, MAX_Z_SCORE), statistic)
