@@ -37,9 +37,9 @@ def mean_z_score(series: ArrayLike) -> float:
     """Test statistic of the null hypothesis that the mean of a series [T] is 0, as a standard normal variable.
 
     The studentised mean t = sqrt(T - 1) mean / sqrt(long-run variance), corrected for the skewness g of the series by
-    the monotone transformation of Hall (1992), t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 with a = g / sqrt(T), has Student's t
-    distribution with T - 1 degrees of freedom. Returned is the standard normal quantile of the same probability, within
-    -8 and 8. Errors of `long_run_variance`.
+    the monotone transformation of Hall (1992), t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 with a = g / sqrt(T), has Student's
+    t distribution with T - 1 degrees of freedom. Returned is the standard normal quantile of the same probability,
+    within -8 and 8. Errors of `long_run_variance`.
     """
     from scipy.stats import norm, t
 

@@ -75,21 +75,22 @@ def test_every_agent_and_the_ensemble_are_trials(finished: Path, folder: Path) -
 
 
 def test_returns_of_trials_are_saved_with_the_run(finished: Path) -> None:
-    """One file per generation. With the returns of equal weight added they give the leaderboard's scores."""
+    """One file per generation. With the returns of the base added they give the leaderboard's scores."""
     files = sorted((finished / "returns").glob("*.npy"))
     assert len(files) == 3
     excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
     splits = make_splits(small_panel().times, small_config().splits)
     assert excess.shape == (len(splits.validation) - 1, AGENTS)
-    from finrl_pod_strategies.baselines import run_baseline
+    from finrl_pod_app.services.trial_log import reference_strategy
 
+    from finrl_pod.evaluate.backtest import backtest
     from finrl_pod.market.rules import rules_of
 
     config = small_config()
     market = build_market(small_panel(), (), (0, 10))
     span = (splits.validation.first, splits.validation.last)
-    equal = run_baseline("equal_weight", small_panel(), market, *span, rules_of(config.environment), 1e6)
-    returns = excess + (equal.equity[1:] / equal.equity[:-1] - 1)[:, None]
+    base = backtest(reference_strategy(config), small_panel(), market, *span, rules_of(config.environment), 1e6)
+    returns = excess + (base.equity[1:] / base.equity[:-1] - 1)[:, None]
     year = bars_per_year(small_panel().times)
     own = {sharpe(np.r_[1.0, np.cumprod(1 + column)], year) for column in returns.T}
     for row in report(finished)["leaderboard"]:
