@@ -27,9 +27,12 @@ MEMBERS = (0, 1)
 REGULARISERS: dict[str, Any] = {"h_term": 0.3, "h_steps": 3, "h_trajectories": 4, "h_buffer": 8, "diversity": 0.1}
 
 
-def learn(name: str, policy: str, device: str) -> Learner:
+LOOKBACK: dict[str, Any] = {"lookback": 5, "encoder_size": 4, "dropout": 0.3, "weight_decay": 0.1}
+
+
+def learn(name: str, policy: str, device: str, **more: Any) -> Learner:
     """Train three iterations, resume from a checkpoint, then train again after copying member 0 over member 1."""
-    settings = {"policy": policy, **(REGULARISERS if name in ("ppo", "a2c") else {})}
+    settings = {"policy": policy, **(REGULARISERS if name in ("ppo", "a2c") else {}), **more}
 
     def make() -> Learner:
         market = to_device(random_market(5, bars=60, gaps=0.1, starts={1: 20}, leak=True), device)
@@ -48,9 +51,31 @@ def learn(name: str, policy: str, device: str) -> Learner:
 @pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
 def test_algorithm_matches_the_cpu(name: str, policy: str) -> None:
-    on_cpu = learn(name, policy, "cpu")
+    assert_same(name, policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "encoder"),
+    [
+        ("ppo", "equivariant", "convolution"),
+        ("ppo", "linear", "none"),
+        ("a2c", "linear", "attention"),
+        ("analytic", "linear", "gru"),
+        ("shac", "equivariant", "convolution"),
+        ("sac", "linear", "attention"),
+        ("dqn", "mlp", "gru"),
+    ],
+)
+def test_encoder_matches_the_cpu(name: str, policy: str, encoder: str) -> None:
+    assert_same(name, policy, **({"encoder": encoder, **LOOKBACK} if encoder != "none" else {}))
+
+
+def assert_same(name: str, policy: str, **more: Any) -> None:
+    """Training on the simulated device gives what it gives on the CPU."""
+    on_cpu = learn(name, policy, "cpu", **more)
     with simulated_device() as device:
-        on_device = learn(name, policy, device)
+        # Dropout is drawn on the device, whose numbers are those of the CPU here.
+        on_device = learn(name, policy, device, **more)
         for p in MEMBERS:
             one, other = training_state(on_cpu, p), training_state(on_device, p)
             assert one.keys() == other.keys()

@@ -99,6 +99,24 @@ def test_features_are_raw_and_selected_by_name(market_of):
         backtest(Recorder(feature_names=("nonsense", "return_1")), panel, market, 10, 20, RULES, 1000.0)
 
 
+class WindowRecorder(Recorder):
+    """A recorder that reads features of four bars."""
+
+    feature_lookback = 4
+
+
+def test_a_feature_lookback_gives_the_features_of_past_bars(market_of):
+    panel, market = market_of(prices(), features=FEATURES)
+    strategy = WindowRecorder(feature_names=("return_1",))
+    backtest(strategy, panel, market, 1, 20, RULES, 1000.0)
+    for t, (window, _) in zip(range(1, 20), strategy.calls, strict=True):
+        rows = market.raw_features[max(0, t - 3) : t + 1, :, :1].numpy()
+        np.testing.assert_array_equal(window.features, rows)
+    strategy.feature_lookback = 0
+    with pytest.raises(InputError, match=r"feature_lookback of strategy recorder must be an integer of at least 1 bar"):
+        backtest(strategy, panel, market, 1, 20, RULES, 1000.0)
+
+
 @pytest.mark.parametrize("fill", ["next", "same_close"])
 def test_changing_the_arguments_changes_no_result(market_of, fill):
     panel, market = market_of(prices(), fill=fill, features=FEATURES)

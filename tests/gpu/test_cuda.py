@@ -55,10 +55,12 @@ def test_environments_agree_with_the_cpu(
         assert torch.equal(ours.truncated, theirs.truncated.cpu())
 
 
-@pytest.mark.parametrize("policy", ["equivariant", "mlp"])
-def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str) -> None:
+@pytest.mark.parametrize("encoder", ["none", "convolution", "gru", "attention"])
+@pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
+def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str, encoder: str) -> None:
     """The random streams of devices differ, so both learn from the rollout that the CPU collected."""
-    config = PPOConfig(policy=policy, horizon=16, minibatches=1, epochs=1, hidden=(16, 16))  # type: ignore[arg-type]
+    past = {} if encoder == "none" else {"encoder": encoder, "lookback": 8}
+    config = PPOConfig(**{"policy": policy, "horizon": 16, "minibatches": 1, "epochs": 1, "hidden": (16, 16), **past})
     learners = [
         Learner(PortfolioEnv(on, RULES, members=(0, 1), dtype=torch.float64), config, seed=5, dtype=torch.float64)
         for on in (market, to_device(market, DEVICE))

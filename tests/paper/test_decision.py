@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import numpy as np
+import pytest
 
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.decision import Holdings, decide, fetch_checked_prices
+from finrl_pod.paper.execution.decision import Holdings, StrategyFailed, decide, fetch_checked_prices
 from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.settings.run import FeatureConfig
+from finrl_pod.types import Window
 from tests.paper.factories import FunctionStrategy, prices
 
 SECONDS = 2.0  # of CPU time
@@ -32,6 +36,33 @@ def test_decision_for_500_symbols_takes_at_most_two_seconds() -> None:
     assert time.process_time() - start < SECONDS
     assert decision.weights is not None
     assert not checked.problems
+
+
+def test_a_strategy_that_reads_past_features_gets_them_or_fails() -> None:
+    """As many bars as it asks for; the journal keeps those of the decision bar."""
+    panel = prices(date(2023, 10, 2), date(2024, 1, 31))
+    broker = SimulatedBroker(panel, ManualClock(datetime(2024, 1, 31, 23, tzinfo=UTC)), Decimal(1_000_000))
+    seen = []
+
+    @dataclass
+    class Reader(FunctionStrategy):
+        feature_lookback: int = 12
+
+    def read(window: Window) -> None:
+        seen.append(window.features)
+
+    strategy = Reader(read, feature_names=("return_1", "return_5"))
+    checked = fetch_checked_prices(
+        broker, panel.symbols, date(2024, 1, 31), (), DataSettings(window=40), lambda *_: None
+    )
+    decision = decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
+    (features,) = seen
+    assert features is not None
+    assert features.shape == (12, len(panel.symbols), 2)
+    np.testing.assert_array_equal(json.loads(decision.inputs)["features"], features[-1])
+    strategy.feature_lookback = 41
+    with pytest.raises(StrategyFailed, match=r"reads features of 41 bars and got 40; raise data.window"):
+        decide(strategy, checked, Holdings({}, Decimal(1_000_000), checked.closes))
 
 
 def test_status_and_commands_import_no_heavy_modules() -> None:
