@@ -92,13 +92,15 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
 
     Observations are (day, account): the A accounts of each of G groups share a day, whose features are read from the
     market's table instead of being copied into every row.
-    mandate: bounds on holdings and trades, or None. groups, accounts: G and A. window: bars of an episode. first, last:
-    range of decision bars.
+    mandate: bounds on holdings and trades, or None. extras: numbers of an account that are observed after cash and
+    holdings, per asset and per account (`market.account_extras`). groups, accounts: G and A. window: bars of an
+    episode. first, last: range of decision bars.
     """
 
     market: MarketTensor
     config: EnvironmentConfig
     mandate: MandateConfig | None
+    extras: tuple[int, int]
     groups: int
     accounts: int
     window: int

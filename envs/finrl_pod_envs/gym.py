@@ -22,7 +22,7 @@ from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.observation import flat, flat_size
+from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
 
 SCORE_SCALE = 5.0  # softmax of one score of 5 and nineteen of -5 is 0.999 for the first
@@ -36,7 +36,7 @@ class _Adapter:
 
     def __init__(self, env: MarketEnv) -> None:
         self.env = env
-        self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (flat_size(env.market),), np.float32)
+        self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (env.observation_size,), np.float32)
         self.discrete = env.action_kind == "discrete"
         self.action: gymnasium.spaces.Space[Any] = (
             gymnasium.spaces.Discrete(env.actions)

@@ -19,6 +19,7 @@ import torch
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.market.account_extras import account_extras, joined_extras, observes_virtual
 from finrl_pod.market.execution import equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.mandate import (
     Decision,
@@ -33,6 +34,7 @@ from finrl_pod.market.mandate import (
     validate_mandate,
     wanted_weights,
 )
+from finrl_pod.market.reward_state import MIN_GROWTH
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.random import generators
@@ -47,7 +49,7 @@ from finrl_pod_envs.market_kernels import (
     make_step_kernel,
 )
 from finrl_pod_envs.observation import flat, flat_size
-from finrl_pod_envs.rewards import MIN_GROWTH, Interval, StepReward
+from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
@@ -101,7 +103,6 @@ class MarketEnv(ABC):
             )
         self.groups = self.envs // self.accounts
         self.assets = market.shape[1]
-        self.observation_size = flat_size(market)
         self.device = market.close.device
         self.first = max(market.first if first is None else first, market.first)
         self.last = min(market.steps - 1 if last is None else last, market.steps - 1)
@@ -123,6 +124,8 @@ class MarketEnv(ABC):
         if self.mandate is not None:
             validate_mandate(self.mandate, config, self.assets)
             self.mandate_table = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
+        self.extras = account_extras(config, self.mandate)
+        self.observation_size = flat_size(market, self.extras.size(self.assets))
         self.reward = StepReward(config, bars_per_year(market.times))
         self._base_growth = self._base_growth_table() if self.reward.uses_base else None
         self._state: EnvState | None = None
@@ -144,6 +147,10 @@ class MarketEnv(ABC):
     @abstractmethod
     def scale(self, worth: Tensor) -> Tensor | float:
         """Divisor of cash and holdings in the observation; worth: equity [P, G, A] in currency."""
+
+    def target_weights(self, action: Tensor, tradable: Tensor) -> Tensor:
+        """Target weights [P, G, A, N] of actions that can wait under a delay: those of the portfolio environment."""
+        raise NotImplementedError(f"{type(self).__name__} has no target weights, so its fills cannot be delayed")
 
     def tilt_scores(self, action: Tensor) -> Tensor:
         """Scores [P, G, A, N] of a mandate from actions [P, G, A, action_size]."""
@@ -184,7 +191,7 @@ class MarketEnv(ABC):
     def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
         """Step all environments by `action` [P, E, action_size]; finished ones are reset in the same call.
 
-        rows: optional buffer [P, E, 1 + N + N F] to fill with the flat observation (`observation.flat`).
+        rows: optional buffer [P, E, 1 + N + X + N F] to fill with the flat observation (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
         self._check(action)
@@ -376,13 +383,43 @@ class MarketEnv(ABC):
         return fresh, outcome
 
     def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
-        """Observation of a state: day, and account at the close of that bar. worth: its equity, if known."""
+        """Observation of a state: day, and account at the close of that bar: cash, holdings, and extras.
+
+        worth: its equity, if known.
+        """
         close = self.close[state.day].unsqueeze(2)
         values = state.shares * close
         worth = state.cash + values.sum(-1) if worth is None else worth
         account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
-        account = account.reshape(self.members, self.envs, self.assets + 1)
+        if any(self.extras):
+            account = torch.cat(
+                [account, self._observed_extras(state, values / worth.clamp(min=1e-9).unsqueeze(-1))], -1
+            )
+        account = account.reshape(self.members, self.envs, -1)
         return Observation(state.day, account.to(self.output_dtype))
+
+    def _observed_extras(self, state: EnvState, held: Tensor) -> Tensor:
+        """Extras [P, G, A, X] of a state (`market.account_extras`). held: [P, G, A, N] weights."""
+        memory = None if state.memory is None else self.reward.memory.observed(state.memory[1])
+        virtual = state.virtual if observes_virtual(self.config, self.mandate) else None
+        return joined_extras(held, self._pending_weights(state), virtual, memory, state.budget, self.mandate)
+
+    def _pending_weights(self, state: EnvState) -> list[Tensor]:
+        """Target weights [P, G, A, N] that wait under the delay, oldest first; NaN where nothing will be traded."""
+        if state.pending is None:
+            return []
+        waiting, weights = self.venue.delay - 1, []
+        for i, target in enumerate(state.pending.unbind(-2)):
+            decided = (state.day - waiting + i).clamp(min=0)
+            known = ~torch.isnan(target)
+            if self.mandate is None:
+                known = known.all(-1, keepdim=True)
+                action = torch.where(known, target, 0.0)
+                target = self.target_weights(action, self.market.tradable[decided].unsqueeze(2))
+            if self.turbulent is not None:
+                target = torch.where(self.turbulent[decided][..., None, None], 0.0, target)
+            weights.append(torch.where(known, target, torch.nan))
+        return weights
 
     def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
         """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
@@ -474,14 +511,15 @@ class MarketEnv(ABC):
 
     def _initial_memory(self, shape: tuple[int, ...]) -> Tensor | None:
         """[2, P, G, A, S] of new accounts, None for a reward without state."""
-        first = self.reward.initial(shape, self.dtype, self.device)
+        first = self.reward.memory.initial(shape, self.dtype, self.device)
         return None if first is None else torch.stack([first, first])
 
     def _next_memory(self, before: Tensor, after: Tensor, worth: Tensor, state: Tensor | None) -> Tensor | None:
         """The reward's state at the interval's end, and as known at the close between its two fills."""
         if state is None:
             return None
-        return torch.stack([self.reward.advance(before, after, state), self.reward.advance(before, worth, state)])
+        advance = self.reward.memory.advance
+        return torch.stack([advance(before, after, state), advance(before, worth, state)])
 
     def _base_growth_table(self) -> Tensor:
         """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
+from finrl_pod.market.reward_state import MIN_GROWTH
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.rewards import CHANGE_SCALE, MIN_GROWTH
+from finrl_pod_envs.rewards import CHANGE_SCALE
 from finrl_pod_envs.state import EnvState, KernelEnv
 
 STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") for name in ("step", "gradient"))
@@ -119,7 +121,7 @@ _INPUTS = ("day", "steps_left", "round", "cash", "shares", "action", "virtual_ho
 _OUTPUTS = (
     *("reached_day", "next_day", "next_steps_left", "next_round", "next_cash", "next_shares"),
     *("account", "last_account", "reward", "equity", "turnover", "cost", "terminated", "truncated"),
-    *("next_virtual_holdings", "next_budget"),
+    *("next_virtual_holdings", "next_budget", "last_virtual_holdings", "last_budget"),
 )
 
 
@@ -202,7 +204,8 @@ class StepKernel:
         self._pointers[len(_INPUTS) : -1] = out.pointers
         self._pointers[-1] = None if rows is None else rows.data_ptr()
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
-        return out.state, out.result_with_ends if any_ended else out.result
+        result = out.result_with_ends if any_ended else out.result
+        return out.state, out.with_extras(result) if any(env.extras) else result
 
     def _next_outputs(self) -> _Outputs:
         """Return the two buffers alternately."""
@@ -213,7 +216,8 @@ class StepKernel:
 
     def can_write(self, rows: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
-        return self._writes_rows and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
+        fits = self._writes_rows and not any(self._env.extras)
+        return fits and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
 
 
 def _limited_bars(env: KernelEnv) -> Tensor:
@@ -241,7 +245,12 @@ class _Outputs:
         stacked = (days, cash, holdings[:1], accounts, numbers, flags)
         self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
         virtual = None if mandate is None else holdings[1]
-        self.pointers += [None if x is None else x.data_ptr() for x in (virtual, budget)]
+        self._mandate = mandate
+        observed = observes_virtual(env.config, mandate)
+        self._last_virtual = torch.empty_like(virtual) if observed and virtual is not None else None
+        self._last_budget = None if budget is None else torch.empty_like(budget)
+        optional = (virtual, budget, self._last_virtual, self._last_budget)
+        self.pointers += [None if x is None else x.data_ptr() for x in optional]
         reached, day, steps_left, rounds = days.unbind()
         account, last_account = accounts.unbind()
         reward, equity, turnover, cost = numbers.unbind()
@@ -250,6 +259,19 @@ class _Outputs:
         observation, final = Observation(day, account), Observation(reached, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
         self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
+
+    def with_extras(self, result: EnvStep) -> EnvStep:
+        """A result with virtual holdings and turnover budget after the accounts, as far as they are observed."""
+        state, (day, account), (reached, last) = self.state, result.observation, result.final_observation
+        virtual = None if self._last_virtual is None else state.virtual
+        observation = Observation(day, self._joined(account, virtual, state.budget))
+        ended = last.data_ptr() != account.data_ptr()
+        final = self._joined(last, self._last_virtual, self._last_budget) if ended else observation.account
+        return result._replace(observation=observation, final_observation=Observation(reached, final))
+
+    def _joined(self, account: Tensor, virtual: Tensor | None, budget: Tensor | None) -> Tensor:
+        extras = joined_extras(account, [], virtual, None, budget, self._mandate)
+        return torch.cat([account, extras.view(*account.shape[:-1], -1).to(account.dtype)], -1)
 
 
 def _addresses(stacked: Tensor) -> range:
@@ -288,6 +310,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and env.dtype == env.output_dtype
         and not config.turnover_penalty  # turnover has no gradient
         and (mandate is None or (mandate.max_weight == 1 and not mandate.max_turnover))
+        and not any(env.extras)
     )
     library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if supported else None
     return None if library is None else GradientKernel(library, env)

@@ -36,6 +36,7 @@ struct StepBuffers {
   void *reward, *equity, *turnover, *cost;  // [.., accounts]
   uint8_t *terminated, *truncated;
   void *next_virtual_holdings, *next_budget;
+  void *last_virtual_holdings, *last_budget;  // before a reset, filled as last_account; null where not observed
   float* rows;  // [.., accounts, 1 + N + width], or null
 };
 EXPORT_SIZE(StepMarket)
@@ -234,6 +235,11 @@ struct Worker {
     const auto trades = (freed != 0) | (value == 0);
     return {decides ? equity : (trades ? equity : kept_holdings),
             clamp_min(1 + horizontal_sums(growths), broadcast<T, W>(1e-9))};
+  }
+
+  static void copy_rows(const void* from, void* to, int64_t e0, int64_t e1, int64_t width) {
+    const T* source = static_cast<const T*>(from);
+    if (to) std::copy(source + e0 * width, source + e1 * width, static_cast<T*>(to) + e0 * width);
   }
 
   // The share of a turnover that the budget allows; writes what is left of it at the next bar.
@@ -515,7 +521,11 @@ struct Worker {
     for (int64_t e = e0; window_ends && e < e1; e++) s.truncated[e] = !s.terminated[e];
     const int64_t own = n + 1;
     S *account = static_cast<S*>(s.account), *last = static_cast<S*>(s.last_account);
-    if (any_window_ends || any) std::copy(account + e0 * own, account + e1 * own, last + e0 * own);
+    if (any_window_ends || any) {
+      std::copy(account + e0 * own, account + e1 * own, last + e0 * own);
+      copy_rows(s.next_virtual_holdings, s.last_virtual_holdings, e0, e1, n);
+      copy_rows(s.next_budget, s.last_budget, e0, e1, 1);
+    }
     if (!any) return false;
     for (int64_t e = e0; e < e1; e++) {
       if (!window_ends && !s.terminated[e]) continue;
@@ -570,6 +580,8 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
       if (s.terminated[e]) continue;
       const S* account = static_cast<const S*>(s.account) + e * (n + 1);
       std::copy(account, account + n + 1, static_cast<S*>(s.last_account) + e * (n + 1));
+      Worker<T, S, W, RULES>::copy_rows(s.next_virtual_holdings, s.last_virtual_holdings, e, e + 1, n);
+      Worker<T, S, W, RULES>::copy_rows(s.next_budget, s.last_budget, e, e + 1, 1);
     }
   }
   return ended;

@@ -11,14 +11,14 @@ from finrl_pod.native.library import load
 from finrl_pod.types import MarketTensor, Observation, Tensor
 
 
-def flat_size(market: MarketTensor) -> int:
-    """Numbers of a flat observation, 1 + N + N * F: cash, holdings, then the features asset by asset."""
+def flat_size(market: MarketTensor, extras: int = 0) -> int:
+    """Numbers of a flat observation, 1 + N + X + N * F: cash, holdings, extras, then the features asset by asset."""
     _, n, f = market.shape
-    return 1 + n + n * f
+    return 1 + n + extras + n * f
 
 
 def flat(market: MarketTensor, observation: Observation, out: Tensor | None = None) -> Tensor:
-    """Flat observations [P, E, 1 + N + N * F]: the account, then the features of the decision bar, asset by asset.
+    """Flat observations [P, E, 1 + N + X + N * F]: the account, then the features of the decision bar, asset by asset.
 
     out: a tensor of that shape to write into, in its dtype; without it a new float32 tensor is returned.
     """
@@ -26,7 +26,7 @@ def flat(market: MarketTensor, observation: Observation, out: Tensor | None = No
     p, g = day.shape
     _, e, own = account.shape
     if out is None:
-        out = torch.empty(p, e, flat_size(market), device=account.device)
+        out = torch.empty(p, e, own + market.features[0].numel(), device=account.device)
     if not _write_natively(market.features, day, account, out):
         out[..., :own] = account
         out.view(p, g, e // g, -1)[..., own:] = market.features[day].flatten(2).unsqueeze(2)

@@ -31,15 +31,12 @@ from typing import Any, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.reward_state import RewardState, growth_ratio, log_growth
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import error_text, import_user_file, is_file_reference, stdout_to_stderr
 
 CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
-SHARPE_DECAY = 1 / 252  # of the moving moments of the differential Sharpe ratio: about a year of daily bars
-# Second moment before the first return. Without it the second step of an episode weighs 180 times the hundredth.
-SHARPE_PRIOR = 0.01**2
-MIN_GROWTH = 1e-6  # bounds the reward of ruin at log(1e-6)
 MIN_VARIANCE = 1e-10  # of the simple return, in the denominator of the differential Sharpe ratio
 IN_LOG_GROWTH = ("log_return", "active_return", "mean_variance")  # rewards that penalties may be subtracted from
 PENALTIES = ("turnover_penalty", "cvar_penalty", "drawdown_penalty")
@@ -65,7 +62,7 @@ UserReward = Callable[[Interval], Tensor]
 class StepReward:
     """The reward of an environment's steps.
 
-    size: S, numbers that it keeps for each account. growth_only: whether it follows from growth, turnover and the
+    memory: the numbers that it keeps for each account. growth_only: whether it follows from growth, turnover and the
     base's growth, so that a kernel that computes log growth can be used. uses_base: whether it needs the base's growth.
     """
 
@@ -74,21 +71,12 @@ class StepReward:
         check_reward(config)
         self.name, self._config, self._bars_per_year = config.reward, config, bars_per_year
         self._user = load_user_reward(config.reward) if is_file_reference(config.reward) else None
-        self._sharpe = config.reward == "differential_sharpe"
-        self._drawdown = config.drawdown_penalty > 0
-        self.size = 2 * self._sharpe + self._drawdown
-        self.growth_only = config.reward in IN_LOG_GROWTH and not self._drawdown
+        self.memory = RewardState(config)
+        self.growth_only = config.reward in IN_LOG_GROWTH and not self.memory.has_drawdown
         self.is_plain = config.reward in ("log_return", "change") and not any(
             getattr(config, name) for name in PENALTIES
         )
         self.uses_base = config.reward == "active_return" or self._user is not None
-
-    def initial(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """[*shape, S], the state of new accounts; None if there is none."""
-        if not self.size:
-            return None
-        start = [0.0, SHARPE_PRIOR] * self._sharpe + [0.0] * self._drawdown
-        return torch.tensor(start, dtype=dtype, device=device).expand(*shape, self.size).clone()
 
     def __call__(self, interval: Interval, state: Tensor | None) -> Tensor:
         """Rewards [P, G, A]. state: [P, G, A, S], before the interval."""
@@ -97,13 +85,13 @@ class StepReward:
             return self._call_user(self._user, interval)
         if self.name == "change":
             return (after - before) * CHANGE_SCALE
-        if self._sharpe:
+        if self.memory.has_moments:
             assert state is not None
-            return differential_sharpe(_ratio(before, after) - 1, state[..., 0], state[..., 1])
+            return differential_sharpe(growth_ratio(before, after) - 1, state[..., 0], state[..., 1])
         reward = self.of_growth(log_growth(before, after), interval.turnover, interval.base_growth)
-        if self._drawdown:
+        if self.memory.has_drawdown:
             assert state is not None
-            drawdown = self.advance(before, after, state)[..., -1]
+            drawdown = self.memory.advance(before, after, state)[..., -1]
             reward = reward - self._config.drawdown_penalty / self._bars_per_year * drawdown
         return reward
 
@@ -120,25 +108,6 @@ class StepReward:
             shortfall = (-growth - config.cvar_loss).clamp(min=0)
             reward = reward - config.cvar_penalty / (1 - config.cvar_level) * shortfall
         return reward
-
-    def advance(self, before: Tensor, after: Tensor, state: Tensor) -> Tensor:
-        """The state [P, G, A, S] after equity moved from `before` to `after` [P, G, A]."""
-        numbers = []
-        if self._sharpe:
-            gain = _ratio(before, after) - 1
-            first, second = state[..., 0], state[..., 1]
-            numbers += [first + SHARPE_DECAY * (gain - first), second + SHARPE_DECAY * (gain * gain - second)]
-        if self._drawdown:
-            numbers.append((state[..., -1] - log_growth(before, after)).clamp(min=0))
-        return torch.stack(numbers, -1)
-
-    def observed(self, state: Tensor) -> Tensor:
-        """The state [..., S] in numbers of order one, for observations."""
-        if not self._sharpe:
-            return state
-        first, second = state[..., :1], state[..., 1:2]
-        scale = (SHARPE_PRIOR * SHARPE_DECAY) ** 0.5
-        return torch.cat([first / scale, second / SHARPE_PRIOR - 1, state[..., 2:]], -1)
 
     def _call_user(self, function: UserReward, interval: Interval) -> Tensor:
         shape = tuple(interval.before.shape)
@@ -164,11 +133,6 @@ class StepReward:
                 "differentiates it"
             )
         return reward.to(interval.before.dtype)
-
-
-def log_growth(before: Tensor, after: Tensor) -> Tensor:
-    """log(after / before), bounded below at log(1e-6), which is also returned for equity at or below zero."""
-    return _ratio(before, after).clamp(min=MIN_GROWTH).log()
 
 
 def differential_sharpe(gain: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -202,9 +166,3 @@ def load_user_reward(text: str) -> UserReward:
         raise InputError(f"{file} has no function {name}; give one that it defines, as {Path(file).name}:my_reward")
     reward: UserReward = function
     return reward
-
-
-def _ratio(before: Tensor, after: Tensor) -> Tensor:
-    """after / before, 0 where before is not positive: the ratio of two negative equities would be a gain."""
-    alive = before > 0
-    return torch.where(alive, after, 0.0) / torch.where(alive, before, 1.0)

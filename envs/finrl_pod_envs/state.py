@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from finrl_pod.market.account_extras import AccountExtras
 from finrl_pod.market.mandate import MandateTable
 from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -40,7 +41,7 @@ class KernelEnv(Protocol):
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
     range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
     turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
-    tables.
+    tables. extras: numbers that are observed besides cash and holdings.
     """
 
     market: MarketTensor
@@ -62,3 +63,4 @@ class KernelEnv(Protocol):
     turbulent: Tensor | None
     mandate: MandateConfig | None
     mandate_table: MandateTable | None
+    extras: AccountExtras

@@ -33,8 +33,10 @@ class PortfolioEnv(MarketEnv):
             self._use_native()
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
-        weights = scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)
-        return trades_to_weights(weights, state.cash, state.shares, close), None
+        return trades_to_weights(self.target_weights(action, tradable), state.cash, state.shares, close), None
+
+    def target_weights(self, action: Tensor, tradable: Tensor) -> Tensor:
+        return scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)
 
     def scale(self, worth: Tensor) -> Tensor:
         return worth.unsqueeze(-1).clamp(min=1e-9)

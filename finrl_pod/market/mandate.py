@@ -337,14 +337,19 @@ class MandateAccounts:
         self._table, self._leverage = table, leverage
         self._state: VirtualHoldings | None = None
 
+    def state(self, held: Tensor, close: Tensor) -> VirtualHoldings:
+        """Virtual holdings and turnover budget at the bar after the last decision; arguments as for `decide`."""
+        table, config = self._table, self._table.config
+        state = self._state or VirtualHoldings.initial(held, close, config)
+        return state.moved(close, 1, config, table.bars_per_year)
+
     def decide(self, t: int, scores: Tensor, held: Tensor, close: Tensor) -> Tensor | None:
         """Target weights [B, N] at bar t of scores [B, N], None if no account trades.
 
         held: [B, N] weights; close: [N]. Must be called for each bar in turn.
         """
         table, config = self._table, self._table.config
-        state = self._state or VirtualHoldings.initial(held, close, config)
-        state = state.moved(close, 1, config, table.bars_per_year)
+        state = self.state(held, close)
         bar, terms = table.at(t), (config, self._leverage, table.bars_per_year)
         wanted, entry = wanted_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
         decision = follow(wanted, entry, bar, held, state.weights, state.budget, config)

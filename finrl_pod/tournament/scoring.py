@@ -12,8 +12,10 @@ import torch
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, simulate
+from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active
 from finrl_pod.market.rules import rules_of
+from finrl_pod.market.venue import Venue
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.training.acting import target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -46,23 +48,33 @@ def run_members(
         table = MandateTable(market, bounds, bars_per_year(market.times), torch.float64)
         accounts = MandateAccounts(table, config.leverage)
 
+    tracker, rules = AccountTracker(config, mandate), rules_of(config)
+    fill = close if tracker.is_empty else Venue(market, rules, torch.float64).fill
+
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
-        if turbulent is not None and bool(turbulent[t]):
-            return torch.zeros_like(shares)
         values = shares * close[t]
         worth = (cash + values.sum(-1)).clamp(min=1e-9)
         held = values / worth.unsqueeze(-1)
+        virtual, _, budget = (None, None, None) if accounts is None else accounts.state(held, close[t])
+        extras = tracker.observe(held, worth, fill[t - 1] / close[t - 1], virtual, budget)
+        target = decide_from(t, held, worth, extras)
+        tracker.decided(target)
+        return target
+
+    def decide_from(t: int, held: Tensor, worth: Tensor, extras: Tensor | None) -> Tensor | None:
+        if turbulent is not None and bool(turbulent[t]):
+            return torch.zeros_like(held)
         rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
         features, tradable = market.features[rows], market.tradable[rows]
         if accounts is not None:
-            scores = tilt_scores(actor, params, features, tradable, held, config)
+            scores = tilt_scores(actor, params, features, tradable, held, config, extras)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
             return accounts.decide(t, torch.where(valid, scores, 0.0), held, close[t])
-        weights = target_weights(actor, params, features, tradable, held, worth, close[t], config)
+        weights = target_weights(actor, params, features, tradable, held, worth, close[t], config, extras)
         valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
         return torch.where(valid, weights, 0.0)
 
-    ledger = simulate(market, decide, first, last, rules_of(config), config.cash, batch=members)
+    ledger = simulate(market, decide, first, last, rules, config.cash, batch=members)
     return replace(ledger, equity=torch.where(valid[:, 0], ledger.equity, torch.nan))
 
 

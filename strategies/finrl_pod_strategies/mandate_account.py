@@ -78,6 +78,10 @@ class MandateAccount:
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
 
+    def virtual_holdings(self, window: Window, positions: Positions) -> VirtualHoldings:
+        """Virtual holdings and turnover budget at the window's last bar, before its decision."""
+        return self._virtual(window, torch.from_numpy(positions.weights), bars_per_year(window.times))
+
     def state(self) -> dict[str, Any] | None:
         """Virtual holdings after the last decision as plain JSON values; None before the first decision."""
         if self._held is None or self._time is None:

@@ -12,6 +12,7 @@ import torch
 from finrl_pod.data.normalise import normalise
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active
 from finrl_pod.market.rules import rules_of
@@ -107,10 +108,15 @@ class PolicyStrategy:
             self.account = MandateAccount(self.mandate, self.rules.leverage)
             own = self.account.lookback
             self.lookback = None if own is None else max(own, self.feature_lookback)
+        self.tracker = AccountTracker(self.rules, self.mandate)
+        self._tracked: np.datetime64 | None = None  # bar of the tracker's last decision
+        if not self.tracker.is_empty and self.lookback is not None:
+            self.lookback = max(self.lookback, 2)
 
     def recreate(self) -> PolicyStrategy:
-        """The ensemble with an account that has no virtual holdings yet."""
+        """The ensemble with an account that has no past."""
         fresh = copy.copy(self)
+        fresh.tracker, fresh._tracked = AccountTracker(self.rules, self.mandate), None
         if self.mandate is not None:
             fresh.account = MandateAccount(self.mandate, self.rules.leverage)
         return fresh
@@ -137,23 +143,55 @@ class PolicyStrategy:
         """Target weights [N] at the window's last bar: the mean of the members' targets, or their vote."""
         if window.features is None:
             raise RunError(f"strategy {self.name} needs the features of the decision bar")
-        features = window.features.reshape(-1, *window.features.shape[-2:])  # [B, N, F], the decision bar last
+        extras = self._extras(window, positions)
+        target = self._target_weights(window, window.features, positions, extras)
+        self.tracker.decided(None if target is None else torch.from_numpy(target).unsqueeze(0))
+        return target
+
+    def _extras(self, window: Window, positions: Positions) -> Tensor | None:
+        """What the members observe of the account besides cash and holdings: [1, X], or None.
+
+        The account's past is forgotten if the last call was not at the bar before.
+        """
+        if self.tracker.is_empty:
+            return None
+        if len(window.times) < 2 or self._tracked != window.times[-2]:
+            self.tracker = AccountTracker(self.rules, self.mandate)
+        self._tracked = window.times[-1]
+        virtual = budget = None
+        if self.account is not None:
+            state = self.account.virtual_holdings(window, positions)
+            virtual, budget = state.weights.unsqueeze(0), state.budget
+            budget = None if budget is None else budget.view(1)
+        held, worth = (
+            torch.from_numpy(positions.weights).unsqueeze(0),
+            torch.tensor([positions.equity], dtype=torch.float64),
+        )
+        filled = torch.from_numpy(_last_fill(window, self.rules.fill))
+        return self.tracker.observe(held, worth, filled, virtual, budget)
+
+    def _target_weights(
+        self, window: Window, features: Floats, positions: Positions, extras: Tensor | None
+    ) -> Floats | None:
+        features = features.reshape(-1, *features.shape[-2:])  # [B, N, F], the decision bar last
         if self._turbulence_exceeded(features[-1]):
             return np.zeros(len(window.symbols))
         rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
         if self.account is not None:
             return self.account.target_weights(
-                self._scores(rows, tradable, positions), self._combined, window, positions
+                self._scores(rows, tradable, positions, extras), self._combined, window, positions
             )
         if self.rule == "vote" and self.rules.kind == "discrete":
-            return self._vote_on_choices(rows, tradable, positions)
+            return self._vote_on_choices(rows, tradable, positions, extras)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         targets: Floats = np.empty((len(self.shares), len(window.symbols)))
         for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
             equity = torch.full((len(members),), positions.equity, dtype=torch.float64)
-            weights = target_weights(actor, params, rows, tradable, held, equity, prices, self.rules)
+            weights = target_weights(
+                actor, params, rows, tradable, held, equity, prices, self.rules, _repeated(extras, members)
+            )
             targets[members] = weights.numpy()
         return self._combined(targets)
 
@@ -164,20 +202,20 @@ class PolicyStrategy:
         mean: Floats = self.shares @ targets
         return mean
 
-    def _scores(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Tensor:
+    def _scores(self, rows: Tensor, tradable: Tensor, positions: Positions, extras: Tensor | None) -> Tensor:
         """Scores [M, N] float64 of the members under a mandate."""
         scores = torch.empty(len(self.shares), tradable.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
-            scores[members] = tilt_scores(actor, params, rows, tradable, held, self.rules)
+            scores[members] = tilt_scores(actor, params, rows, tradable, held, self.rules, _repeated(extras, members))
         return scores
 
-    def _vote_on_choices(self, rows: Tensor, tradable: Tensor, positions: Positions) -> Floats:
+    def _vote_on_choices(self, rows: Tensor, tradable: Tensor, positions: Positions, extras: Tensor | None) -> Floats:
         """Weights [N] after the discrete action with the most votes."""
         votes = [0] * len(self.shares)
         for actor, params, members in self.groups:
             held = torch.from_numpy(positions.weights).expand(len(members), -1)
-            chosen = choices(actor, params, rows, tradable, held, self.rules)
+            chosen = choices(actor, params, rows, tradable, held, self.rules, _repeated(extras, members))
             for member, choice in zip(members, chosen.tolist(), strict=True):
                 votes[member] = choice
         choice = torch.tensor([majority(votes, self.shares)])
@@ -194,6 +232,21 @@ class PolicyStrategy:
         column = torch.from_numpy(features[:, self.feature_names.index("turbulence")])
         above = turbulent_bars(column, self.rules.turbulence_limit)
         return above is not None and bool(above.any())
+
+
+def _repeated(extras: Tensor | None, members: Sequence[int]) -> Tensor | None:
+    """Extras [1, X] of the account for each of some members, [M, X]."""
+    return None if extras is None else extras.expand(len(members), -1)
+
+
+def _last_fill(window: Window, rule: str) -> Floats:
+    """Price [N] at which the decision of the bar before was filled, relative to that bar's close."""
+    ratio = np.ones(len(window.symbols))
+    if rule == "next" and len(window.times) > 1:
+        price = window.close if window.open is None else window.open
+        filled = window.tradable[-1] & window.tradable[-2]
+        ratio[filled] = price[-1, filled] / window.close[-2, filled]
+    return ratio
 
 
 def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
@@ -226,8 +279,9 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
     spec: dict[str, Any] = dict(snapshot.spec)
     try:
         shape = (spec["assets"], spec["features"], spec["action_size"], _hidden_sizes(spec, snapshot.weights))
-        past = (spec.get("encoder", "none"), spec.get("lookback", 1), spec.get("encoder_size", 0))
-        policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"), *past)
+        past = (spec.get("encoder", "none"), spec.get("lookback", 1), spec.get("encoder_size", 0), 0.0)
+        extras = (spec.get("extra_per_asset", 0), spec.get("extra_per_account", 0))
+        policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"), *past, *extras)
         return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], policy)
     except (KeyError, TypeError, ConfigError):
         raise RunError(

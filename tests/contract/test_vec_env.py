@@ -67,11 +67,12 @@ def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
     for observation in [first] + [o for s in outcomes for o in (s.observation, s.final_observation)]:
         assert observation.day.shape == (P, E // GROUP)
         assert observation.day.dtype == torch.int64
-        assert observation.account.shape == (P, E, 1 + N)
+        assert observation.account.shape == (P, E, 1 + N + env.extras.size(N))
         assert observation.account.dtype == torch.float32
         assert torch.isfinite(observation.account).all()
         row = flat(env.market, observation)
-        assert row.shape == (P, E, flat_size(env.market)) == (P, E, 1 + N + N * F)
+        extras = env.extras.size(N)
+        assert row.shape == (P, E, flat_size(env.market, extras)) == (P, E, 1 + N + extras + N * F)
         assert row.dtype == torch.float32
     for outcome in outcomes:
         for name in ("reward", "equity", "turnover", "cost"):

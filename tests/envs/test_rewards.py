@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.rewards import SHARPE_PRIOR, Interval, StepReward, log_growth
+from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.reward_state import SHARPE_PRIOR, log_growth
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from tests.markets import random_market
@@ -28,13 +29,13 @@ GROWTH = np.diff(np.log(EQUITY))
 def rewards_of(bars_per_year: float = 252.0, **settings: Any) -> np.ndarray:
     """Rewards of an account with these equities, interval by interval."""
     reward = StepReward(EnvironmentConfig(**settings), bars_per_year)
-    state = reward.initial((1, 1, 1), DOUBLE, torch.device("cpu"))
+    state = reward.memory.initial((1, 1, 1), DOUBLE, torch.device("cpu"))
     result = []
     for i in range(len(EQUITY) - 1):
         numbers = (EQUITY[i], EQUITY[i + 1], TURNOVER[i], BASE[i])
         before, after, turnover, base = (torch.tensor(x, dtype=DOUBLE).view(1, 1, 1) for x in numbers)
         result.append(reward(Interval(before, after, turnover, base), state).item())
-        state = None if state is None else reward.advance(before, after, state)
+        state = None if state is None else reward.memory.advance(before, after, state)
     return np.array(result)
 
 
@@ -133,7 +134,7 @@ def test_differential_sharpe_matches_moody_and_saffell() -> None:
     rng = np.random.default_rng(0)
     returns = rng.normal(1e-3, 0.01, 400)
     reward = StepReward(EnvironmentConfig(reward="differential_sharpe"), 252)
-    state = reward.initial((), DOUBLE, torch.device("cpu"))
+    state = reward.memory.initial((), DOUBLE, torch.device("cpu"))
     a, b = 0.0, 0.01**2
     eta, step = 1 / 252, 1e-7
     for r in returns:
@@ -148,7 +149,7 @@ def test_differential_sharpe_matches_moody_and_saffell() -> None:
         expected = (sharpe(step) - sharpe(-step)) / (2 * step)
         assert value.item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
         a, b = a + eta * (r - a), b + eta * (r * r - b)
-        state = reward.advance(before, after, state)
+        state = reward.memory.advance(before, after, state)
         assert state.tolist() == pytest.approx([a, b], rel=1e-9)
 
 
@@ -156,7 +157,7 @@ def test_differential_sharpe_weighs_early_and_late_steps_alike() -> None:
     """The derivative of the reward by the return; without a prior moment the second step weighed 180 times more."""
     reward = StepReward(EnvironmentConfig(reward="differential_sharpe"), 252)
     returns = np.random.default_rng(1).normal(5e-4, 0.01, 200)
-    state, slopes = reward.initial((), DOUBLE, torch.device("cpu")), []
+    state, slopes = reward.memory.initial((), DOUBLE, torch.device("cpu")), []
     before = torch.tensor(1.0, dtype=DOUBLE)
     for r in returns:
         after = torch.tensor(1 + r, dtype=DOUBLE, requires_grad=True)
@@ -164,7 +165,7 @@ def test_differential_sharpe_weighs_early_and_late_steps_alike() -> None:
         reward(Interval(before, after, before, before), state).backward()
         assert after.grad is not None
         slopes.append(after.grad.item())
-        state = reward.advance(before, after.detach(), state)
+        state = reward.memory.advance(before, after.detach(), state)
     assert max(slopes) / min(slopes) < 2
     assert slopes[1] / slopes[100] == pytest.approx(1, abs=0.3)
 

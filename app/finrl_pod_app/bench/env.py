@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from finrl_pod_envs.observation import flat_size
 
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod_app.bench.rows import Row, median_row
@@ -26,7 +25,7 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     steps = min(max(SAMPLES_PER_RUN // settings.envs, MIN_STEPS), MAX_STEPS)
     env.reset(0)
     env.reuse_buffers(True)  # as a worker does
-    shape = (env.members, env.envs, flat_size(env.market))
+    shape = (env.members, env.envs, env.observation_size)
     rows = torch.empty(shape, device=device) if settings.observation == "flat" else None
 
     @torch.no_grad()
@@ -44,7 +43,7 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     config = {
         **settings.plain(),
         "steps_a_run": steps,
-        "flat_size": flat_size(env.market),
+        "flat_size": env.observation_size,
         "whole_shares": env.config.whole_shares,
         "fill": env.config.fill,
         "accounts": str(env.dtype).removeprefix("torch."),

@@ -96,7 +96,8 @@ def make_policy_kernel(
         if library is not None:
             return PolicyKernel(library, _mlp_batch(policy, parameters), parameters, tables)
     hidden = policy.spec.hidden
-    if isinstance(policy, EquivariantPolicy) and len(hidden) <= 2 and not any(width % LANES for width in hidden):
+    narrow = len(hidden) <= 2 and not any(width % LANES for width in hidden)
+    if isinstance(policy, EquivariantPolicy) and narrow and not policy.spec.has_extras:
         library = load(EQUIVARIANT, _Rollout, _EquivariantBatch, _AdamState)
         if library is not None:
             return PolicyKernel(library, _equivariant_batch(policy, parameters), parameters, tables)

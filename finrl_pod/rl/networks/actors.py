@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
@@ -79,17 +80,19 @@ class EquivariantActor:
         if self.spec.has_cash_score:
             tensors["cash_w"] = torch.zeros(h, self.heads, dtype=dtype)
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
-        return tensors
+        return {**tensors, **init_extras(self.spec, k, stream, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
-        relative = obs.account[..., 1:] * n  # [P, K, A, N], in units of an equal share
+        relative = obs.account[..., 1 : 1 + n] * n  # [P, K, A, N], in units of an equal share
         assets = self.encoder.encode(params, obs.features, obs.tradable)
-        code = self.encoder.mix(params, assets)  # [P, K, N, S]
+        code = self.encoder.mix(params, assets).unsqueeze(2)  # [P, K, 1, N, S]
+        if self.spec.has_extras:
+            code = code + extras_by_asset(self.spec, params, obs.account, n)
         hidden = torch.tanh(
-            torch.addcmul(code.unsqueeze(2), relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, -1))
+            torch.addcmul(code, relative.unsqueeze(-1), params["holding_w"].view(p, 1, 1, 1, -1))
         )  # [P, K, A, N, S]
         out = affine(hidden, params["head_w"], params["head_b"])  # [P, K, A, N, heads]
         out = out + product(obs.features, params["linear_w"]).unsqueeze(2)
@@ -112,6 +115,8 @@ class LinearActor:
         shapes = {"linear_w": (self.spec.inputs, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
         if self.spec.has_cash_score:
             shapes |= {"cash_w": (self.spec.inputs, self.heads), "cash_b": (self.heads,)}
+        if self.spec.extra_per_asset:
+            shapes["extra_asset_w"] = (self.spec.extra_per_asset, self.heads)
         return {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
@@ -119,8 +124,11 @@ class LinearActor:
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
         linear = affine(obs.features, params["linear_w"], params["head_b"]).unsqueeze(2)  # [P, K, 1, N, heads]
-        relative = (obs.account[..., 1:] * n).unsqueeze(-1)  # in units of an equal share
+        relative = (obs.account[..., 1 : 1 + n] * n).unsqueeze(-1)  # in units of an equal share
         out = linear + relative * params["holding_w"].view(p, 1, 1, 1, -1)  # [P, K, A, N, heads]
+        if self.spec.extra_per_asset:
+            blocks, _ = split_extras(self.spec, obs.account, n)
+            out = out + torch.einsum("pkabn,pbh->pkanh", blocks * n, params["extra_asset_w"])
         if self.spec.has_cash_score:
             pooled = mean_over_assets(obs.features, obs.tradable)  # [P, K, F]
             cash = affine(pooled, params["cash_w"], params["cash_b"]).view(p, k, 1, 1, -1)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from finrl_pod.rl.networks.account_inputs import split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
@@ -73,8 +74,9 @@ class EquivariantCritic:
     """A critic that does not depend on the number or the order of the assets.
 
     Inputs of the hidden layer: the encoded assets summed with the target weights and with the weights held, the
-    context, target cash, cash held, the turnover sum |target - held| and the concentration sum target^2. They also
-    enter the value linearly, so that a reward linear in the weights is representable from the start.
+    context, target cash, cash held, the turnover sum |target - held|, the concentration sum target^2, and extras of the
+    account, those per asset as sums of the encoded assets. They also enter the value linearly, so that a reward linear
+    in the weights is representable from the start.
     """
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -83,7 +85,7 @@ class EquivariantCritic:
 
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
-        inputs = 3 * h + SCALARS
+        inputs = 3 * h + SCALARS + h * self.spec.extra_per_asset + self.spec.extra_per_account
         return {
             **self.encoder.init(uniform_init(stream, dtype), dtype),
             "hidden_w": uniform(inputs, k, inputs, stream, dtype),
@@ -97,14 +99,19 @@ class EquivariantCritic:
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
         assert obs.features is not None
         r, k, a, n = effect.shape
-        held = obs.account[..., 1:]  # [R, K, A, N]
+        held = obs.account[..., 1 : 1 + n]  # [R, K, A, N]
         code, context = self.encoder.encode(params, obs.features, obs.tradable)
         sums = weighted_codes(torch.cat([effect, held], 2), code).view(r, k, 2, a, -1)  # [R, K, 2, A, H]
         moved = effect - held if self.spec.wants_weights else effect
         scalars = torch.stack(
             [1 - effect.sum(-1), obs.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
         )  # [R, K, A, 4]
-        x = torch.cat([context.unsqueeze(2).expand(r, k, a, -1), sums[:, :, 0], sums[:, :, 1], scalars], -1)
+        inputs = [context.unsqueeze(2).expand(r, k, a, -1), sums[:, :, 0], sums[:, :, 1], scalars]
+        if self.spec.has_extras:
+            blocks, numbers = split_extras(self.spec, obs.account, n)
+            inputs += [weighted_codes(block, code) for block in blocks.unbind(3)]  # each [R, K, A, H]
+            inputs.append(numbers)
+        x = torch.cat(inputs, -1)
         hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))  # [R, K, A, S]
         value = affine(hidden, params["value_w"], params["value_b"]) + product(x, params["direct_w"])
         linear = product(obs.features, params["linear_w"]).view(r, k, 1, n)  # v . x_n

@@ -30,7 +30,8 @@ ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 class ModelInput(NamedTuple):
     """Input of R networks: K items of A accounts.
 
-    account: [R, K, A, W], cash and holdings (W = 1 + N), or the flat row. features: [R, K, N, F], None off a market.
+    account: [R, K, A, W], cash, holdings and extras (W = `PolicySpec.own`), or the flat row. features:
+    [R, K, N, F], None off a market.
     tradable: [R, K, N] bool, None if all assets are. past: look-back windows for networks with an encoder.
     """
 
@@ -105,7 +106,7 @@ class MarketAdapter:
         self._leverage = env.config.leverage
         self.item_fields: ItemFields = {
             "day": ((), torch.int64),
-            "account": ((env.accounts, market.shape[1] + 1), dtype),
+            "account": ((env.accounts, spec.own), dtype),
         }
 
     def encode(self, observation: Observation) -> dict[str, Tensor]:
@@ -154,8 +155,8 @@ def scale_of(spec: PolicySpec) -> float:
 
 
 def row_size(spec: PolicySpec) -> int:
-    """Size of a flat row: 1 + N + N F, or N (F + C) with codes, on a market, else the observation's own size."""
-    return 1 + spec.assets + spec.assets * spec.inputs if spec.assets else spec.features
+    """Size of a flat row: the account and N F, or N (F + C) with codes, on a market, else the observation's size."""
+    return spec.own + spec.assets * spec.inputs if spec.assets else spec.features
 
 
 def deployed_input(spec: PolicySpec, account: Tensor, features: Tensor, tradable: Tensor | None) -> ModelInput:
@@ -169,9 +170,9 @@ def deployed_input(spec: PolicySpec, account: Tensor, features: Tensor, tradable
 def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
     """PolicySpec of an agent's networks for an environment."""
     if isinstance(env, MarketVecEnv):
-        _, assets, features = env.market.shape
+        (_, assets, features), extras = env.market.shape, env.extras
     else:
-        assets, features = 0, env.observation_size
+        assets, features, extras = 0, env.observation_size, (0, 0)
     size = env.actions if env.action_kind == "discrete" else env.action_size
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     past = (
@@ -179,7 +180,8 @@ def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
         if config.encoder != "none"
         else ("none", 1, 0, 0.0)
     )
-    return PolicySpec(config.policy, assets, features, size, tuple(config.hidden), env.action_kind, activation, *past)
+    shape = (assets, features, size, tuple(config.hidden))
+    return PolicySpec(config.policy, *shape, env.action_kind, activation, *past, *extras)
 
 
 def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:

@@ -16,6 +16,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
+from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.types import Tensor
@@ -42,7 +43,8 @@ class PolicySpec:
     if the environment turns scores into weights by a softmax, "tilt" if they tilt the weights of a base portfolio,
     "direct" if it takes them as they are, "discrete" for a choice of D actions.
     activation: of an MLP's hidden layers, "tanh" or "relu". encoder: of the last `lookback` rows, "none" or a kind in
-    `lookback.py`; encoder_size: numbers of its code; dropout: share of them dropped in training.
+    `lookback.py`; encoder_size: numbers of its code; dropout: share of them dropped in training. extra_per_asset,
+    extra_per_account: numbers of an account after cash and holdings, see `account_inputs.py`.
     """
 
     kind: str
@@ -56,6 +58,8 @@ class PolicySpec:
     lookback: int = 1
     encoder_size: int = 0
     dropout: float = 0.0
+    extra_per_asset: int = 0
+    extra_per_account: int = 0
 
     @property
     def inputs(self) -> int:
@@ -64,8 +68,13 @@ class PolicySpec:
 
     @property
     def own(self) -> int:
-        """Size of an account: cash and holdings, or a whole flat row."""
-        return self.assets + 1 if self.assets else self.features
+        """Size of an account: cash, holdings and extras, or a whole flat row."""
+        return 1 + self.assets * (1 + self.extra_per_asset) + self.extra_per_account if self.assets else self.features
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether an account has numbers besides cash and holdings."""
+        return self.extra_per_asset > 0 or self.extra_per_account > 0
 
     @property
     def has_cash_score(self) -> bool:
@@ -106,7 +115,7 @@ class Policy(Protocol):
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> PolicyOutput:
-        """All outputs. account: [P, K, A, 1 + N]; tradable: [P, K, N] bool or None.
+        """All outputs. account: [P, K, A, own]; tradable: [P, K, N] bool or None.
 
         features: [P, K, N, F], or [P, K, N, F + C] with the codes of an encoder.
         """
@@ -179,7 +188,11 @@ class EquivariantPolicy:
             tensors["inertia"] = torch.full((1,), INITIAL_INERTIA, dtype=dtype)
         if self.spec.has_cash_score:
             tensors["cash_w"], tensors["cash_b"] = torch.zeros(h, dtype=dtype), torch.zeros(1, dtype=dtype)
-        return tensors
+        return {
+            **tensors,
+            **init_extras(self.spec, k, stream, dtype),
+            **init_extras(self.spec, k, stream, dtype, prefix="value_"),
+        }
 
     def forward(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
@@ -195,11 +208,16 @@ class EquivariantPolicy:
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         p, k, n, _ = features.shape
         a = account.shape[2]
-        relative = account[..., 1:] * n  # [P, K, A, N], in units of an equal share
+        relative = account[..., 1 : 1 + n] * n  # [P, K, A, N], in units of an equal share
         assets = self.encoder.encode(params, features, tradable)
         code = self.encoder.mix(params, assets)  # [P, K, N, S]
         linear = torch.bmm(features.reshape(p, k * n, -1), params["linear_w"].unsqueeze(-1)).view(p, k, 1, n)
-        scores = asset_scores(code, relative, params["holding_w"], params["score_w"])  # [P, K, A, N]
+        if self.spec.has_extras:
+            code = code.unsqueeze(2) + extras_by_asset(self.spec, params, account, n)  # [P, K, A, N, S]
+            hidden = torch.tanh(code + relative.unsqueeze(-1) * params["holding_w"].view(p, 1, 1, 1, -1))
+            scores = (hidden * params["score_w"].view(p, 1, 1, 1, -1)).sum(-1)  # [P, K, A, N]
+        else:
+            scores = asset_scores(code, relative, params["holding_w"], params["score_w"])
         scores = scores + linear
         if self.spec.has_cash_score:
             cash = affine(assets.context, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
@@ -212,8 +230,12 @@ class EquivariantPolicy:
         a = account.shape[2]
         assets = self.value_encoder.encode(params, features, tradable)
         context = affine(assets.context, params["value_context_w"], params["value_b"])  # [P, K, S]
-        held_codes = weighted_codes(account[..., 1:], assets.code)  # [P, K, A, H]
+        n = features.shape[2]
+        held_codes = weighted_codes(account[..., 1 : 1 + n], assets.code)  # [P, K, A, H]
         mixed = torch.bmm(held_codes.view(p, k * a, -1), params["value_holding_w"])  # [P, K * A, S]
+        if self.spec.has_extras:  # averaged over the assets, which keeps their order free
+            extras = extras_by_asset(self.spec, params, account, n, prefix="value_").mean(3)
+            mixed = mixed + extras.reshape(p, k * a, -1)
         hidden = tanh_of_sum(mixed.view(p * k, a, -1), context.view(p * k, -1)).view(p, k, a, -1)
         # Not a matrix product with one column: its gradient is slow on a CPU.
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
@@ -242,9 +264,11 @@ class LinearPolicy:
         tensors = {
             "linear_w": torch.zeros(f, dtype=dtype),
             "log_std": torch.full((1,), start.log_std, dtype=dtype),
-            "value_w": torch.zeros(2 * f + 1, dtype=dtype),
+            "value_w": torch.zeros(2 * f + 1 + self.spec.extra_per_account, dtype=dtype),
             "value_b": torch.zeros(1, dtype=dtype),
         }
+        if self.spec.extra_per_asset:
+            tensors["extra_asset_w"] = torch.zeros(self.spec.extra_per_asset, dtype=dtype)
         if self.spec.action == "direct":
             tensors["holding_w"] = torch.zeros(1, dtype=dtype)
         if self.spec.action == "softmax":
@@ -269,8 +293,11 @@ class LinearPolicy:
         a = account.shape[2]
         linear = product(features, params["linear_w"].unsqueeze(-1))  # [P, K, N, 1]
         scores = linear.view(p, k, 1, n).expand(p, k, a, n)
+        if self.spec.extra_per_asset:
+            blocks, _ = split_extras(self.spec, account, n)
+            scores = scores + torch.einsum("pkabn,pb->pkan", blocks * n, params["extra_asset_w"])
         if self.spec.action == "direct":
-            scores = torch.addcmul(scores, account[..., 1:] * n, params["holding_w"].view(p, 1, 1, 1))
+            scores = torch.addcmul(scores, account[..., 1 : 1 + n] * n, params["holding_w"].view(p, 1, 1, 1))
         if self.spec.has_cash_score:
             pooled = mean_over_assets(features, tradable)  # [P, K, F]
             cash = affine(pooled, params["cash_w"].unsqueeze(-1), params["cash_b"]).view(p, k, 1, 1)
@@ -282,14 +309,17 @@ class LinearPolicy:
         p, k = features.shape[:2]
         a = account.shape[2]
         pooled = mean_over_assets(features, tradable).unsqueeze(2).expand(p, k, a, -1)
-        held = weighted_codes(account[..., 1:], features.contiguous())
-        x = torch.cat([pooled, held, account[..., :1]], -1)  # [P, K, A, 2 F + 1]
+        n = features.shape[2]
+        held = weighted_codes(account[..., 1 : 1 + n], features.contiguous())
+        _, numbers = split_extras(self.spec, account, n)
+        x = torch.cat([pooled, held, account[..., :1], numbers], -1)  # [P, K, A, 2 F + 1 + extra_per_account]
         return (x * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_b"].view(p, 1, 1)
 
 
 def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     """Scores [P, K, A, 1 + N] plus inertia times the logarithms of cash and holdings in units of 1/N."""
-    kept = (account * (account.shape[-1] - 1)).clamp(min=WEIGHT_FLOOR).log()
+    size = scores.shape[-1]
+    kept = (account[..., :size] * (size - 1)).clamp(min=WEIGHT_FLOOR).log()
     return torch.addcmul(scores, kept, params["inertia"].view(-1, 1, 1, 1))
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
@@ -65,6 +66,7 @@ class EquivariantQ:
     def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
         draw = uniform_init(stream, dtype)
+        inputs = 2 * h + 1 + self.spec.extra_per_account
         return {
             **self.encoder.init(draw, dtype),
             **self.encoder.init_mix(draw, dtype),
@@ -73,26 +75,30 @@ class EquivariantQ:
             "moves_w": uniform(k, 2, k, stream, dtype),
             "moves_b": torch.zeros(2, dtype=dtype),
             "linear_w": torch.zeros(f, 2, dtype=dtype),
-            "hidden_w": uniform(2 * h + 1, k, 2 * h + 1, stream, dtype),
+            "hidden_w": uniform(inputs, k, inputs, stream, dtype),
             "hidden_b": torch.zeros(k, dtype=dtype),
             "state_w": uniform(k, 2, k, stream, dtype),
             "state_b": torch.zeros(2, dtype=dtype),
+            **init_extras(self.spec, k, stream, dtype),
         }
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
         assert obs.features is not None
         p, k, n, _ = obs.features.shape
         a = obs.account.shape[2]
-        held, cash = obs.account[..., 1:], obs.account[..., :1]
+        held, cash = obs.account[..., 1 : 1 + n], obs.account[..., :1]
+        _, numbers = split_extras(self.spec, obs.account, n)
         assets = self.encoder.encode(params, obs.features, obs.tradable)
         held_codes = weighted_codes(held, assets.code)  # [P, K, A, H]
-        x = torch.cat([assets.context.unsqueeze(2).expand(p, k, a, -1), held_codes, cash], -1)
+        x = torch.cat([assets.context.unsqueeze(2).expand(p, k, a, -1), held_codes, cash, numbers], -1)
         hidden = torch.tanh(affine(x, params["hidden_w"], params["hidden_b"]))
         state = affine(hidden, params["state_w"], params["state_b"])  # [P, K, A, 2]: value, advantage of holding
         code = self.encoder.mix(params, assets).unsqueeze(2)  # [P, K, 1, N, S]
         shape = (p, 1, 1, 1, -1)
         account = held.unsqueeze(-1) * n * params["holding_w"].view(shape)
         account = account + cash.unsqueeze(-1) * params["cash_w"].view(shape)  # [P, K, A, N, S]
+        if self.spec.has_extras:
+            account = account + extras_by_asset(self.spec, params, obs.account, n)
         moves = affine(torch.tanh(code + account), params["moves_w"], params["moves_b"])  # [P, K, A, N, 2]
         moves = moves + product(obs.features, params["linear_w"]).unsqueeze(2)
         advantages = torch.cat([state[..., 1:], moves[..., 0], moves[..., 1]], -1)  # [P, K, A, 1 + 2 N]

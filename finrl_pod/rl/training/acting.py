@@ -26,21 +26,22 @@ def target_weights(
     worth: Tensor,
     prices: Tensor,
     rules: EnvironmentConfig,
+    extras: Tensor | None = None,
 ) -> Tensor:
     """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 
     features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
     it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity; worth: [P] equity
-    in currency; prices: [N], closes of the decision bar.
+    in currency; prices: [N], closes of the decision bar. extras: [P, X] observed besides (`market.account_extras`).
     """
     known = _of_decision_bar(tradable)
     if rules.kind == "discrete":
-        choice = choices(actor, params, features, tradable, held, rules)
+        choice = choices(actor, params, features, tradable, held, rules, extras)
         return choices_as_weights(choice, held, known, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
     unit = (
         worth / rules.cash if rules.kind == "stock_trading" else None
     )  # accounts are observed in units of the starting cash
-    scores = _action(actor, params, features, tradable, held, unit).view(len(held), -1).double()
+    scores = _action(actor, params, features, tradable, held, unit, extras).view(len(held), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
             scores, held, known, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
@@ -56,11 +57,12 @@ def tilt_scores(
     tradable: Tensor,
     held: Tensor,
     rules: EnvironmentConfig,
+    extras: Tensor | None = None,
 ) -> Tensor:
     """Scores [P, N] float64 of P members trained under a mandate; arguments as for `target_weights`."""
     if rules.kind == "discrete":
-        return choice_scores(choices(actor, params, features, tradable, held, rules), held.shape[-1])
-    return _action(actor, params, features, tradable, held, None).view(len(held), -1).double()
+        return choice_scores(choices(actor, params, features, tradable, held, rules, extras), held.shape[-1])
+    return _action(actor, params, features, tradable, held, None, extras).view(len(held), -1).double()
 
 
 @torch.no_grad()
@@ -71,10 +73,11 @@ def choices(
     tradable: Tensor,
     held: Tensor,
     rules: EnvironmentConfig,
+    extras: Tensor | None = None,
 ) -> Tensor:
     """Choices [P] int64 of P members of one actor with discrete actions; arguments as for `target_weights`."""
     assert rules.kind == "discrete"
-    return _action(actor, params, features, tradable, held, None).view(len(held))
+    return _action(actor, params, features, tradable, held, None, extras).view(len(held))
 
 
 def _action(
@@ -84,20 +87,23 @@ def _action(
     tradable: Tensor,
     held: Tensor,
     unit: Tensor | None,
+    extras: Tensor | None,
 ) -> Tensor:
     """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
-    p, n = held.shape
+    p = len(held)
     dtype = next(iter(params.values())).dtype
     account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)
     if unit is not None:
         account = account * unit.unsqueeze(-1)
+    if extras is not None:
+        account = torch.cat([account, extras], -1)
     if actor.spec.encoder == "none":
         features, tradable = _of_decision_bar(features, 2), _of_decision_bar(tradable)
     else:
         features, tradable = features[-actor.spec.lookback :], tradable[-actor.spec.lookback :]
     rows = features.to(dtype).expand(p, 1, *features.shape)
     mask = None if bool(tradable.all()) else tradable.expand(p, 1, *tradable.shape)
-    return actor.action(params, rows, account.to(dtype).view(p, 1, 1, n + 1), mask)
+    return actor.action(params, rows, account.to(dtype).view(p, 1, 1, -1), mask)
 
 
 def _of_decision_bar(x: Tensor, dims: int = 1) -> Tensor:

@@ -1,0 +1,123 @@
+"""What agents observe of an account beyond cash and holdings, where rewards or fills depend on more.
+
+In this order: blocks of one number per asset (target weights that wait under a delay, oldest first; the mandate's
+virtual holdings where fills can fall short of them), then numbers of the whole account (the reward's state as known at
+the close; what is left of the turnover budget, as a share of the largest). Environments take them from their state,
+`AccountTracker` follows them outside of one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import torch
+
+from finrl_pod.market.mandate import active, initial_budget
+from finrl_pod.market.reward_state import RewardState
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import Tensor
+
+
+class AccountExtras(NamedTuple):
+    """Numbers per asset and per account that are observed besides cash and holdings."""
+
+    per_asset: int = 0
+    per_account: int = 0
+
+    def size(self, assets: int) -> int:
+        """Numbers of an account of that many assets."""
+        return self.per_asset * assets + self.per_account
+
+
+def account_extras(config: EnvironmentConfig, mandate: MandateConfig | None) -> AccountExtras:
+    """The extras of accounts under these rules; none by default."""
+    bounds = active(mandate)
+    return AccountExtras(
+        config.delay - 1 + observes_virtual(config, bounds),
+        RewardState(config).size + observes_budget(bounds),
+    )
+
+
+def observes_virtual(config: EnvironmentConfig, mandate: MandateConfig | None) -> bool:
+    """Whether virtual holdings are observed: fills of whole shares or limited volumes fall short of them."""
+    return mandate is not None and (config.whole_shares or config.participation > 0)
+
+
+def observes_budget(mandate: MandateConfig | None) -> bool:
+    """Whether a turnover budget is observed."""
+    return mandate is not None and mandate.max_turnover > 0
+
+
+def joined_extras(
+    held: Tensor,
+    pending: list[Tensor],
+    virtual: Tensor | None,
+    reward_state: Tensor | None,
+    budget: Tensor | None,
+    mandate: MandateConfig | None,
+) -> Tensor:
+    """Extras [..., X] of accounts that hold the weights [..., N].
+
+    pending: target weights [..., N], oldest first, NaN where nothing is traded; observed as what is held. virtual:
+    [..., N]; reward_state: [..., S] as observed; budget: [...] of turnover. None for what is not observed.
+    """
+    parts = [torch.where(torch.isnan(weights), held, weights) for weights in pending]
+    parts += [x for x in (virtual, reward_state) if x is not None]
+    if budget is not None:
+        assert mandate is not None
+        parts.append(budget.unsqueeze(-1) / initial_budget(mandate))
+    return torch.cat(parts, -1)
+
+
+class AccountTracker:
+    """Extras of B accounts that are followed from decision to decision outside an environment, in float64.
+
+    Call `observe` and then `decided` at every bar.
+    """
+
+    def __init__(self, config: EnvironmentConfig, mandate: MandateConfig | None) -> None:
+        self._mandate = active(mandate)
+        self._with_virtual = observes_virtual(config, self._mandate)
+        self._reward = RewardState(config)
+        self._pending: deque[Tensor | None] = deque([None] * (config.delay - 1), maxlen=config.delay - 1)
+        self._state: Tensor | None = None  # [B, S] as of the last fill whose trades are known
+        self._held: Tensor | None = None  # [B, N] at the last decision
+        self._worth: Tensor | None = None  # [B] at the last decision
+        self._before: Tensor | None = None  # [B] equity at the fill of the decision before that, ahead of its trades
+        self.is_empty = not any(account_extras(config, mandate))
+
+    def observe(
+        self, held: Tensor, worth: Tensor, filled: Tensor, virtual: Tensor | None = None, budget: Tensor | None = None
+    ) -> Tensor | None:
+        """Extras [B, X] at a decision, None if there are none.
+
+        held: [B, N] weights; worth: [B] equity in currency; filled: [N], price at which the last decision was filled
+        relative to the close that it was taken at. virtual: [B, N] and budget: [B] of the mandate.
+        """
+        if self.is_empty:
+            return None
+        known = self._reward.initial((len(held),), held.dtype, held.device)
+        if known is not None:
+            known = self._marked(known, worth, filled)
+            known = self._reward.observed(known)
+        self._held, self._worth = held, worth
+        nothing = torch.full_like(held, torch.nan)
+        pending = [nothing if target is None else target for target in self._pending]
+        return joined_extras(held, pending, virtual if self._with_virtual else None, known, budget, self._mandate)
+
+    def decided(self, target: Tensor | None) -> None:
+        """Note the target weights [B, N] of the decision, None or NaN where the holdings are kept."""
+        if self._pending.maxlen:
+            self._pending.append(target)
+
+    def _marked(self, initial: Tensor, worth: Tensor, filled: Tensor) -> Tensor:
+        """The reward's state [B, S] at the close, after booking the interval between the last two fills."""
+        if self._held is None or self._worth is None or self._state is None:
+            self._state = initial
+            return initial
+        before = self._worth * (1 + (self._held * (filled - 1)).sum(-1))
+        if self._before is not None:
+            self._state = self._reward.advance(self._before, before, self._state)
+        self._before = before
+        return self._reward.advance(before, worth, self._state)

@@ -1,0 +1,161 @@
+"""What agents observe besides cash and holdings is the same in training, in scoring and when they are deployed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.account_extras import account_extras
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.networks.policies import PolicySpec, make_policy
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.tournament.scoring import run_members
+from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
+from tests.data.panels import panel, random_panel
+
+FEATURES = ("return_1", "return_5")
+FIRST, LENGTH = 60, 80
+MANDATE = MandateConfig(tilt=2.0, trade_speed=0.4)
+
+# Settings of the environment, and the mandate: name -> (settings, mandate, numbers per asset and per account).
+CASES: dict[str, tuple[dict[str, Any], MandateConfig | None, tuple[int, int]]] = {
+    "nothing": ({}, None, (0, 0)),
+    "moments": ({"reward": "differential_sharpe"}, None, (0, 2)),
+    "drawdown": ({"drawdown_penalty": 1.0}, None, (0, 1)),
+    "delay": ({"delay": 3}, None, (2, 0)),
+    "delay and drawdown": ({"delay": 2, "drawdown_penalty": 1.0, "reward": "mean_variance"}, None, (1, 1)),
+    "mandate": ({}, MANDATE, (0, 0)),
+    "moments under a mandate": ({"reward": "differential_sharpe"}, MANDATE, (0, 2)),
+    "delay under a mandate": (
+        {"delay": 3},
+        dataclasses.replace(MANDATE, decide_every=2),
+        (2, 0),
+    ),
+    "turnover budget": ({}, dataclasses.replace(MANDATE, max_turnover=3.0), (0, 1)),
+    "whole shares": ({"whole_shares": True}, MANDATE, (1, 0)),
+    "everything": (
+        {"whole_shares": True, "delay": 2, "reward": "active_return", "drawdown_penalty": 1.0},
+        dataclasses.replace(MANDATE, max_turnover=5.0),
+        (2, 2),
+    ),
+}
+
+
+def prices() -> Panel:
+    """Four tickers, of which one starts late, on weekdays."""
+    made = random_panel(3)
+    columns = {name: getattr(made, name)[:, [0, 1, 4, 5]] for name in ("open", "high", "low", "volume")}
+    days = np.busday_offset("2020-01-01", np.arange(len(made.times))).astype("datetime64[ns]")
+    return dataclasses.replace(panel(made.close[:, [0, 1, 4, 5]], **columns), times=days)
+
+
+def agent(market: MarketTensor, rules: EnvironmentConfig, mandate: MandateConfig | None, kind: str) -> AgentSnapshot:
+    """A saved agent with large random weights, which react to everything that is observed."""
+    assets = market.shape[1]
+    size, action = (assets + 1, "softmax") if mandate is None else (assets, "tilt")
+    per_asset, per_account = account_extras(rules, mandate)
+    spec = PolicySpec(
+        kind,
+        assets,
+        len(FEATURES),
+        size,
+        (8, 8),
+        action,
+        extra_per_asset=per_asset,
+        extra_per_account=per_account,
+    )
+    stream = torch.Generator().manual_seed(1)
+    weights = {
+        name: value + 0.5 * torch.randn(value.shape, generator=stream)
+        for name, value in make_policy(spec).init(stream, torch.float64).items()
+    }
+    facts = {
+        **dataclasses.asdict(spec),
+        "algorithm": "ppo",
+        "environment": dataclasses.asdict(rules),
+        "mandate": None if mandate is None else dataclasses.asdict(mandate),
+    }
+    return AgentSnapshot("agent", None, facts, weights, {}, market.normaliser, {}, 0, "", 0, "0")
+
+
+@pytest.mark.parametrize("kind", ["equivariant", "linear", "mlp"])
+@pytest.mark.parametrize("name", CASES)
+def test_deployed_agents_decide_as_in_their_environment(name: str, kind: str) -> None:
+    """Target weights of the environment, of the tournament's score, and of the strategy in a backtest."""
+    changes, mandate, numbers = CASES[name]
+    rules = EnvironmentConfig(envs=1, group=1, window=LENGTH, cost_bps=5.0, **changes)
+    assert tuple(account_extras(rules, mandate)) == numbers
+    source = prices()
+    market = build_market(source, FEATURES, (20, 300))
+    strategy = PolicyStrategy([agent(market, rules, mandate, kind)])
+    (group,) = strategy.groups
+    last = FIRST + LENGTH - 1
+    env = make_env(market, rules, first=FIRST, last=last, dtype=torch.float64, mandate=mandate)
+    assert tuple(env.extras) == numbers
+    day, account = env.reset(0, stagger=False)
+    equity = [rules.cash]
+    for t in range(FIRST, last + 1):
+        assert int(day) == t
+        features, tradable = market.features[day].double(), market.tradable[day]
+        mask = None if bool(tradable.all()) else tradable
+        scores = group.actor.action(group.params, features, account.view(1, 1, 1, -1), mask)
+        step = env.step(scores.view(1, 1, -1))
+        equity.append(float(step.equity))
+        day, account = step.observation
+    ledger = run_members(group.actor, group.params, market, rules, FIRST, last + 1, mandate)
+    result = backtest(strategy, source, market, FIRST, last + 1, rules_of(rules), rules.cash)
+    tolerance = {"rtol": 1e-6}
+    np.testing.assert_allclose(ledger.equity[:, 0].numpy(), equity, **tolerance)
+    np.testing.assert_allclose(result.equity, equity, **tolerance)
+    assert result.turnover.sum() > 0.5 or not any(numbers)
+
+
+def test_an_agent_reacts_to_what_it_observes() -> None:
+    """Otherwise the test above shows nothing."""
+    for name in CASES:
+        changes, mandate, numbers = CASES[name]
+        if not any(numbers):
+            continue
+        rules = EnvironmentConfig(**changes)
+        market = build_market(prices(), FEATURES, (20, 300))
+        for kind in ("equivariant", "mlp"):
+            (group,) = PolicyStrategy([agent(market, rules, mandate, kind)]).groups
+            features = market.features[None, None, FIRST].double()
+            account = torch.full((1, 1, 2, group.actor.spec.own), 0.1, dtype=torch.float64)
+            for place in range(5, account.shape[-1]):
+                account[0, 0, 1] = account[0, 0, 0]
+                account[0, 0, 1, place] += 0.5
+                one, other = group.actor.action(group.params, features, account, None)[0, 0]
+                assert (one - other).abs().max() > 1e-3, (name, kind, place)
+
+
+def test_a_strategy_that_missed_a_bar_forgets_the_accounts_past() -> None:
+    changes, mandate, _ = CASES["moments"]
+    rules, source = EnvironmentConfig(**changes), prices()
+    market = build_market(source, FEATURES, (20, 300))
+    made = PolicyStrategy([agent(market, rules, mandate, "mlp")])
+
+    def decide(strategy: PolicyStrategy, t: int, equity: float) -> np.ndarray[Any, Any]:
+        from finrl_pod.evaluate.backtest import window_at
+        from finrl_pod.types import Positions
+
+        window = window_at(source, t, 10, market.raw_features[t].double().numpy())
+        weights = strategy.target_weights(window, Positions(np.full(4, 0.2), 0.2, equity))
+        assert weights is not None
+        return weights
+
+    fresh = decide(made.recreate(), FIRST + 2, 1.3e6)
+    followed, interrupted = made.recreate(), made.recreate()
+    for t, equity in ((FIRST, 1e6), (FIRST + 1, 1.2e6)):
+        decide(followed, t, equity)
+    decide(interrupted, FIRST, 1e6)
+    assert np.abs(decide(followed, FIRST + 2, 1.3e6) - fresh).max() > 1e-6
+    np.testing.assert_array_equal(decide(interrupted, FIRST + 2, 1.3e6), fresh)
